@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: MIT
+# Daily work; meson and ninja do it. `make run` and `make check` are ./run and ./check.
+BUILD = build
+prefix = /usr/local
+DESTDIR =
+
+.PHONY: all run check bench install clean format
+
+all: $(BUILD)/build.ninja
+	ninja -C $(BUILD)
+
+$(BUILD)/build.ninja:
+	scripts/deps.sh
+	meson setup $(BUILD)
+
+run:
+	./run
+
+check:
+	./check
+
+bench: all
+	$(BUILD)/tools/moe-bench
+
+install: all
+	meson configure $(BUILD) -Dprefix=$(prefix)
+	DESTDIR=$(DESTDIR) meson install -C $(BUILD)
+
+clean:
+	rm -rf $(BUILD) build-asan build-tsan
+
+format:
+	find daemon kernels kmod lib tests tools -name '*.[ch]' -exec clang-format -i {} +

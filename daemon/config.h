@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+/* config - what the command line asks of the daemon, checked and with defaults filled in. */
+#ifndef DAEMON_CONFIG_H
+#define DAEMON_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/kernels.h"
+#include "moe-error.h"
+
+#define CONFIG_MODELS_MAX 16
+
+struct config {
+	const char *socket;
+	uint32_t socket_mode;
+	const char *models[CONFIG_MODELS_MAX]; /* folders to load before READY */
+	const char *names[CONFIG_MODELS_MAX];  /* NULL: the folder's name */
+	uint32_t n_models;
+	uint32_t threads; /* 0: every CPU */
+	uint32_t spin_us; /* polling before sleep, pool and reactor */
+	int pages;        /* PAGES_AUTO or a required rung */
+	enum isa isa;
+	const char *isa_why;
+	uint64_t memory_max; /* bytes of all models, 0: what the host has */
+	bool writable_weights;
+	bool private_mode; /* end with the parent or with stdin */
+	int ready_fd;      /* -1: none */
+	bool verbose;
+};
+
+/* 0: run; 1: --help or --version was answered, exit 0; -EINVAL: *err has one line, exit 2. */
+int config_parse(struct config *ret, int argc, char **argv, struct moe_error *err);
+
+#endif

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/documents.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/util.h"
+#include "daemon/ringsrv.h"
+#include "moe-expert.h"
+
+static const char *const type_names[] = {"f32", "bf16", "f16"};
+static const char *const activation_names[] = {"silu", "gelu", "gelu_tanh"};
+static const char *const phase_names[] = {"none", "prefill", "decode"};
+static const char *const op_names[MOE_OP_COUNT] = {"nop", "fill", "compute", "release", "hint", "phase"};
+
+static json_t *integer(uint64_t value)
+{
+	return json_integer((json_int_t)value);
+}
+
+static json_t *digest_json(const uint8_t *digest)
+{
+	char hex[2 * MOE_DIGEST_BYTES + 1];
+
+	for (int i = 0; i < MOE_DIGEST_BYTES; i++)
+		snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+	return json_string(hex);
+}
+
+static uint64_t model_bytes(const struct resident *model)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < model->n_pools; i++)
+		bytes += model->pools[i].bytes;
+	return bytes;
+}
+
+/* -- models ---------------------------------------------------------------------------------------------------------- */
+
+static json_t *pool_json(const struct pages *p)
+{
+	return json_pack("{s:i, s:I, s:I, s:s, s:I, s:s}", "node", p->node, "bytes", (json_int_t)p->bytes, "page_bytes",
+			 (json_int_t)pages_rung_bytes(p->rung), "rung", pages_rung_name(p->rung), "huge_bytes",
+			 (json_int_t)p->huge_bytes, "better", p->better);
+}
+
+static json_t *model_json(const struct resident *r)
+{
+	const struct moe_manifest *m = r->manifest;
+	json_t *pools = json_array();
+
+	for (uint32_t i = 0; i < r->n_pools; i++)
+		json_array_append_new(pools, pool_json(&r->pools[i]));
+	return json_pack("{s:s, s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:i, "
+			 "s:i, s:I, s:o}",
+			 "name", m->name, "digest", digest_json(m->digest), "path", r->path, "family", r->family,
+			 "layers", (int)m->n_layers, "moe_layers", (int)m->n_moe_layers, "experts", (int)m->n_experts,
+			 "topk", (int)m->topk, "hidden", (int)m->hidden, "inter", (int)m->inter, "type",
+			 type_names[m->type], "activation", activation_names[m->activation], "record_bytes",
+			 (json_int_t)m->record_bytes, "bytes", (json_int_t)model_bytes(r), "read_bytes",
+			 (json_int_t)r->read_bytes, "load_ns", (json_int_t)r->load_ns, "direct", r->direct, "sessions",
+			 (int)r->sessions, "leases", (int)r->leases, "epoch", (json_int_t)m->epoch, "pools", pools);
+}
+
+static json_t *models_json(const struct service *s)
+{
+	json_t *models = json_array();
+
+	for (const struct entry *e = s->registry.head; e; e = e->next)
+		json_array_append_new(models, model_json(e->model));
+	return json_pack("{s:o}", "models", models);
+}
+
+/* -- sessions -------------------------------------------------------------------------------------------------------- */
+
+static json_t *session_json(const struct session *x)
+{
+	json_t *ops = json_object();
+	char group[20];
+
+	snprintf(group, sizeof group, "%llx", (unsigned long long)x->attach.group);
+	for (int i = 0; i < MOE_OP_COUNT; i++)
+		json_object_set_new(ops, op_names[i], integer(x->ops[i]));
+	return json_pack(
+		"{s:I, s:i, s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:I, s:i, s:i, s:I, s:I, s:I, s:o}", "id",
+		(json_int_t)x->id, "pid", (int)x->pid, "uid", (int)x->uid, "model", x->entry->model->manifest->name,
+		"group", group, "tp_rank", (int)x->attach.tp_rank, "tp_size", (int)x->attach.tp_size, "dp_rank",
+		(int)x->attach.dp_rank, "ep_rank", (int)x->attach.ep_rank, "attached_ns",
+		(json_int_t)(now_ns() - x->attached_ns), "phase", phase_names[x->phase], "dummy", x->dummy, "step",
+		(json_int_t)x->step, "in_flight", (int)x->in_flight, "leases", (int)x->leases_held, "data_bytes",
+		(json_int_t)x->arenas[MOE_ARENA_DATA].bytes, "slot_bytes", (json_int_t)x->arenas[MOE_ARENA_SLOTS].bytes,
+		"failed", (json_int_t)x->failed, "requests", ops);
+}
+
+static json_t *sessions_array(const struct service *s)
+{
+	json_t *sessions = json_array();
+
+	for (const struct session *x = s->sessions; x; x = x->next)
+		if (!x->dead)
+			json_array_append_new(sessions, session_json(x));
+	return sessions;
+}
+
+/* -- stats ----------------------------------------------------------------------------------------------------------- */
+
+static uint64_t all_pairs(const struct moe_layer_stats *t)
+{
+	return t->pairs_hit + t->pairs_miss_buffer + t->pairs_cpu + t->pairs_local;
+}
+
+static void add_common(json_t *o, const struct moe_layer_stats *t, const struct served_layer *served)
+{
+	const uint64_t pairs = all_pairs(t);
+
+	json_object_set_new(o, "steps", integer(t->steps));
+	json_object_set_new(o, "tokens", integer(t->tokens));
+	json_object_set_new(o, "pairs",
+			    json_pack("{s:I, s:I, s:I, s:I}", "hit", (json_int_t)t->pairs_hit, "miss_buffer",
+				      (json_int_t)t->pairs_miss_buffer, "cpu", (json_int_t)t->pairs_cpu, "local",
+				      (json_int_t)t->pairs_local));
+	json_object_set_new(o, "hit_rate", pairs ? json_real((double)t->pairs_resident / (double)pairs) : json_null());
+	json_object_set_new(o, "fills", integer(t->fills));
+	json_object_set_new(o, "bytes", integer(t->fill_bytes));
+	json_object_set_new(o, "wait_ns", integer(t->wait_ns));
+	json_object_set_new(o, "cpu_ns", integer(t->cpu_ns));
+	json_object_set_new(o, "device_ns", integer(t->device_ns));
+	json_object_set_new(o, "copy_ns", integer(t->copy_ns));
+	json_object_set_new(o, "served",
+			    json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "computes",
+				      (json_int_t)served->computes, "pairs", (json_int_t)served->pairs, "work_ns",
+				      (json_int_t)served->work_ns, "wait_ns", (json_int_t)served->wait_ns, "fills",
+				      (json_int_t)served->fills, "fill_bytes", (json_int_t)served->fill_bytes, "leases",
+				      (json_int_t)served->leases, "hinted", (json_int_t)served->hinted, "hint_used",
+				      (json_int_t)served->hint_used));
+}
+
+/* Slots minus the mean active set: with nothing to spare every step evicts what it needs next ("capacity deadlock"). */
+static void add_slack(json_t *o, const struct moe_layer_stats *t)
+{
+	const double active = t->steps ? (double)t->active_sum / (double)t->steps : 0;
+
+	json_object_set_new(o, "slots", integer(t->slots));
+	json_object_set_new(o, "active_mean", json_real(active));
+	json_object_set_new(o, "active_max", integer(t->active_max));
+	json_object_set_new(o, "slack", json_real((double)t->slots - active));
+	if (t->slots > 0 && t->steps > 0 && (double)t->slots - active <= 0)
+		json_object_set_new(
+			o, "warning",
+			json_string("slots minus active experts is not positive: each step evicts what the next "
+				    "one needs; more slots, smaller batches or fewer tokens a step help"));
+}
+
+static void layer_totals(const struct service *s, const struct entry *e, uint32_t layer, struct moe_layer_stats *ret)
+{
+	*ret = e->retired[layer];
+	for (const struct session *x = s->sessions; x; x = x->next) {
+		struct moe_layer_stats now;
+
+		if (x->dead || x->entry != e)
+			continue;
+		ringsrv_read_stats(x, layer, &now);
+		layer_stats_add(ret, &now, x->attach.tp_rank == 0);
+	}
+}
+
+static void served_add(struct served_layer *to, const struct served_layer *from)
+{
+	to->computes += from->computes;
+	to->pairs += from->pairs;
+	to->work_ns += from->work_ns;
+	to->wait_ns += from->wait_ns;
+	to->fills += from->fills;
+	to->fill_bytes += from->fill_bytes;
+	to->leases += from->leases;
+	to->hinted += from->hinted;
+	to->hint_used += from->hint_used;
+}
+
+static json_t *model_stats_json(const struct service *s, const struct entry *e)
+{
+	const struct moe_manifest *m = e->model->manifest;
+	struct moe_layer_stats total = {0};
+	struct served_layer served = {0};
+	json_t *layers = json_array(), *totals = json_object();
+
+	for (uint32_t l = 0; l < m->n_layers; l++) {
+		struct moe_layer_stats now;
+		json_t *layer;
+
+		if (e->model->layer_index[l] < 0)
+			continue;
+		layer_totals(s, e, l, &now);
+		layer = json_pack("{s:i}", "layer", (int)l);
+		add_common(layer, &now, &e->served[l]);
+		add_slack(layer, &now);
+		json_array_append_new(layers, layer);
+		layer_stats_add(&total, &now, true);
+		served_add(&served, &e->served[l]);
+	}
+	add_common(totals, &total, &served);
+	json_object_set_new(totals, "leases_held", integer(e->model->leases));
+	return json_pack("{s:s, s:o, s:i, s:i, s:o, s:o}", "name", m->name, "digest", digest_json(m->digest), "experts",
+			 (int)m->n_experts, "topk", (int)m->topk, "layers", layers, "totals", totals);
+}
+
+static json_t *session_stats_json(const struct session *x)
+{
+	struct moe_layer_stats total = {0};
+	json_t *o = session_json(x), *pairs;
+
+	for (uint32_t l = 0; l < x->entry->model->manifest->n_layers; l++) {
+		struct moe_layer_stats now;
+
+		ringsrv_read_stats(x, l, &now);
+		layer_stats_add(&total, &now, true);
+	}
+	pairs = json_pack("{s:I, s:I, s:I, s:I}", "hit", (json_int_t)total.pairs_hit, "miss_buffer",
+			  (json_int_t)total.pairs_miss_buffer, "cpu", (json_int_t)total.pairs_cpu, "local",
+			  (json_int_t)total.pairs_local);
+	json_object_set_new(o, "pairs", pairs);
+	json_object_set_new(o, "fills", integer(total.fills));
+	json_object_set_new(o, "bytes", integer(total.fill_bytes));
+	json_object_set_new(o, "wait_ns", integer(total.wait_ns));
+	return o;
+}
+
+static json_t *stats_json(const struct service *s)
+{
+	json_t *models = json_array(), *sessions = json_array();
+
+	for (const struct entry *e = s->registry.head; e; e = e->next)
+		json_array_append_new(models, model_stats_json(s, e));
+	for (const struct session *x = s->sessions; x; x = x->next)
+		if (!x->dead)
+			json_array_append_new(sessions, session_stats_json(x));
+	return json_pack("{s:o, s:o}", "models", models, "sessions", sessions);
+}
+
+/* -- status ---------------------------------------------------------------------------------------------------------- */
+
+static json_t *loading_json(const struct service *s)
+{
+	const struct load *load = s->load;
+
+	if (!load)
+		return json_null();
+	return json_pack("{s:s, s:I, s:I, s:I, s:I}", "path", load->path, "done_bytes",
+			 (json_int_t)atomic_load(&load->done_bytes), "total_bytes",
+			 (json_int_t)atomic_load(&load->total_bytes), "elapsed_ns",
+			 (json_int_t)atomic_load(&load->elapsed_ns), "eta_ns", (json_int_t)load_eta_ns(load));
+}
+
+static json_t *status_json(const struct service *s)
+{
+	struct pool_stats pool;
+	uint32_t live = 0;
+	json_t *o, *cpu;
+
+	pool_stats(s->pool, &pool);
+	for (const struct session *x = s->sessions; x; x = x->next)
+		live += !x->dead;
+	cpu = json_pack("{s:i, s:s, s:s, s:i, s:I, s:I, s:I, s:I}", "threads", (int)pool_threads(s->pool), "isa",
+			isa_name(s->config->isa), "isa_why", s->config->isa_why, "nodes", (int)s->host->n_nodes,
+			"busy_ns", (json_int_t)pool.busy_ns, "jobs", (json_int_t)pool.jobs, "pairs",
+			(json_int_t)pool.pairs, "copy_bytes", (json_int_t)pool.copy_bytes);
+	o = json_pack("{s:s, s:i, s:I, s:s, s:s, s:o}", "version", MOE_EXPERT_VERSION, "pid", (int)getpid(),
+		      "uptime_ns", (json_int_t)(now_ns() - s->started_ns), "socket", s->config->socket, "state",
+		      s->ready ? "ready" : "loading", "cpu", cpu);
+	json_object_set_new(o, "models", integer(s->registry.n));
+	json_object_set_new(o, "bytes", integer(registry_bytes(&s->registry)));
+	json_object_set_new(o, "memory_max", integer(s->config->memory_max));
+	json_object_set_new(o, "sessions", integer(live));
+	json_object_set_new(o, "connections", integer(s->n_peers));
+	json_object_set_new(o, "queues_readonly", json_boolean(!s->writable_queues));
+	json_object_set_new(o, "weights_sealed", json_boolean(!s->config->writable_weights));
+	json_object_set_new(o, "loading", loading_json(s));
+	return o;
+}
+
+int document_make(const struct service *service, uint32_t what, char **ret, struct moe_error *err)
+{
+	json_t *document;
+	char *text;
+
+	switch (what) {
+	case MOE_QUERY_STATUS:
+		document = status_json(service);
+		break;
+	case MOE_QUERY_STATS:
+		document = stats_json(service);
+		break;
+	case MOE_QUERY_MODELS:
+		document = models_json(service);
+		break;
+	case MOE_QUERY_SESSIONS:
+		document = json_pack("{s:o}", "sessions", sessions_array(service));
+		break;
+	default:
+		return moe_error_set(err, -EINVAL, "query: document %u found, 1 to 4 expected", what);
+	}
+	text = document ? json_dumps(document, JSON_INDENT(1)) : NULL;
+	json_decref(document);
+	if (!text)
+		return moe_error_sys(err, -ENOMEM, "query");
+	*ret = text;
+	return 0;
+}

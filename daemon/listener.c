@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/listener.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "moe-expert.h"
+
+#define BACKLOG 128
+
+/* The lock file is removed by the daemon that ends: what was locked must still be what the path names. */
+static bool still_there(int fd, const char *path)
+{
+	struct stat open_file, named;
+
+	return fstat(fd, &open_file) == 0 && lstat(path, &named) == 0 && open_file.st_ino == named.st_ino &&
+	       open_file.st_dev == named.st_dev;
+}
+
+static int take_lock(const char *path, const char *lock_path, struct moe_error *err)
+{
+	_cleanup_close_ int fd = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	char pid[32] = "";
+
+	if (fd < 0)
+		return moe_error_sys(err, -errno,
+				     "%s: cannot make the lock file of the socket (does its folder exist?)", lock_path);
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+		if (errno != EWOULDBLOCK)
+			return moe_error_sys(err, -errno, "%s: flock", lock_path);
+		if (read(fd, pid, sizeof pid - 1) < 0)
+			pid[0] = '\0';
+		pid[strcspn(pid, "\n")] = '\0';
+		return moe_error_set(err, -EADDRINUSE,
+				     "%s: another moe-expertd (pid %s) serves this socket; stop it or use --socket",
+				     path, *pid ? pid : "unknown");
+	}
+	if (!still_there(fd, lock_path))
+		return moe_error_set(err, -EAGAIN, "%s: another moe-expertd is just ending there; try again", path);
+	snprintf(pid, sizeof pid, "%d\n", getpid());
+	if (ftruncate(fd, 0) < 0 || write(fd, pid, strlen(pid)) < 0)
+		return moe_error_sys(err, -errno, "%s: cannot write", lock_path);
+	return steal_fd(&fd);
+}
+
+static int bind_socket(const char *path, uint32_t mode, struct moe_error *err)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	_cleanup_close_ int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct stat st;
+	mode_t before;
+	int r;
+
+	if (sock < 0)
+		return moe_error_sys(err, -errno, "cannot make a socket");
+	if (lstat(path, &st) == 0) {
+		if (!S_ISSOCK(st.st_mode))
+			return moe_error_set(err, -EEXIST, "%s: exists and is not a socket", path);
+		unlink(path); /* the lock is ours: whoever made it is dead */
+	}
+	memcpy(address.sun_path, path, strlen(path) + 1);
+	before = umask(0777); /* nobody connects between bind and chmod */
+	r = bind(sock, (struct sockaddr *)&address, sizeof address) < 0 ? -errno : 0;
+	umask(before);
+	if (r == 0 && (chmod(path, mode) < 0 || listen(sock, BACKLOG) < 0))
+		r = -errno;
+	if (r < 0)
+		return moe_error_sys(err, r, "%s: cannot listen", path);
+	return steal_fd(&sock);
+}
+
+int listener_open(struct listener *ret, const char *path, uint32_t mode, struct moe_error *err)
+{
+	struct listener l = {.socket = -1, .lock = -1, .path = path};
+	int r = 0;
+
+	if (strlen(path) >= sizeof((struct sockaddr_un *)0)->sun_path)
+		return moe_error_set(err, -ENAMETOOLONG, "--socket %s: at most %zu bytes", path,
+				     sizeof((struct sockaddr_un *)0)->sun_path - 1);
+	if (strcmp(path, MOE_SOCKET_DEFAULT) == 0)
+		mkdir("/run/moe-expertd", 0755); /* systemd makes it as RuntimeDirectory; by hand we do */
+	if (asprintf(&l.lock_path, "%s.lock", path) < 0)
+		return moe_error_sys(err, -ENOMEM, "%s", path);
+	r = l.lock = take_lock(path, l.lock_path, err);
+	if (r >= 0)
+		r = l.socket = bind_socket(path, mode, err);
+	if (r < 0) {
+		if (l.lock >= 0)
+			unlink(l.lock_path);
+		close_fd(l.lock);
+		free(l.lock_path);
+		return r;
+	}
+	*ret = l;
+	return 0;
+}
+
+void listener_close(struct listener *l)
+{
+	if (l->socket < 0)
+		return;
+	unlink(l->path);
+	l->socket = close_fd(l->socket);
+	unlink(l->lock_path);
+	l->lock = close_fd(l->lock);
+	free(l->lock_path);
+	l->lock_path = NULL;
+}

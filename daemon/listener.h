@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * listener - the daemon's place in the file system: a SOCK_SEQPACKET socket and a lock that says whose it is.
+ *
+ * Law: the lock file PATH.lock is held (flock) as long as the daemon lives, so a second daemon on the same path is refused
+ * and a socket left by a dead one is replaced, without a race between the two.
+ */
+#ifndef DAEMON_LISTENER_H
+#define DAEMON_LISTENER_H
+
+#include <stdint.h>
+
+#include "moe-error.h"
+
+struct listener {
+	int socket; /* listening, non-blocking */
+	int lock;
+	const char *path;
+	char *lock_path;
+};
+
+int listener_open(struct listener *ret, const char *path, uint32_t mode, struct moe_error *err);
+
+/* Removes the socket. */
+void listener_close(struct listener *listener);
+
+#endif

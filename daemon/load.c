@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/load.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+static int on_progress(uint64_t done, uint64_t total, uint64_t elapsed_ns, void *userdata)
+{
+	struct load *load = userdata;
+
+	atomic_store(&load->total_bytes, total);
+	atomic_store(&load->elapsed_ns, elapsed_ns);
+	atomic_store(&load->done_bytes, done);
+	loop_wake(load->loop);
+	return atomic_load(&load->cancelled) ? -ECANCELED : 0;
+}
+
+static void *run(void *userdata)
+{
+	struct load *load = userdata;
+
+	pthread_setname_np(pthread_self(), "moe-load");
+	load->code = store_load(&load->result, &load->params, &load->error);
+	atomic_store(&load->finished, true);
+	loop_wake(load->loop);
+	return NULL;
+}
+
+int load_start(struct load **ret, const struct store_params *params, struct loop *loop, struct moe_error *err)
+{
+	struct load *load = calloc(1, sizeof *load);
+	int r;
+
+	if (!load)
+		return moe_error_sys(err, -ENOMEM, "load");
+	load->path = strdup(params->path);
+	load->name = strdup(params->name ? params->name : "");
+	load->params = *params;
+	load->params.path = load->path;
+	load->params.name = load->name;
+	load->params.progress = on_progress;
+	load->params.userdata = load;
+	load->loop = loop;
+	r = load->path && load->name ? -pthread_create(&load->thread, NULL, run, load) : -ENOMEM;
+	if (r < 0) {
+		free(load->path);
+		free(load->name);
+		free(load);
+		return moe_error_sys(err, r, "%s: cannot start loading", params->path);
+	}
+	*ret = load;
+	return 0;
+}
+
+struct load *load_free(struct load *load)
+{
+	if (load) {
+		atomic_store(&load->cancelled, true);
+		pthread_join(load->thread, NULL);
+		resident_free(load->result);
+		free(load->path);
+		free(load->name);
+		free(load);
+	}
+	return NULL;
+}
+
+uint64_t load_eta_ns(const struct load *load)
+{
+	const uint64_t done = atomic_load(&load->done_bytes), total = atomic_load(&load->total_bytes);
+
+	if (done == 0 || total <= done)
+		return 0;
+	return (uint64_t)((double)atomic_load(&load->elapsed_ns) * (double)(total - done) / (double)done);
+}

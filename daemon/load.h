@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * load - one model on its way from disk to memory, on a thread of its own.
+ *
+ * Law: one load at a time. The thread writes only the progress words and, at its end, the result; the reactor reads the
+ * result after `finished` is seen. Cancelling is asked for, never forced: the thread ends at its next look.
+ */
+#ifndef DAEMON_LOAD_H
+#define DAEMON_LOAD_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "daemon/loop.h"
+#include "daemon/store.h"
+
+struct load {
+	pthread_t thread;
+	char *path, *name;
+	struct store_params params;
+	struct loop *loop;
+	_Atomic uint64_t done_bytes, total_bytes, elapsed_ns;
+	_Atomic bool cancelled, finished;
+	struct resident *result; /* valid once finished with code 0 */
+	int code;
+	struct moe_error error;
+};
+
+/* `params`' pointers but path and name must outlive the load. */
+int load_start(struct load **ret, const struct store_params *params, struct loop *loop, struct moe_error *err);
+
+/* Waits for the thread; frees the result if nobody took it. Takes NULL, returns NULL. */
+struct load *load_free(struct load *load);
+
+/* Estimated nanoseconds to go, from the mean rate so far; 0 while unknown. */
+uint64_t load_eta_ns(const struct load *load);
+
+#endif

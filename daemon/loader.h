@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * loader - bytes of shards become bytes of records, each byte read once, hashed on the way.
+ *
+ *   shards --reads--> bounce ring --queue per node--> workers of the node --> records, digest when complete
+ *
+ * Pieces (one tensor each) are given in file order; neighbours form an extent, and an extent is read in aligned blocks,
+ * many at a time, into the slots of a bounce ring: the only memory that a load takes besides the model. A full slot goes
+ * to the queue of each node that owns a piece of it; the node's workers copy their pieces out, and the worker that brings
+ * a record's last byte hashes the record. The last worker to be done with a slot gives it back to the reader.
+ *
+ * Two readers: io_uring, and where that is forbidden threads that call pread. The first failure stops everything, and
+ * nothing is left: no read in flight, no thread, no fd.
+ */
+#ifndef DAEMON_LOADER_H
+#define DAEMON_LOADER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/host.h"
+#include "model/model.h"
+#include "moe-error.h"
+
+/* One tensor: where it lies in its shard, and where in which record it belongs. */
+struct loader_piece {
+	uint64_t offset, bytes; /* in the shard */
+	uint64_t at;            /* in the record */
+	uint32_t shard, record;
+};
+
+struct loader_record {
+	uint8_t *memory;          /* record_bytes, zeroed */
+	uint8_t *digest;          /* receives MOE_DIGEST_BYTES */
+	uint32_t node;            /* index into nodes */
+	_Atomic uint64_t missing; /* bytes of its pieces that have not landed */
+};
+
+/* Zeros are the defaults. */
+struct loader_tuning {
+	uint32_t block_bytes; /* of one read: 512 KiB; rounded up to whole 4 KiB */
+	uint32_t depth;       /* reads in flight: 32 */
+	uint32_t slots;       /* of the bounce ring, at least depth: 64 */
+	bool buffered;        /* through the page cache even where O_DIRECT works */
+	bool no_io_uring;
+};
+
+struct loader_params {
+	const char *name; /* in log lines */
+	const struct shard *shards;
+	uint32_t n_shards;
+	const struct loader_piece *pieces; /* sorted by (shard, offset), not overlapping */
+	uint64_t n_pieces;
+	struct loader_record *records;
+	uint64_t record_bytes;
+	const struct host_node *nodes; /* n_nodes is at most HOST_NODES_MAX */
+	uint32_t n_nodes;
+	struct loader_tuning tuning;
+	/* As of struct store_params: bytes of pieces landed, of all. */
+	int (*progress)(uint64_t done, uint64_t total, uint64_t elapsed_ns, void *userdata);
+	void *userdata;
+	uint64_t start_ns; /* elapsed_ns counts from here */
+};
+
+struct loader_result {
+	uint64_t read_bytes; /* supersets included */
+	bool direct;         /* every shard was read around the page cache */
+	bool io_uring;
+};
+
+int loader_run(struct loader_result *ret, const struct loader_params *params, struct moe_error *err);
+
+#endif

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/loop.h"
+
+#include <errno.h>
+#include <liburing.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/util.h"
+
+#define RING_ENTRIES 256
+#define SPINS_TURN 64 /* polls between two yields: a pool thread may need this core */
+
+struct loop {
+	struct io_uring ring;
+	struct loop_hooks hooks;
+	struct source waker;   /* eventfd */
+	_Atomic bool sleeping; /* a waker must write the eventfd */
+	uint32_t leaving;      /* removed sources that the kernel still holds */
+	bool stopped;
+	int code;
+};
+
+static void waker_ready(struct source *source, uint32_t events)
+{
+	uint64_t count;
+
+	while (read(source->fd, &count, sizeof count) == sizeof count)
+		;
+}
+
+static int explain_ring(struct moe_error *err, int code)
+{
+	if (code == -EPERM || code == -ENOSYS)
+		return moe_error_set(
+			err, code,
+			"io_uring is forbidden here (%s): allow it with 'sysctl kernel.io_uring_disabled=0', in "
+			"a container with a seccomp profile that permits io_uring_setup, io_uring_enter and "
+			"io_uring_register",
+			code == -EPERM ? "EPERM" : "ENOSYS");
+	return moe_error_sys(err, code, "io_uring_setup");
+}
+
+int loop_new(struct loop **ret, const struct loop_hooks *hooks, struct moe_error *err)
+{
+	_cleanup_free_ struct loop *loop = calloc(1, sizeof *loop);
+	int r;
+
+	if (!loop)
+		return moe_error_sys(err, -ENOMEM, "reactor");
+	loop->hooks = *hooks;
+	r = io_uring_queue_init(RING_ENTRIES, &loop->ring, IORING_SETUP_CLAMP);
+	if (r < 0)
+		return explain_ring(err, r);
+	loop->waker = (struct source){.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .ready = waker_ready};
+	r = loop->waker.fd < 0 ? moe_error_sys(err, -errno, "eventfd") : loop_add(loop, &loop->waker, err);
+	if (r < 0) {
+		close_fd(loop->waker.fd);
+		io_uring_queue_exit(&loop->ring);
+		return r;
+	}
+	*ret = steal_ptr(loop);
+	return 0;
+}
+
+struct loop *loop_free(struct loop *loop)
+{
+	if (loop) {
+		io_uring_queue_exit(&loop->ring);
+		close_fd(loop->waker.fd);
+		free(loop);
+	}
+	return NULL;
+}
+
+static struct io_uring_sqe *get_sqe(struct loop *loop)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&loop->ring);
+
+	if (!sqe) {
+		io_uring_submit(&loop->ring);
+		sqe = io_uring_get_sqe(&loop->ring);
+	}
+	return sqe;
+}
+
+static int arm(struct loop *loop, struct source *source)
+{
+	struct io_uring_sqe *sqe = get_sqe(loop);
+
+	if (!sqe)
+		return -EBUSY;
+	io_uring_prep_poll_multishot(sqe, source->fd, POLLIN | POLLRDHUP);
+	io_uring_sqe_set_data(sqe, source);
+	source->armed = true;
+	return 0;
+}
+
+int loop_add(struct loop *loop, struct source *source, struct moe_error *err)
+{
+	int r;
+
+	source->armed = source->removed = false;
+	r = arm(loop, source);
+	if (r < 0)
+		return moe_error_sys(err, r, "reactor: cannot watch fd %d", source->fd);
+	return 0;
+}
+
+void loop_remove(struct loop *loop, struct source *source)
+{
+	struct io_uring_sqe *sqe;
+
+	if (source->removed)
+		return;
+	source->removed = true;
+	loop->leaving++;
+	sqe = get_sqe(loop);
+	if (sqe) {
+		io_uring_prep_poll_remove(sqe, (__u64)(uintptr_t)source);
+		io_uring_sqe_set_data(sqe, NULL);
+	}
+}
+
+static void handle(struct loop *loop, struct source *source, int res, unsigned int flags)
+{
+	if (!(flags & IORING_CQE_F_MORE))
+		source->armed = false;
+	if (!source->removed && res > 0)
+		source->ready(source, (uint32_t)res);
+	if (source->armed)
+		return;
+	if (source->removed) {
+		loop->leaving--;
+		if (source->gone)
+			source->gone(source);
+		return;
+	}
+	/* The kernel may end a multishot poll whenever it likes (e.g. on CQ overflow). */
+	if (arm(loop, source) < 0)
+		loop_stop(loop, -EBUSY);
+}
+
+static bool handle_events(struct loop *loop)
+{
+	struct io_uring_cqe *cqe;
+	bool any = false;
+
+	while (io_uring_peek_cqe(&loop->ring, &cqe) == 0) {
+		struct source *source = io_uring_cqe_get_data(cqe);
+		const int res = cqe->res;
+		const unsigned int flags = cqe->flags;
+
+		io_uring_cqe_seen(&loop->ring, cqe);
+		if (source) {
+			handle(loop, source, res, flags);
+			any = true;
+		}
+	}
+	if (io_uring_sq_ready(&loop->ring) > 0)
+		io_uring_submit(&loop->ring);
+	return any;
+}
+
+/* Fence: partner of the one in loop_wake, and of those of the clients (park raises their flags). */
+static int sleep_until_event(struct loop *loop)
+{
+	int r = 0;
+
+	atomic_store(&loop->sleeping, true);
+	loop->hooks.park(loop->hooks.userdata);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (!loop->hooks.poll(loop->hooks.userdata))
+		r = io_uring_submit_and_wait(&loop->ring, 1);
+	loop->hooks.unpark(loop->hooks.userdata);
+	atomic_store(&loop->sleeping, false);
+	return r == -EINTR || r >= 0 ? 0 : r;
+}
+
+int loop_run(struct loop *loop)
+{
+	uint64_t last_work = now_ns();
+	unsigned int turns = 0;
+
+	loop->stopped = false;
+	while (!loop->stopped) {
+		bool work = handle_events(loop);
+
+		work |= loop->hooks.poll(loop->hooks.userdata);
+		if (work) {
+			last_work = now_ns();
+			continue;
+		}
+		cpu_relax();
+		if (++turns % SPINS_TURN)
+			continue;
+		sched_yield();
+		if (now_ns() - last_work >= (uint64_t)loop->hooks.spin_us * 1000) {
+			int r = sleep_until_event(loop);
+
+			if (r < 0)
+				return r;
+			last_work = now_ns();
+		}
+	}
+	return loop->code;
+}
+
+void loop_stop(struct loop *loop, int code)
+{
+	loop->stopped = true;
+	loop->code = code;
+}
+
+void loop_drain(struct loop *loop)
+{
+	for (int i = 0; loop && loop->leaving > 0 && i < 100; i++) {
+		struct __kernel_timespec t = {.tv_nsec = 10000000};
+		struct io_uring_cqe *cqe;
+
+		io_uring_submit_and_wait_timeout(&loop->ring, &cqe, 1, &t, NULL);
+		handle_events(loop);
+	}
+}
+
+void loop_wake(struct loop *loop)
+{
+	const uint64_t one = 1;
+
+	atomic_thread_fence(memory_order_seq_cst);
+	if (atomic_load(&loop->sleeping) && write(loop->waker.fd, &one, sizeof one) < 0)
+		return; /* a full counter already means "awake" */
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * loop - the reactor: one io_uring does everything that waits.
+ *
+ * Law: one thread runs the loop and all handlers. A source is an fd whose readiness (multishot poll) calls `ready`, which
+ * must read until -EAGAIN. A removed source stays in memory until the kernel has let go of it: then `gone` is called,
+ * the place to free it. While `poll` (the rings) finds work the loop does not sleep; when it has found none for
+ * `spin_us` the loop calls `park`, polls once more, and sleeps in io_uring until an event; then `unpark`.
+ */
+#ifndef DAEMON_LOOP_H
+#define DAEMON_LOOP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "moe-error.h"
+
+struct loop;
+
+struct source {
+	int fd;
+	void (*ready)(struct source *source, uint32_t events); /* POLLIN, POLLHUP, ... */
+	void (*gone)(struct source *source);                   /* may be NULL */
+	bool armed, removed;                                   /* the loop's */
+};
+
+struct loop_hooks {
+	bool (*poll)(void *userdata); /* true: did something */
+	void (*park)(void *userdata);
+	void (*unpark)(void *userdata);
+	void *userdata;
+	uint32_t spin_us;
+};
+
+int loop_new(struct loop **ret, const struct loop_hooks *hooks, struct moe_error *err);
+struct loop *loop_free(struct loop *loop); /* takes NULL, returns NULL */
+
+int loop_add(struct loop *loop, struct source *source, struct moe_error *err);
+void loop_remove(struct loop *loop, struct source *source);
+
+/* Runs until loop_stop; returns its code, or -errno when io_uring fails. */
+int loop_run(struct loop *loop);
+void loop_stop(struct loop *loop, int code);
+
+/* Lets the kernel finish with removed sources, so that their `gone` runs; waits a second at most. For the end. */
+void loop_drain(struct loop *loop);
+
+/* From any thread: the loop polls again soon, asleep or not. */
+void loop_wake(struct loop *loop);
+
+#endif

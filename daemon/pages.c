@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/pages.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/mempolicy.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/memfd.h"
+#include "base/util.h"
+#include "daemon/prefault.h"
+#include "daemon/room.h"
+
+#ifndef MFD_HUGE_2MB
+#define MFD_HUGE_SHIFT 26
+#define MFD_HUGE_2MB (21u << MFD_HUGE_SHIFT)
+#define MFD_HUGE_1GB (30u << MFD_HUGE_SHIFT)
+#endif
+
+#define NODE_IDS 1024
+#define THP_SHMEM "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
+
+static const struct {
+	const char *name;
+	uint64_t bytes;
+	unsigned memfd_flags;
+} rungs[PAGES_RUNGS] = {
+	[PAGES_1G] = {"1g", HOST_HUGE_1G, MFD_HUGETLB | MFD_HUGE_1GB},
+	[PAGES_2M] = {"2m", HOST_HUGE_2M, MFD_HUGETLB | MFD_HUGE_2MB},
+	[PAGES_THP] = {"thp", HOST_HUGE_2M, 0},
+	[PAGES_4K] = {"4k", 4096, 0},
+};
+
+/* What stays the same while rungs are tried. */
+struct request {
+	const char *name;
+	uint64_t bytes;
+	const struct host_node *node;
+	int (*progress)(uint64_t done, uint64_t total, void *userdata);
+	void *userdata;
+};
+
+const char *pages_rung_name(enum pages_rung rung)
+{
+	return rungs[rung].name;
+}
+
+uint64_t pages_rung_bytes(enum pages_rung rung)
+{
+	return rungs[rung].bytes;
+}
+
+int pages_rung_from_name(const char *name, int *ret_want)
+{
+	if (strcmp(name, "auto") == 0) {
+		*ret_want = PAGES_AUTO;
+		return 0;
+	}
+	for (int rung = 0; rung < PAGES_RUNGS; rung++) {
+		if (strcmp(name, rungs[rung].name) == 0) {
+			*ret_want = rung;
+			return 0;
+		}
+	}
+	return -EINVAL;
+}
+
+void pages_free(struct pages *pages)
+{
+	if (pages->map)
+		munmap(pages->map, pages->bytes);
+	close_fd(pages->fd);
+	*pages = PAGES_NONE;
+}
+
+/* -- one rung ------------------------------------------------------------------------------------------------------ */
+
+/* Maps the file at an address that is a multiple of the rung's page size: the kernel gives a transparent huge page one
+ * entry in the page table only when file offset and address agree. */
+static int map_aligned(struct pages *pages, int prot, struct moe_error *err)
+{
+	const uint64_t align = rungs[pages->rung].bytes, with_align = pages->bytes + align;
+	uint8_t *room, *at;
+
+	room = mmap(NULL, with_align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (room == MAP_FAILED)
+		return moe_error_sys(err, -errno, "no address space for %" PRIu64 " bytes", pages->bytes);
+	at = (uint8_t *)ALIGN_UP((uintptr_t)room, align);
+	if (mmap(at, pages->bytes, prot, MAP_SHARED | MAP_FIXED, pages->fd, 0) == MAP_FAILED) {
+		const int r = -errno;
+
+		munmap(room, with_align);
+		return moe_error_sys(err, r, "cannot map %" PRIu64 " bytes of %s pages", pages->bytes,
+				     rungs[pages->rung].name);
+	}
+	if (at > room)
+		munmap(room, (size_t)(at - room));
+	if (room + align > at)
+		munmap(at + pages->bytes, (size_t)(room + align - at));
+	pages->map = at;
+	return 0;
+}
+
+/* Before the first touch: pages come from this node or not at all. Without NUMA there is one node and nothing to bind;
+ * where mbind is forbidden (container runtimes do that) first touch by the node's own threads has to do. */
+static int bind_node(const struct pages *pages, struct moe_error *err)
+{
+	unsigned long mask[NODE_IDS / (8 * sizeof(unsigned long))] = {0};
+	const unsigned id = (unsigned)pages->node, bits = 8 * sizeof(unsigned long);
+	int r;
+
+	if (id >= NODE_IDS)
+		return moe_error_set(err, -EINVAL, "NUMA node %d found, 0 to %d expected", pages->node, NODE_IDS - 1);
+	mask[id / bits] |= 1ul << (id % bits);
+	r = syscall(SYS_mbind, pages->map, pages->bytes, MPOL_BIND | MPOL_F_STATIC_NODES, mask, NODE_IDS + 1, 0) < 0
+		    ? -errno
+		    : 0;
+	if (r == -ENOSYS && pages->node == 0)
+		return 0;
+	if (r == -EPERM) {
+		log_notice("memory cannot be bound to NUMA node %d (mbind is forbidden here; CAP_SYS_NICE allows it in "
+			   "most containers): first touch decides",
+			   pages->node);
+		return 0;
+	}
+	return r < 0 ? moe_error_sys(err, r, "cannot bind memory to NUMA node %d", pages->node) : 0;
+}
+
+static int prefault(const struct pages *pages, enum prefault_mode mode, const struct request *request,
+		    struct moe_error *err)
+{
+	return prefault_run(&(struct prefault){.map = pages->map,
+					       .bytes = pages->bytes,
+					       .page_bytes = rungs[pages->rung].bytes,
+					       .mode = mode,
+					       .node = request->node,
+					       .progress = request->progress,
+					       .userdata = request->userdata},
+			    err);
+}
+
+static int make_transparent(struct pages *pages, const struct request *request, struct moe_error *err)
+{
+	int64_t counted;
+	int r;
+
+	/* With shmem_enabled at "advise" page faults already bring huge pages; collapsing does the rest. */
+	madvise(pages->map, pages->bytes, MADV_HUGEPAGE);
+	r = prefault(pages, PREFAULT_COLLAPSE, request, err);
+	if (r < 0)
+		return r;
+	/* Where /proc is not mounted, prefault_run's own count of what was collapsed stands: more than nine tenths. */
+	counted = prefault_huge_bytes(pages->map);
+	pages->huge_bytes = counted >= 0 ? (uint64_t)counted : pages->bytes / 10 * 9;
+	if (pages->huge_bytes < pages->bytes / 10 * 9)
+		return moe_error_set(err, -EOPNOTSUPP, "%" PRIu64 " of %" PRIu64 " MiB are on huge pages",
+				     pages->huge_bytes >> 20, pages->bytes >> 20);
+	return 0;
+}
+
+static int fill_rung(struct pages *pages, const struct request *request, struct moe_error *err)
+{
+	int64_t counted;
+	int r;
+
+	if (pages->rung == PAGES_THP)
+		return make_transparent(pages, request, err);
+	r = prefault(pages, PREFAULT_WRITE, request, err);
+	if (r < 0)
+		return r;
+	if (pages->rung != PAGES_4K) {
+		pages->huge_bytes = pages->bytes;
+		return 0;
+	}
+	/* With shmem_enabled at "always" even this rung gets huge pages. */
+	counted = prefault_huge_bytes(pages->map);
+	pages->huge_bytes = (uint64_t)MAX(counted, 0);
+	return 0;
+}
+
+static int make_rung(struct pages *ret, enum pages_rung rung, const struct request *request, struct moe_error *err)
+{
+	_cleanup_(pages_free) struct pages pages = {.fd = -1, .rung = rung, .node = request->node->id};
+	int r;
+
+	pages.bytes = ALIGN_UP(request->bytes, rungs[rung].bytes);
+	pages.fd = memfd_open(request->name, rungs[rung].memfd_flags);
+	if (pages.fd < 0)
+		return moe_error_sys(err, pages.fd, "no memory file on %s pages", rungs[rung].name);
+	if (ftruncate(pages.fd, (off_t)pages.bytes) < 0)
+		return moe_error_sys(err, -errno, "cannot make the memory file %" PRIu64 " bytes", pages.bytes);
+	r = map_aligned(&pages, PROT_READ | PROT_WRITE, err);
+	if (r < 0)
+		return r;
+	r = bind_node(&pages, err);
+	if (r < 0)
+		return r;
+	r = fill_rung(&pages, request, err);
+	if (r < 0)
+		return r;
+	r = prefault_check_node(pages.map, pages.bytes, pages.node, err);
+	if (r < 0)
+		return r;
+	*ret = pages;
+	pages = PAGES_NONE;
+	return 0;
+}
+
+/* -- the ladder ---------------------------------------------------------------------------------------------------- */
+
+static void write_better(struct pages *pages, const struct request *request)
+{
+	char word[16];
+
+	pages->better[0] = '\0';
+	if (pages->rung == PAGES_1G || (pages->rung == PAGES_2M && request->bytes < PAGES_1G_MIN))
+		return;
+	host_read_thp_shmem(word, sizeof word);
+	if (pages->rung == PAGES_4K && strcmp(word, "deny") == 0) {
+		snprintf(pages->better, sizeof pages->better, "echo advise > " THP_SHMEM);
+		return;
+	}
+	room_command(pages->better, sizeof pages->better, pages->rung == PAGES_2M ? PAGES_1G : PAGES_2M, request->bytes,
+		     request->node);
+}
+
+/* The command that may help when the room was there and the kernel still refused. */
+static void write_way_out(char *ret, uint32_t size, enum pages_rung rung, const struct request *request)
+{
+	ret[0] = '\0';
+	if (rung == PAGES_THP)
+		snprintf(ret, size, "echo advise > " THP_SHMEM "; echo 1 > /proc/sys/vm/compact_memory");
+	else if (rung != PAGES_4K)
+		room_command(ret, size, rung, request->bytes, request->node);
+}
+
+/* A rung that was required and is not there is a shortage of that kind of memory, whatever the kernel called it. */
+static int require_rung(struct pages *ret, enum pages_rung rung, const struct request *request, struct moe_error *err)
+{
+	struct moe_error why = {0};
+	char way_out[192] = "";
+	int r;
+
+	r = room_check(rung, request->bytes, request->node, &why);
+	if (r == 0) {
+		r = make_rung(ret, rung, request, &why);
+		if (r == 0)
+			return 0;
+		write_way_out(way_out, sizeof way_out, rung, request);
+	}
+	return moe_error_set(err, r == -ECANCELED ? r : -ENOMEM, "%s, %s pages: %s%s%s", request->name,
+			     rungs[rung].name, why.text, way_out[0] ? ": " : "", way_out);
+}
+
+static int climb(struct pages *ret, const struct request *request, struct moe_error *err)
+{
+	struct moe_error why = {0};
+	int r = -ENOMEM;
+
+	for (int rung = request->bytes >= PAGES_1G_MIN ? PAGES_1G : PAGES_2M; rung < PAGES_RUNGS; rung++) {
+		r = room_check((enum pages_rung)rung, request->bytes, request->node, &why);
+		if (r == 0)
+			r = make_rung(ret, (enum pages_rung)rung, request, &why);
+		if (r == 0 || r == -ECANCELED)
+			break;
+		log_debug("%s: not on %s pages: %s", request->name, rungs[rung].name, why.text);
+	}
+	return r < 0 ? moe_error_set(err, r, "%s: %s", request->name, why.text) : 0;
+}
+
+int pages_new_watched(struct pages *ret, const char *name, uint64_t bytes, int want, const struct host_node *node,
+		      int (*progress)(uint64_t done, uint64_t total, void *userdata), void *userdata,
+		      struct moe_error *err)
+{
+	const struct request request = {
+		.name = name, .bytes = bytes, .node = node, .progress = progress, .userdata = userdata};
+	struct pages pages;
+	int r;
+
+	if (bytes == 0 || bytes > INT64_MAX - HOST_HUGE_1G)
+		return moe_error_set(err, -EINVAL, "%s: a file of %" PRIu64 " bytes cannot be", name, bytes);
+	r = want == PAGES_AUTO ? climb(&pages, &request, err)
+			       : require_rung(&pages, (enum pages_rung)want, &request, err);
+	if (r < 0)
+		return r;
+	write_better(&pages, &request);
+	*ret = pages;
+	return 0;
+}
+
+int pages_new(struct pages *ret, const char *name, uint64_t bytes, int want, const struct host_node *node,
+	      struct moe_error *err)
+{
+	return pages_new_watched(ret, name, bytes, want, node, NULL, NULL, err);
+}
+
+/* -- publishing ---------------------------------------------------------------------------------------------------- */
+
+int pages_publish(struct pages *pages, bool writable_clients, struct moe_error *err)
+{
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | (writable_clients ? 0 : F_SEAL_WRITE);
+	int r;
+
+	/* F_SEAL_WRITE is EBUSY while a mapping exists that is writable or could become so. */
+	munmap(pages->map, pages->bytes);
+	pages->map = NULL;
+	if (fcntl(pages->fd, F_ADD_SEALS, seals) < 0)
+		return moe_error_sys(err, -errno, "cannot seal the pool file of NUMA node %d", pages->node);
+	r = map_aligned(pages, PROT_READ, err);
+	if (r < 0)
+		return r;
+	if (pages->rung == PAGES_THP)
+		madvise(pages->map, pages->bytes, MADV_HUGEPAGE);
+	r = prefault(pages, PREFAULT_READ, &(struct request){.name = ""}, err);
+	if (r < 0) {
+		munmap(pages->map, pages->bytes);
+		pages->map = NULL;
+	}
+	return r;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * peer - one connection: who is there (SO_PEERCRED, pidfd), and the messages of moe_proto.h.
+ *
+ * Law: a message is checked in full before anything is done; a peer that breaks the protocol is closed. A peer that
+ * has died (its socket hangs up, or its process ends while a child holds the socket) takes its session with it at once.
+ * Everybody who may connect may attach and ask; loading and unloading is for root and the daemon's own user.
+ */
+#ifndef DAEMON_PEER_H
+#define DAEMON_PEER_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "daemon/loop.h"
+#include "uapi/moe_proto.h"
+
+struct service;
+struct session;
+
+struct peer {
+	struct source source; /* the socket */
+	struct source pidfd;  /* fd -1: none */
+	struct service *service;
+	struct session *session; /* NULL until ATTACH */
+	pid_t pid;
+	uid_t uid;
+	bool hello, closed;
+	int sources; /* that the kernel still holds */
+	struct peer *next;
+};
+
+/* Takes the connected socket over. */
+int peer_new(struct service *service, int sock);
+
+/* Ends the connection and the session. The struct is freed when the kernel has let go of its sources. */
+void peer_close(struct peer *peer, const char *why);
+
+/* To the peer that asked for a load. */
+void peer_send_progress(struct peer *peer, uint64_t done, uint64_t total, uint64_t elapsed_ns, uint64_t eta_ns);
+void peer_send_loaded(struct peer *peer, const struct moe_manifest *manifest, uint64_t bytes, uint64_t elapsed_ns);
+void peer_send_error(struct peer *peer, int code, const char *text);
+
+#endif

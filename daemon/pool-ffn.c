@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * pool-ffn - y = sum_k w_k W_down(act(W_gate x) * (W_up x)) by units.
+ *
+ * A down unit waits until its expert's gate-and-up units are done. It waits for running units only: units are drawn in
+ * order, all gate-and-up units of a team before its first down unit, and a gate-and-up unit waits for nothing but
+ * activations that are being widened. So whoever is waited for makes progress.
+ *
+ * Whoever takes an output block's counter to zero adds the experts' partial results up, for each token in the order of
+ * k. Whoever adds up the last block begins the next wave, or ends the job.
+ */
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "daemon/pool-wave.h"
+
+/* Tokens of one call of a kernel: what one array of row pointers on the stack holds. */
+#define CALL_TOKENS 64
+
+static const enum kernel_type kernel_types[] = {[MOE_TYPE_BF16] = KERNEL_BF16, [MOE_TYPE_F16] = KERNEL_F16};
+static const enum kernel_activation kernel_activations[] = {
+	[MOE_ACTIVATION_SILU] = KERNEL_SILU,
+	[MOE_ACTIVATION_GELU] = KERNEL_GELU,
+	[MOE_ACTIVATION_GELU_TANH] = KERNEL_GELU_TANH,
+};
+
+static bool took_last(_Atomic uint32_t *left)
+{
+	return atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) == 1;
+}
+
+/* -- gate and up ------------------------------------------------------------------------------------------------- */
+
+/* Widens activations until none are left to begin with, then waits for the others. */
+static void ffn_widen(struct wave *w)
+{
+	const struct pool_compute *c = w->job->compute;
+	const uint32_t hidden = c->model->manifest->hidden;
+
+	for (;;) {
+		const uint32_t first = atomic_fetch_add_explicit(&w->widen_next, 1, memory_order_relaxed) *
+				       WIDEN_TOKENS;
+
+		if (first >= w->tokens)
+			break;
+		for (uint32_t t = first; t < MIN(first + WIDEN_TOKENS, w->tokens); t++)
+			w->job->pool->kernels->bf16_to_f32(hidden,
+							   (const uint16_t *)c->x + (size_t)(w->token + t) * hidden,
+							   w->wide + t * w->y_stride);
+		took_last(&w->widen_left);
+	}
+	pool_wait_zero(&w->widen_left);
+}
+
+static void ffn_gate_up(struct wave *w, struct wave_expert *expert, uint32_t block)
+{
+	const struct pool_compute *c = w->job->compute;
+	const struct moe_manifest *m = c->model->manifest;
+	const struct moe_slice_part *gate = &c->slice.part[0], *up = &c->slice.part[1];
+	const uint32_t row = block * w->gate_rows;
+	const struct kernel_matrix g = {expert->record + gate->offset + row * gate->pitch, gate->pitch};
+	const struct kernel_matrix u = {expert->record + up->offset + row * up->pitch, up->pitch};
+
+	if (atomic_load_explicit(&w->widen_left, memory_order_acquire))
+		ffn_widen(w);
+	for (uint32_t done = 0; done < expert->pairs; done += CALL_TOKENS) {
+		const uint32_t first = expert->first + done, n = MIN(expert->pairs - done, CALL_TOKENS);
+		float *h[CALL_TOKENS];
+
+		for (uint32_t i = 0; i < n; i++)
+			h[i] = w->h + (first + i) * w->h_stride + row;
+		w->job->pool->kernels->gate_up[kernel_types[m->type]](&g, &u, MIN(w->gate_rows, c->slice.inter - row),
+								      m->hidden, kernel_activations[m->activation], n,
+								      w->x + first, h);
+	}
+	atomic_fetch_sub_explicit(&expert->gate_up_left, 1, memory_order_acq_rel);
+}
+
+/* -- down, and the sum over the experts --------------------------------------------------------------------------- */
+
+static void ffn_down(const struct wave *w, const struct wave_expert *expert, uint32_t row, uint32_t rows)
+{
+	const struct pool_compute *c = w->job->compute;
+	const struct moe_slice_part *down = &c->slice.part[2];
+	const struct kernel_matrix d = {expert->record + down->offset + row * down->pitch, down->pitch};
+
+	for (uint32_t done = 0; done < expert->pairs; done += CALL_TOKENS) {
+		const uint32_t first = expert->first + done, n = MIN(expert->pairs - done, CALL_TOKENS);
+		const float *h[CALL_TOKENS];
+		float *y[CALL_TOKENS];
+
+		for (uint32_t i = 0; i < n; i++) {
+			h[i] = w->h + (first + i) * w->h_stride;
+			y[i] = w->partial + (first + i) * w->y_stride + row;
+		}
+		w->job->pool->kernels->matmul[kernel_types[c->model->manifest->type]](&d, rows, c->slice.inter, n, h,
+										      y);
+	}
+}
+
+static void ffn_sum(const struct wave *w, uint32_t row, uint32_t rows)
+{
+	const struct pool_compute *c = w->job->compute;
+	const struct kernels *kernels = w->job->pool->kernels;
+	const uint32_t hidden = c->model->manifest->hidden;
+
+	for (uint32_t t = 0; t < w->tokens; t++) {
+		const int32_t *pairs = w->pair_of + (size_t)t * c->topk;
+		const float *weights = c->weights + (size_t)(w->token + t) * c->topk;
+		const size_t at = (size_t)(w->token + t) * hidden + row;
+		float sum[BLOCK_ROWS_MAX];
+
+		memset(sum, 0, rows * sizeof(sum[0]));
+		for (uint32_t k = 0; k < c->topk; k++)
+			if (pairs[k] >= 0)
+				kernels->axpy(rows, weights[k], w->partial + (size_t)pairs[k] * w->y_stride + row, sum);
+		if (c->y_type == MOE_TYPE_BF16)
+			kernels->f32_to_bf16(rows, sum, (uint16_t *)c->y + at);
+		else
+			memcpy((float *)c->y + at, sum, rows * sizeof(sum[0]));
+	}
+}
+
+/* -- the job ------------------------------------------------------------------------------------------------------ */
+
+static void ffn_end(struct pool *pool, struct pool_compute *compute, int status, uint64_t start_ns, uint64_t pairs)
+{
+	const struct pool_result result = {
+		.status = status, .start_ns = start_ns, .end_ns = now_ns(), .pairs = status ? 0 : pairs};
+
+	pool_count(pool, &result);
+	compute->done(compute, &result);
+}
+
+static void ffn_free(struct ffn_job *job, int status)
+{
+	struct pool *pool = job->pool;
+	struct pool_compute *compute = job->compute;
+	const uint64_t start_ns = job->start_ns, pairs = job->pairs;
+
+	scratch_put(&pool->scratch, job->scratch);
+	free(job);
+	ffn_end(pool, compute, status, start_ns, pairs);
+	if (pool_queue_waiting(&pool->queue)) /* perhaps for the scratch memory */
+		pool_queue_ring_one(&pool->queue);
+}
+
+static void ffn_zero(const struct pool_compute *c, uint32_t first, uint32_t tokens)
+{
+	const size_t row = c->model->manifest->hidden * (c->y_type == MOE_TYPE_BF16 ? sizeof(uint16_t) : sizeof(float));
+
+	memset((char *)c->y + first * row, 0, tokens * row);
+}
+
+static void ffn_run(struct pool_batch *batch, uint32_t team, uint32_t unit);
+
+/* Begins the next wave that has pairs; ends the job when there is none. The job may be gone when this returns. */
+static void ffn_advance(struct ffn_job *job)
+{
+	struct pool *pool = job->pool;
+	int r = 0;
+
+	while (job->next_token < job->compute->tokens) {
+		uint32_t tokens, pairs;
+		struct wave *wave;
+
+		wave_extent(job, &tokens, &pairs);
+		if (!pairs) {
+			ffn_zero(job->compute, job->next_token, tokens);
+			job->next_token += tokens;
+			continue;
+		}
+		r = wave_new(&wave, job, tokens, pairs, ffn_run);
+		if (r < 0)
+			break;
+		job->next_token += tokens;
+		job->pairs += pairs;
+		pool_queue_publish(&pool->queue, &wave->batch);
+		return;
+	}
+	ffn_free(job, r);
+}
+
+static void ffn_run(struct pool_batch *batch, uint32_t team, uint32_t unit)
+{
+	struct wave *w = container_of(batch, struct wave, batch);
+	struct wave_expert *experts = w->experts + w->team_experts[team];
+	const uint32_t gate_units = (w->team_experts[team + 1] - w->team_experts[team]) * w->gate_blocks;
+	uint32_t block, row, rows;
+
+	if (unit < gate_units) {
+		ffn_gate_up(w, &experts[unit / w->gate_blocks], unit % w->gate_blocks);
+		return;
+	}
+	unit -= gate_units;
+	experts += unit / w->down_blocks;
+	block = unit % w->down_blocks;
+	row = block * w->down_rows;
+	rows = MIN(w->down_rows, w->job->compute->model->manifest->hidden - row);
+	pool_wait_zero(&experts->gate_up_left);
+	ffn_down(w, experts, row, rows);
+	if (!took_last(&w->down_left[block]))
+		return;
+	ffn_sum(w, row, rows);
+	if (took_last(&w->blocks_left))
+		ffn_advance(w->job);
+}
+
+void ffn_start(struct pool *pool, struct pool_entry *entry)
+{
+	struct pool_compute *compute = container_of(entry, struct pool_compute, entry);
+	struct ffn_job *job = malloc(sizeof(*job));
+	const uint64_t start_ns = now_ns();
+
+	if (!job) {
+		ffn_end(pool, compute, -ENOMEM, start_ns, 0);
+		return;
+	}
+	*job = (struct ffn_job){.pool = pool, .compute = compute, .seq = entry->seq, .start_ns = start_ns};
+	ffn_advance(job);
+}

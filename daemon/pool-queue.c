@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/pool-queue.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdlib.h>
+
+#include "base/futex.h"
+
+/* Turns of a polling loop between two looks at the clock or two calls of sched_yield: about a microsecond. */
+#define SPIN_TURNS 32
+
+static void lock_init(pthread_mutex_t *lock)
+{
+	pthread_mutexattr_t attr;
+
+	/* The sections are a few instructions long: polling beats sleeping. */
+	pthread_mutexattr_init(&attr);
+	pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
+	pthread_mutex_init(lock, &attr);
+	pthread_mutexattr_destroy(&attr);
+}
+
+void pool_queue_init(struct pool_queue *queue, uint32_t n_teams)
+{
+	*queue = (struct pool_queue){.n_teams = n_teams};
+	lock_init(&queue->lock);
+	for (enum pool_priority p = 0; p < POOL_PRIORITIES; p++)
+		queue->inbox_tail[p] = &queue->inbox[p];
+	for (uint32_t t = 0; t < n_teams; t++)
+		lock_init(&queue->teams[t].lock);
+}
+
+void pool_queue_destroy(struct pool_queue *queue)
+{
+	for (enum pool_priority p = 0; p < POOL_PRIORITIES; p++) {
+		assert(!queue->inbox[p]);
+		for (uint32_t t = 0; t < queue->n_teams; t++)
+			assert(!queue->teams[t].views[p]);
+	}
+	for (uint32_t t = 0; t < queue->n_teams; t++)
+		pthread_mutex_destroy(&queue->teams[t].lock);
+	pthread_mutex_destroy(&queue->lock);
+}
+
+/* -- bells ------------------------------------------------------------------------------------------------------- */
+
+/* Returns true when somebody may have been asleep. */
+static bool ring(struct pool_team *team, uint32_t wake)
+{
+	bool asleep;
+
+	atomic_fetch_add(&team->bell, 1);
+	asleep = atomic_load(&team->sleepers) > 0;
+	if (asleep && wake)
+		futex_wake(&team->bell, wake > INT_MAX ? INT_MAX : (int)wake);
+	return asleep;
+}
+
+void pool_queue_ring_one(struct pool_queue *queue)
+{
+	const uint32_t first = atomic_fetch_add_explicit(&queue->turn, 1, memory_order_relaxed);
+	uint32_t wake = 1;
+
+	for (uint32_t i = 0; i < queue->n_teams; i++)
+		if (ring(&queue->teams[(first + i) % queue->n_teams], wake))
+			wake = 0;
+}
+
+void pool_queue_ring_all(struct pool_queue *queue)
+{
+	for (uint32_t t = 0; t < queue->n_teams; t++)
+		ring(&queue->teams[t], INT_MAX);
+}
+
+void pool_queue_wait(struct pool_queue *queue, uint32_t team, uint32_t heard, uint64_t spin_ns)
+{
+	struct pool_team *t = &queue->teams[team];
+	const uint64_t deadline = now_ns() + spin_ns;
+
+	do {
+		for (int i = 0; i < SPIN_TURNS; i++) {
+			if (atomic_load(&t->bell) != heard)
+				return;
+			cpu_relax();
+		}
+		sched_yield();
+	} while (now_ns() < deadline);
+
+	atomic_fetch_add(&t->sleepers, 1);
+	while (atomic_load(&t->bell) == heard)
+		futex_wait(&t->bell, heard, 0);
+	atomic_fetch_sub(&t->sleepers, 1);
+}
+
+void pool_wait_zero(_Atomic uint32_t *word)
+{
+	for (uint32_t turn = 1; atomic_load_explicit(word, memory_order_acquire); turn++) {
+		if (turn % SPIN_TURNS)
+			cpu_relax();
+		else
+			sched_yield();
+	}
+}
+
+/* -- inbox ------------------------------------------------------------------------------------------------------- */
+
+void pool_queue_submit(struct pool_queue *queue, struct pool_entry *entry, enum pool_priority priority)
+{
+	entry->next = NULL;
+	pthread_mutex_lock(&queue->lock);
+	entry->seq = queue->seq++;
+	*queue->inbox_tail[priority] = entry;
+	queue->inbox_tail[priority] = &entry->next;
+	atomic_fetch_add(&queue->waiting[priority], 1);
+	pthread_mutex_unlock(&queue->lock);
+	pool_queue_ring_one(queue);
+}
+
+struct pool_entry *pool_queue_take(struct pool_queue *queue, enum pool_priority priority)
+{
+	struct pool_entry *entry;
+	uint32_t left = 0;
+
+	if (!atomic_load(&queue->waiting[priority]))
+		return NULL;
+	pthread_mutex_lock(&queue->lock);
+	entry = queue->inbox[priority];
+	if (entry) {
+		queue->inbox[priority] = entry->next;
+		if (!entry->next)
+			queue->inbox_tail[priority] = &queue->inbox[priority];
+		left = atomic_fetch_sub(&queue->waiting[priority], 1) - 1;
+	}
+	pthread_mutex_unlock(&queue->lock);
+	if (left) /* each submission woke one thread at most, perhaps the same one */
+		pool_queue_ring_one(queue);
+	return entry;
+}
+
+/* -- batches ----------------------------------------------------------------------------------------------------- */
+
+void pool_batch_init(struct pool_batch *batch, void (*run)(struct pool_batch *, uint32_t, uint32_t),
+		     enum pool_priority priority, uint64_t seq)
+{
+	*batch = (struct pool_batch){.run = run, .priority = priority, .seq = seq};
+	for (uint32_t t = 0; t < HOST_NODES_MAX; t++)
+		batch->views[t].batch = batch;
+}
+
+void pool_batch_unref(struct pool_batch *batch)
+{
+	if (atomic_fetch_sub_explicit(&batch->refs, 1, memory_order_acq_rel) == 1)
+		free(batch);
+}
+
+static void view_link(struct pool_team *team, struct pool_view *view)
+{
+	const enum pool_priority priority = view->batch->priority;
+	struct pool_view **at = &team->views[priority];
+
+	pthread_mutex_lock(&team->lock);
+	while (*at && (*at)->batch->seq <= view->batch->seq)
+		at = &(*at)->next;
+	view->next = *at;
+	view->linked = true;
+	*at = view;
+	atomic_fetch_add(&team->linked[priority], 1);
+	pthread_mutex_unlock(&team->lock);
+}
+
+void pool_queue_publish(struct pool_queue *queue, struct pool_batch *batch)
+{
+	uint32_t links = 0;
+
+	for (uint32_t t = 0; t < queue->n_teams; t++)
+		links += batch->views[t].units > 0;
+	assert(links > 0);
+	atomic_store_explicit(&batch->refs, links + 1, memory_order_relaxed);
+	for (uint32_t t = 0; t < queue->n_teams; t++) {
+		const uint32_t units = batch->views[t].units;
+
+		if (!units)
+			continue;
+		view_link(&queue->teams[t], &batch->views[t]);
+		ring(&queue->teams[t], units);
+	}
+	pool_batch_unref(batch);
+}
+
+struct pool_view *pool_queue_view(struct pool_queue *queue, uint32_t team, enum pool_priority priority)
+{
+	struct pool_team *t = &queue->teams[team];
+	struct pool_view *view;
+
+	if (!atomic_load(&t->linked[priority]))
+		return NULL;
+	pthread_mutex_lock(&t->lock);
+	view = t->views[priority];
+	if (view)
+		atomic_fetch_add_explicit(&view->batch->refs, 1, memory_order_relaxed);
+	pthread_mutex_unlock(&t->lock);
+	return view;
+}
+
+void pool_queue_exhausted(struct pool_queue *queue, uint32_t team, struct pool_view *view)
+{
+	struct pool_team *t = &queue->teams[team];
+	const enum pool_priority priority = view->batch->priority;
+	bool mine = false;
+
+	pthread_mutex_lock(&t->lock);
+	if (view->linked) {
+		struct pool_view **at = &t->views[priority];
+
+		while (*at != view)
+			at = &(*at)->next;
+		*at = view->next;
+		view->linked = false;
+		atomic_fetch_sub(&t->linked[priority], 1);
+		mine = true;
+	}
+	pthread_mutex_unlock(&t->lock);
+	if (mine)
+		pool_batch_unref(view->batch);
+}

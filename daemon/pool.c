@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/pool.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/util.h"
+#include "daemon/pool-internal.h"
+
+/* -- threads ------------------------------------------------------------------------------------------------------ */
+
+/* Draws units until there are none or something more urgent has come. */
+static void worker_run(struct pool_worker *w, struct pool_view *view)
+{
+	struct pool_queue *queue = &w->pool->queue;
+	struct pool_batch *batch = view->batch;
+	const uint64_t start_ns = now_ns();
+
+	do {
+		const uint32_t unit = atomic_fetch_add_explicit(&view->cursor, 1, memory_order_relaxed);
+
+		if (unit >= view->units) {
+			pool_queue_exhausted(queue, w->team, view);
+			break;
+		}
+		batch->run(batch, w->team, unit);
+	} while (!pool_queue_urgent(queue, w->team, batch->priority));
+	pool_batch_unref(batch);
+	atomic_fetch_add_explicit(&w->busy_ns, now_ns() - start_ns, memory_order_relaxed);
+}
+
+/* Does the most urgent thing there is; units of jobs that have begun come before jobs that have not. */
+static bool worker_step(struct pool_worker *w)
+{
+	struct pool *pool = w->pool;
+
+	for (enum pool_priority p = 0; p < POOL_PRIORITIES; p++) {
+		struct pool_view *view = pool_queue_view(&pool->queue, w->team, p);
+		struct pool_entry *entry;
+
+		if (view) {
+			worker_run(w, view);
+			return true;
+		}
+		entry = scratch_has_room(&pool->scratch, p) ? pool_queue_take(&pool->queue, p) : NULL;
+		if (entry) {
+			entry->start(pool, entry);
+			return true;
+		}
+	}
+	return false;
+}
+
+static void *worker_main(void *arg)
+{
+	struct pool_worker *w = arg;
+	struct pool *pool = w->pool;
+	char name[16]; /* TASK_COMM_LEN */
+
+	snprintf(name, sizeof(name), "moe-pool/%u.%u", w->team, w->index);
+	pthread_setname_np(pthread_self(), name);
+	for (;;) {
+		const uint32_t heard = pool_queue_listen(&pool->queue, w->team);
+
+		if (worker_step(w))
+			continue;
+		if (atomic_load(&pool->stop))
+			return NULL;
+		pool_queue_wait(&pool->queue, w->team, heard, pool->spin_ns);
+	}
+}
+
+/* Pinned before it runs; no signal is ever delivered to it. */
+static int worker_start(struct pool_worker *w, struct moe_error *err)
+{
+	pthread_attr_t attr;
+	cpu_set_t cpus;
+	sigset_t all;
+	int r;
+
+	CPU_ZERO(&cpus);
+	CPU_SET((size_t)w->cpu, &cpus);
+	sigfillset(&all);
+	pthread_attr_init(&attr);
+	pthread_attr_setaffinity_np(&attr, sizeof(cpus), &cpus);
+	pthread_attr_setsigmask_np(&attr, &all);
+	r = pthread_create(&w->thread, &attr, worker_main, w);
+	pthread_attr_destroy(&attr);
+	if (r)
+		return moe_error_sys(err, -r, "pool: cannot start a thread on CPU %d", w->cpu);
+	return 0;
+}
+
+/* -- teams -------------------------------------------------------------------------------------------------------- */
+
+/* Which nodes have a team, and how many threads each team has. */
+struct pool_shape {
+	uint32_t n_teams, n_workers;
+	uint32_t node[HOST_NODES_MAX], threads[HOST_NODES_MAX];
+};
+
+static int shape_of(struct pool_shape *ret, const struct pool_params *params, struct moe_error *err)
+{
+	const struct host *host = params->host;
+	struct pool_shape s = {0};
+
+	for (uint32_t n = 0; n < host->n_nodes; n++)
+		if (host->nodes[n].n_cpus && (!params->threads || s.n_teams < params->threads))
+			s.node[s.n_teams++] = n;
+	if (!s.n_teams)
+		return moe_error_set(err, -EINVAL,
+				     "pool: none of the %u NUMA nodes has a CPU that this process may run on; widen "
+				     "its CPU affinity",
+				     host->n_nodes);
+	for (uint32_t t = 0; t < s.n_teams; t++) {
+		s.threads[t] = params->threads ? params->threads / s.n_teams + (t < params->threads % s.n_teams)
+					       : host->nodes[s.node[t]].n_cpus;
+		s.n_workers += s.threads[t];
+	}
+	*ret = s;
+	return 0;
+}
+
+/* Nodes without a team are dealt to the others. */
+static void teams_of_pools(struct pool *pool, const struct pool_shape *shape)
+{
+	for (uint32_t i = 0; i < MOE_POOLS_MAX; i++)
+		pool->team_of[i] = i % shape->n_teams;
+	for (uint32_t t = 0; t < shape->n_teams; t++)
+		pool->team_of[shape->node[t]] = t;
+}
+
+static int workers_start(struct pool *pool, const struct pool_shape *shape, const struct host *host,
+			 struct moe_error *err)
+{
+	for (uint32_t t = 0; t < shape->n_teams; t++) {
+		const struct host_node *node = &host->nodes[shape->node[t]];
+
+		for (uint32_t i = 0; i < shape->threads[t]; i++) {
+			struct pool_worker *w = &pool->workers[pool->n_workers];
+			int r;
+
+			w->pool = pool;
+			w->team = t;
+			w->index = i;
+			w->cpu = node->cpus[i % node->n_cpus];
+			r = worker_start(w, err);
+			if (r < 0)
+				return r;
+			pool->n_workers++;
+		}
+	}
+	return 0;
+}
+
+/* -- the pool ----------------------------------------------------------------------------------------------------- */
+
+static void cleanup_pool(struct pool **pool)
+{
+	pool_free(*pool);
+}
+
+int pool_new(struct pool **ret, const struct pool_params *params, struct moe_error *err)
+{
+	_cleanup_(cleanup_pool) struct pool *pool = NULL;
+	struct pool_shape shape = {0};
+	int r;
+
+	r = shape_of(&shape, params, err);
+	if (r < 0)
+		return r;
+	pool = aligned_alloc(_Alignof(struct pool), sizeof(*pool));
+	if (!pool)
+		return moe_error_set(err, -ENOMEM, "pool: no memory for the pool");
+	*pool = (struct pool){.kernels = params->kernels, .spin_ns = (uint64_t)params->spin_us * 1000};
+	pool_queue_init(&pool->queue, shape.n_teams);
+	scratch_cache_init(&pool->scratch);
+	teams_of_pools(pool, &shape);
+	pool->workers = calloc(shape.n_workers, sizeof(*pool->workers));
+	if (!pool->workers)
+		return moe_error_set(err, -ENOMEM, "pool: no memory for %u threads", shape.n_workers);
+	r = workers_start(pool, &shape, params->host, err);
+	if (r < 0)
+		return r;
+	*ret = steal_ptr(pool);
+	return 0;
+}
+
+struct pool *pool_free(struct pool *pool)
+{
+	if (!pool)
+		return NULL;
+	atomic_store(&pool->stop, true);
+	pool_queue_ring_all(&pool->queue);
+	for (uint32_t i = 0; i < pool->n_workers; i++)
+		pthread_join(pool->workers[i].thread, NULL);
+	pool_queue_destroy(&pool->queue);
+	scratch_cache_destroy(&pool->scratch);
+	free(pool->workers);
+	free(pool);
+	return NULL;
+}
+
+uint32_t pool_threads(const struct pool *pool)
+{
+	return pool->n_workers;
+}
+
+void pool_submit_compute(struct pool *pool, struct pool_compute *job)
+{
+	job->entry.start = ffn_start;
+	pool_queue_submit(&pool->queue, &job->entry, job->priority);
+}
+
+void pool_submit_copy(struct pool *pool, struct pool_copy *job)
+{
+	job->entry.start = copy_start;
+	pool_queue_submit(&pool->queue, &job->entry, job->priority);
+}
+
+void pool_stats(struct pool *pool, struct pool_stats *ret)
+{
+	*ret = (struct pool_stats){
+		.jobs = atomic_load_explicit(&pool->jobs, memory_order_relaxed),
+		.pairs = atomic_load_explicit(&pool->pairs, memory_order_relaxed),
+		.copy_bytes = atomic_load_explicit(&pool->copy_bytes, memory_order_relaxed),
+	};
+	for (uint32_t i = 0; i < pool->n_workers; i++)
+		ret->busy_ns += atomic_load_explicit(&pool->workers[i].busy_ns, memory_order_relaxed);
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * pool - the CPU threads that compute experts and copy slices.
+ *
+ * One team of pinned threads per NUMA node; a team touches only records of its own node. A job is cut into units that
+ * the team's threads take in order from one atomic cursor; there is no global barrier: each (job, expert) has its own
+ * dependency counter, and whoever finishes the last part of an output block adds it up. Sums are formed in a fixed order, so
+ * a result depends neither on the number of threads or who was faster, nor on what other tokens are in the job.
+ *
+ * An idle thread polls for spin_us and then sleeps: an idle pool uses no CPU. Higher priorities go first between units; a
+ * unit that runs is not interrupted. Scratch memory is bounded: a computation is cut into waves of tokens.
+ */
+#ifndef DAEMON_POOL_H
+#define DAEMON_POOL_H
+
+#include <stdint.h>
+
+#include "base/host.h"
+#include "daemon/store.h"
+#include "kernels/kernels.h"
+#include "moe-error.h"
+#include "uapi/moe_manifest.h"
+#include "uapi/moe_ring.h"
+
+struct pool;
+
+struct pool_params {
+	const struct host *host; /* read by pool_new only; struct moe_record.pool is an index into its nodes */
+	/* In all, dealt evenly to the nodes; 0: every CPU of the process's affinity mask. A node that gets none, or has no
+	 * CPU, is served by the others. */
+	uint32_t threads;
+	const struct kernels *kernels;
+	uint32_t spin_us; /* how long an idle thread polls before it sleeps */
+};
+
+enum pool_priority { POOL_DECODE, POOL_PREFILL, POOL_BACKGROUND, POOL_PRIORITIES };
+
+/* Why a job ended, with the times that a completion reports. */
+struct pool_result {
+	int status;                /* 0 or -errno (-ENOMEM) */
+	uint64_t start_ns, end_ns; /* now_ns() of first and last unit */
+	uint64_t pairs, bytes;     /* computed; copied */
+};
+
+/* The pool's own, from submit to `done`; the caller leaves it alone. */
+struct pool_entry {
+	struct pool_entry *next;
+	uint64_t seq;
+	void (*start)(struct pool *pool, struct pool_entry *entry);
+};
+
+/*
+ * y[t] = sum_k weights[t][k] * W_down(act(W_gate x[t]) * (W_up x[t])) over the pairs with ids[t][k] >= 0; rows without a
+ * pair are written as zeros. The caller has checked ids (-1 .. n_experts-1) and owns all memory until `done` is called
+ * (from a pool thread, exactly once). x and y may be shared with a client that writes them meanwhile: then the result is
+ * garbage, and nothing else happens.
+ */
+struct pool_compute {
+	const struct resident *model;
+	uint32_t row; /* layer_index[layer] */
+	struct moe_slice slice;
+	enum pool_priority priority;
+	uint32_t tokens, topk;
+	const void *x;           /* [tokens][hidden] of x_type */
+	void *y;                 /* [tokens][hidden] of y_type */
+	uint32_t x_type, y_type; /* MOE_TYPE_F32, MOE_TYPE_BF16 */
+	const int32_t *ids;      /* [tokens][topk], private to the daemon */
+	const float *weights;    /* [tokens][topk], private to the daemon */
+	void (*done)(struct pool_compute *job, const struct pool_result *result); /* may free the job */
+	struct pool_entry entry;
+};
+
+/* Copies one slice of one record, packed, to dst (slice.bytes, of which the padding between the parts stays as it was). */
+struct pool_copy {
+	const struct resident *model;
+	uint32_t row, expert;
+	struct moe_slice slice;
+	enum pool_priority priority;
+	void *dst;
+	void (*done)(struct pool_copy *job, const struct pool_result *result); /* may free the job */
+	struct pool_entry entry;
+};
+
+int pool_new(struct pool **ret, const struct pool_params *params, struct moe_error *err);
+/* Every job must have ended. Takes NULL, returns NULL. */
+struct pool *pool_free(struct pool *pool);
+uint32_t pool_threads(const struct pool *pool);
+
+/* Thread-safe; never blocks on work. The structs must stay in place until `done`. */
+void pool_submit_compute(struct pool *pool, struct pool_compute *job);
+void pool_submit_copy(struct pool *pool, struct pool_copy *job);
+
+/* Cumulative: nanoseconds that the threads worked, jobs, pairs, bytes copied. */
+struct pool_stats {
+	uint64_t busy_ns, jobs, pairs, copy_bytes;
+};
+void pool_stats(struct pool *pool, struct pool_stats *ret);
+
+#endif

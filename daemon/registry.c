@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/registry.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+
+static struct entry *entry_free(struct entry *entry)
+{
+	if (entry) {
+		resident_free(entry->model);
+		free(entry->served);
+		free(entry->retired);
+		free(entry);
+	}
+	return NULL;
+}
+
+static struct entry *find_name(const struct registry *registry, const char *name)
+{
+	for (struct entry *e = registry->head; e; e = e->next)
+		if (strcmp(e->model->manifest->name, name) == 0)
+			return e;
+	return NULL;
+}
+
+int registry_add(struct registry *registry, struct resident *model, struct entry **ret, struct moe_error *err)
+{
+	const uint32_t layers = model->manifest->n_layers;
+	struct entry *entry, **at = &registry->head;
+
+	if (find_name(registry, model->manifest->name))
+		return moe_error_set(err, -EEXIST, "model '%s' is loaded already; unload it or give another name",
+				     model->manifest->name);
+	entry = calloc(1, sizeof *entry);
+	if (entry) {
+		entry->served = calloc(layers, sizeof *entry->served);
+		entry->retired = calloc(layers, sizeof *entry->retired);
+	}
+	if (!entry || !entry->served || !entry->retired) {
+		entry_free(entry);
+		return moe_error_sys(err, -ENOMEM, "model '%s'", model->manifest->name);
+	}
+	entry->model = model;
+	while (*at)
+		at = &(*at)->next;
+	*at = entry;
+	registry->n++;
+	*ret = entry;
+	return 0;
+}
+
+static void list_names(const struct registry *registry, char *to, size_t size)
+{
+	size_t used = 0;
+
+	snprintf(to, size, "%s", registry->head ? "" : "no model");
+	for (const struct entry *e = registry->head; e && used < size; e = e->next)
+		used += (size_t)snprintf(to + used, size - used, "%s%s", used ? ", " : "", e->model->manifest->name);
+}
+
+static void digest_text(char to[33], const uint8_t *digest)
+{
+	for (int i = 0; i < MOE_DIGEST_BYTES; i++)
+		snprintf(to + 2 * i, 3, "%02x", digest[i]);
+}
+
+static bool digest_given(const uint8_t *digest)
+{
+	static const uint8_t zeros[MOE_DIGEST_BYTES];
+
+	return digest && memcmp(digest, zeros, sizeof zeros) != 0;
+}
+
+static int find_any(const struct registry *registry, const uint8_t *digest, struct entry **ret, struct moe_error *err)
+{
+	char names[256], hex[33];
+
+	list_names(registry, names, sizeof names);
+	if (digest_given(digest)) {
+		for (struct entry *e = registry->head; e; e = e->next)
+			if (memcmp(e->model->manifest->digest, digest, MOE_DIGEST_BYTES) == 0) {
+				*ret = e;
+				return 0;
+			}
+		digest_text(hex, digest);
+		return moe_error_set(err, -ENOENT, "no model with digest %s is loaded (loaded: %s)", hex, names);
+	}
+	if (registry->n == 1) {
+		*ret = registry->head;
+		return 0;
+	}
+	return moe_error_set(err, -ENOENT,
+			     registry->n ? "several models are loaded (%s): name one" : "%s is loaded: moectl load DIR",
+			     names);
+}
+
+int registry_find(const struct registry *registry, const char *name, const uint8_t *digest, struct entry **ret,
+		  struct moe_error *err)
+{
+	char names[256], found[33], asked[33];
+	struct entry *entry;
+
+	if (!*name)
+		return find_any(registry, digest, ret, err);
+	entry = find_name(registry, name);
+	if (!entry) {
+		list_names(registry, names, sizeof names);
+		return moe_error_set(err, -ENOENT, "no model '%s' is loaded (loaded: %s): moectl load DIR --name %s",
+				     name, names, name);
+	}
+	if (digest_given(digest) && memcmp(entry->model->manifest->digest, digest, MOE_DIGEST_BYTES) != 0) {
+		digest_text(found, entry->model->manifest->digest);
+		digest_text(asked, digest);
+		return moe_error_set(err, -ESTALE, "model '%s': digest %s is loaded, %s was asked for: other weights",
+				     name, found, asked);
+	}
+	*ret = entry;
+	return 0;
+}
+
+int registry_remove(struct registry *registry, const char *name, struct moe_error *err)
+{
+	struct entry *entry = find_name(registry, name), **at = &registry->head;
+	char names[256];
+
+	if (!entry) {
+		list_names(registry, names, sizeof names);
+		return moe_error_set(err, -ENOENT, "no model '%s' is loaded (loaded: %s)", name, names);
+	}
+	if (entry->model->sessions > 0)
+		return moe_error_set(err, -EBUSY, "model '%s' has %u sessions: end them first (moectl sessions)", name,
+				     entry->model->sessions);
+	while (*at != entry)
+		at = &(*at)->next;
+	*at = entry->next;
+	registry->n--;
+	entry_free(entry);
+	return 0;
+}
+
+void registry_clear(struct registry *registry)
+{
+	while (registry->head) {
+		struct entry *next = registry->head->next;
+
+		entry_free(registry->head);
+		registry->head = next;
+	}
+	registry->n = 0;
+}
+
+uint64_t registry_bytes(const struct registry *registry)
+{
+	uint64_t bytes = 0;
+
+	for (const struct entry *e = registry->head; e; e = e->next)
+		for (uint32_t i = 0; i < e->model->n_pools; i++)
+			bytes += e->model->pools[i].bytes;
+	return bytes;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * registry - the loaded models by name and digest, with what was counted for each.
+ *
+ * Law: the reactor's alone. A model with sessions is never removed. Counters are cumulative since the model was loaded: a
+ * session that ends adds its snapshot to `retired`, so totals never go back.
+ */
+#ifndef DAEMON_REGISTRY_H
+#define DAEMON_REGISTRY_H
+
+#include <stdint.h>
+
+#include "daemon/store.h"
+#include "uapi/moe_ring.h"
+
+/* What the daemon itself did for one layer. */
+struct served_layer {
+	uint64_t computes, pairs, work_ns, wait_ns;
+	uint64_t fills, fill_bytes, leases;
+	uint64_t hinted, hint_used; /* experts announced; of them, asked for by the next COMPUTE or FILL of the layer */
+};
+
+struct entry {
+	struct resident *model;
+	struct served_layer *served;     /* [n_layers] */
+	struct moe_layer_stats *retired; /* [n_layers], of sessions that have ended */
+	struct entry *next;
+};
+
+struct registry {
+	struct entry *head;
+	uint32_t n;
+};
+
+/* Takes the model over; -EEXIST when the name is taken, -ENOMEM. */
+int registry_add(struct registry *registry, struct resident *model, struct entry **ret, struct moe_error *err);
+
+/* By name ("": any) and digest (NULL or zeros: any). -ENOENT and the reason when there is none or no single one. */
+int registry_find(const struct registry *registry, const char *name, const uint8_t *digest, struct entry **ret,
+		  struct moe_error *err);
+
+/* -ENOENT; -EBUSY while sessions are attached. Frees the model. */
+int registry_remove(struct registry *registry, const char *name, struct moe_error *err);
+void registry_clear(struct registry *registry);
+
+/* Bytes of all models' pool files. */
+uint64_t registry_bytes(const struct registry *registry);
+
+#endif

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * request - one entry of a client's submission queue from its claim to its reaping.
+ *
+ * Law: a request walks the table of moe_ring.h, and request_move asserts each arrow. This side sees PUBLISHED .. REAPED.
+ * Between CLAIMED and DONE the request is the scheduler's and then the pool's; before and after, the ring server's. All
+ * that decides anything (the entry, the ids, the weights) is a private copy made at the claim.
+ */
+#ifndef DAEMON_REQUEST_H
+#define DAEMON_REQUEST_H
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "daemon/pool.h"
+#include "uapi/moe_ring.h"
+
+struct session;
+struct sched;
+
+struct request {
+	_Atomic uint32_t state; /* enum moe_request_state */
+	struct session *session;
+	struct sched *sched; /* set when it starts to run */
+	struct moe_sqe sqe;  /* the private copy */
+	struct moe_cqe cqe;  /* what will be completed */
+	uint64_t claim_ns;
+	enum pool_priority priority;
+	void *copy; /* ids and weights of a COMPUTE */
+	union {
+		struct pool_compute compute;
+		struct pool_copy fill;
+	};
+	struct request *next; /* in the one list that it is on */
+};
+
+static inline void request_move(struct request *request, enum moe_request_state to)
+{
+	const uint32_t from = atomic_load_explicit(&request->state, memory_order_acquire);
+
+	assert(moe_request_arrow(from, to));
+	(void)from;
+	atomic_store_explicit(&request->state, to, memory_order_release);
+}
+
+/* A first-in first-out list. */
+struct request_list {
+	struct request *head, **tail;
+};
+
+static inline void request_list_init(struct request_list *list)
+{
+	list->head = NULL;
+	list->tail = &list->head;
+}
+
+static inline void request_list_push(struct request_list *list, struct request *request)
+{
+	request->next = NULL;
+	*list->tail = request;
+	list->tail = &request->next;
+}
+
+static inline struct request *request_list_pop(struct request_list *list)
+{
+	struct request *request = list->head;
+
+	if (request) {
+		list->head = request->next;
+		if (!list->head)
+			list->tail = &list->head;
+	}
+	return request;
+}
+
+#endif

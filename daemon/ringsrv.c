@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/ringsrv.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/futex.h"
+#include "base/util.h"
+
+/* Bounds the reactor's time for one entry: 1 M pairs are 8 MiB of ids and weights to copy. */
+#define PAIRS_MAX (1u << 20)
+/* Entries claimed from one session before the next one has its turn. */
+#define CLAIM_BATCH 32
+/* Without a PHASE the number of tokens tells prefill from decode. */
+#define DECODE_TOKENS_MAX 32
+
+/* The one way from client memory to an ordinary pointer; [offset, offset + bytes) was checked. */
+static void *client_at(const struct clientmem *memory, uint64_t offset)
+{
+	return (uint8_t *)(uintptr_t)memory->base + offset;
+}
+
+static struct moe_client_page *client_page(const struct session *s)
+{
+	return client_at(&s->client, 0);
+}
+
+/* -- validation of the private copy ---------------------------------------------------------------------------- */
+
+static bool arena_has(const struct session *s, enum moe_arena kind, uint64_t offset, uint64_t bytes)
+{
+	const struct clientmem *arena = &s->arenas[kind];
+
+	return arena->base && offset % MOE_PART_ALIGN == 0 && checked_range(offset, bytes, arena->bytes);
+}
+
+static bool all_zero(const __u64 *words, size_t n)
+{
+	uint64_t any = 0;
+
+	for (size_t i = 0; i < n; i++)
+		any |= words[i];
+	return any == 0;
+}
+
+/* Row of the entry's layer, or -ENOENT. */
+static int row_of(const struct session *s, const struct moe_sqe *e)
+{
+	const struct resident *model = s->entry->model;
+
+	if (e->layer >= model->manifest->n_layers || model->layer_index[e->layer] < 0)
+		return -ENOENT;
+	return model->layer_index[e->layer];
+}
+
+static enum pool_priority priority_of(const struct session *s, uint32_t tokens)
+{
+	if (s->phase == MOE_PHASE_PREFILL)
+		return POOL_PREFILL;
+	if (s->phase == MOE_PHASE_DECODE)
+		return POOL_DECODE;
+	return tokens > DECODE_TOKENS_MAX ? POOL_PREFILL : POOL_DECODE;
+}
+
+static uint64_t *hint_bits(const struct session *s, uint32_t layer)
+{
+	return s->hinted + (size_t)layer * DIV_UP(s->entry->model->manifest->n_experts, 64);
+}
+
+/* An expert is asked for: was it announced? Each announcement counts once. */
+static void use_hint(struct session *s, uint32_t layer, uint32_t expert)
+{
+	uint64_t *bits = hint_bits(s, layer) + expert / 64;
+	const uint64_t bit = (uint64_t)1 << expert % 64;
+
+	if (*bits & bit) {
+		*bits &= ~bit;
+		s->entry->served[layer].hint_used++;
+	}
+}
+
+/* -- the operations: 0 and *ret_wait says whether the pool has to work, or the completion's -errno --------------- */
+
+/* Copies ids and weights once; the pool works on the copies. */
+static int copy_routing(struct session *s, struct request *q, uint64_t pairs)
+{
+	const struct moe_sqe *e = &q->sqe;
+	const int32_t n_experts = (int32_t)s->entry->model->manifest->n_experts;
+	int32_t *ids = malloc(pairs * (sizeof(int32_t) + sizeof(float)));
+	float *weights = (float *)(ids + pairs);
+
+	if (!ids)
+		return -ENOMEM;
+	memcpy(ids, client_at(&s->arenas[MOE_ARENA_DATA], e->compute.ids), pairs * sizeof *ids);
+	memcpy(weights, client_at(&s->arenas[MOE_ARENA_DATA], e->compute.weights), pairs * sizeof *weights);
+	for (uint64_t i = 0; i < pairs; i++) {
+		if (ids[i] < -1 || ids[i] >= n_experts) {
+			free(ids);
+			return -EINVAL;
+		}
+		if (ids[i] >= 0)
+			use_hint(s, e->layer, (uint32_t)ids[i]);
+	}
+	q->copy = ids;
+	q->compute.ids = ids;
+	q->compute.weights = weights;
+	return 0;
+}
+
+static uint64_t type_bytes(uint8_t type)
+{
+	return type == MOE_TYPE_F32 ? 4 : type == MOE_TYPE_BF16 ? 2 : 0;
+}
+
+static int claim_compute(struct session *s, struct request *q, bool *ret_wait)
+{
+	const struct moe_sqe *e = &q->sqe;
+	const uint64_t hidden = s->entry->model->manifest->hidden;
+	const uint64_t pairs = (uint64_t)e->count * e->compute.topk;
+	const uint64_t values = e->count * hidden;
+	const int row = row_of(s, e);
+	int r;
+
+	if (row < 0)
+		return row;
+	if (e->flags & ~MOE_SQE_WHOLE || e->compute.reserved0 || e->compute.reserved1 || e->count == 0 ||
+	    e->count > MOE_TOKENS_MAX || e->compute.topk == 0 || e->compute.topk > MOE_TOPK_MAX ||
+	    !type_bytes(e->compute.x_type) || !type_bytes(e->compute.y_type))
+		return -EINVAL;
+	if (pairs > PAIRS_MAX)
+		return -E2BIG;
+	if (!arena_has(s, MOE_ARENA_DATA, e->compute.x, values * type_bytes(e->compute.x_type)) ||
+	    !arena_has(s, MOE_ARENA_DATA, e->compute.y, values * type_bytes(e->compute.y_type)) ||
+	    !arena_has(s, MOE_ARENA_DATA, e->compute.ids, pairs * 4) ||
+	    !arena_has(s, MOE_ARENA_DATA, e->compute.weights, pairs * 4))
+		return -EFAULT;
+	q->compute = (struct pool_compute){
+		.model = s->entry->model,
+		.row = (uint32_t)row,
+		.slice = e->flags & MOE_SQE_WHOLE ? s->whole : s->slice,
+		.priority = q->priority = priority_of(s, e->count),
+		.tokens = e->count,
+		.topk = e->compute.topk,
+		.x = client_at(&s->arenas[MOE_ARENA_DATA], e->compute.x),
+		.y = client_at(&s->arenas[MOE_ARENA_DATA], e->compute.y),
+		.x_type = e->compute.x_type,
+		.y_type = e->compute.y_type,
+	};
+	r = copy_routing(s, q, pairs);
+	*ret_wait = r == 0;
+	return r;
+}
+
+static int lend(struct session *s, struct request *q, int row)
+{
+	const struct resident *model = s->entry->model;
+	const struct moe_sqe *e = &q->sqe;
+	const struct moe_record *record = &model->records[(uint64_t)row * model->manifest->n_experts + e->fill.expert];
+
+	if (e->fill.dst)
+		return -EINVAL;
+	q->cqe.lease = session_lease(s);
+	if (!q->cqe.lease)
+		return -ENOSPC;
+	q->cqe.pool = record->pool;
+	q->cqe.offset = record->offset;
+	q->cqe.bytes = s->slice.bytes;
+	return 0;
+}
+
+static int claim_fill(struct session *s, struct request *q, bool *ret_wait)
+{
+	const struct moe_sqe *e = &q->sqe;
+	const int row = row_of(s, e);
+
+	if (row < 0 || e->fill.expert >= s->entry->model->manifest->n_experts)
+		return -ENOENT;
+	if (e->flags & ~MOE_SQE_LEASE || e->count || e->fill.reserved0 || !all_zero(e->fill.reserved, 4))
+		return -EINVAL;
+	use_hint(s, e->layer, e->fill.expert);
+	if (e->flags & MOE_SQE_LEASE)
+		return lend(s, q, row);
+	if (!arena_has(s, MOE_ARENA_SLOTS, e->fill.dst, s->slice.bytes))
+		return -EFAULT;
+	q->fill = (struct pool_copy){
+		.model = s->entry->model,
+		.row = (uint32_t)row,
+		.expert = e->fill.expert,
+		.slice = s->slice,
+		.priority = q->priority = s->phase == MOE_PHASE_PREFILL ? POOL_PREFILL : POOL_DECODE,
+		.dst = client_at(&s->arenas[MOE_ARENA_SLOTS], e->fill.dst),
+	};
+	*ret_wait = true;
+	return 0;
+}
+
+static int claim_hint(struct session *s, struct request *q)
+{
+	const struct moe_sqe *e = &q->sqe;
+	const uint32_t n_experts = s->entry->model->manifest->n_experts;
+	uint64_t *bits;
+
+	if (row_of(s, e) < 0)
+		return -ENOENT;
+	if (e->flags || !all_zero(e->hint.reserved, 5) || e->count > n_experts)
+		return -EINVAL;
+	if (!arena_has(s, MOE_ARENA_DATA, e->hint.ids, (uint64_t)e->count * 4))
+		return -EFAULT;
+	bits = hint_bits(s, e->layer);
+	memset(bits, 0, DIV_UP(n_experts, 64) * sizeof *bits);
+	for (uint32_t i = 0; i < e->count; i++) {
+		const volatile uint32_t *at = client_at(&s->arenas[MOE_ARENA_DATA], e->hint.ids + 4 * (uint64_t)i);
+		const uint32_t id = *at;
+
+		if (id >= n_experts)
+			return -EINVAL;
+		bits[id / 64] |= (uint64_t)1 << id % 64;
+	}
+	s->entry->served[e->layer].hinted += e->count;
+	return 0;
+}
+
+static int claim_phase(struct session *s, const struct moe_sqe *e)
+{
+	if (e->flags || e->count || e->layer || e->phase.phase > MOE_PHASE_DECODE ||
+	    e->phase.flags & ~MOE_PHASE_DUMMY || !all_zero(e->phase.reserved, 4))
+		return -EINVAL;
+	s->phase = (enum moe_phase)e->phase.phase;
+	s->dummy = e->phase.flags & MOE_PHASE_DUMMY;
+	s->step = e->phase.step;
+	return 0;
+}
+
+static int claim_operation(struct session *s, struct request *q, bool *ret_wait)
+{
+	const struct moe_sqe *e = &q->sqe;
+
+	switch (e->op) {
+	case MOE_OP_NOP:
+		return e->flags || e->layer || e->count || !all_zero(e->payload, 6) ? -EINVAL : 0;
+	case MOE_OP_FILL:
+		return claim_fill(s, q, ret_wait);
+	case MOE_OP_COMPUTE:
+		return claim_compute(s, q, ret_wait);
+	case MOE_OP_RELEASE:
+		if (e->flags || e->layer || e->count || !all_zero(e->release.reserved, 5))
+			return -EINVAL;
+		return session_release(s, e->release.lease);
+	case MOE_OP_HINT:
+		return claim_hint(s, q);
+	case MOE_OP_PHASE:
+		return claim_phase(s, e);
+	default:
+		return -EOPNOTSUPP;
+	}
+}
+
+/* -- completion ------------------------------------------------------------------------------------------------- */
+
+static void count_served(struct session *s, const struct request *q)
+{
+	struct served_layer *served = &s->entry->served[q->sqe.layer];
+
+	if (s->dummy || q->cqe.status < 0)
+		return;
+	if (q->sqe.op == MOE_OP_COMPUTE) {
+		served->computes++;
+		served->pairs += q->cqe.pairs;
+		served->work_ns += q->cqe.work_ns;
+		served->wait_ns += q->cqe.wait_ns;
+	} else if (q->sqe.op == MOE_OP_FILL && q->sqe.flags & MOE_SQE_LEASE) {
+		served->leases++;
+	} else if (q->sqe.op == MOE_OP_FILL) {
+		served->fills++;
+		served->fill_bytes += q->cqe.bytes;
+	}
+}
+
+static void reap(struct session *s, struct request *q)
+{
+	request_move(q, MOE_REQUEST_REAPED);
+	free(q->copy);
+	q->copy = NULL;
+	request_move(q, MOE_REQUEST_FREE);
+	q->next = s->free_requests;
+	s->free_requests = q;
+	s->in_flight--;
+}
+
+void ringsrv_drop(struct request *q)
+{
+	reap(q->session, q);
+}
+
+void ringsrv_drop_completed(struct session *s)
+{
+	for (; s->cq_head != s->cq_tail; s->cq_head++)
+		reap(s, s->completed[s->cq_head & (s->entries - 1)]);
+}
+
+void ringsrv_complete(struct request *q)
+{
+	struct session *s = q->session;
+	struct moe_cqe *cqes = (struct moe_cqe *)((uint8_t *)s->page + s->page->cqe_offset);
+
+	if (s->dead) {
+		reap(s, q);
+		return;
+	}
+	s->failed += q->cqe.status < 0;
+	if (q->sqe.op < MOE_OP_COUNT)
+		s->ops[q->sqe.op]++;
+	count_served(s, q);
+	cqes[s->cq_tail & (s->entries - 1)] = q->cqe;
+	s->completed[s->cq_tail & (s->entries - 1)] = q;
+	request_move(q, MOE_REQUEST_COMPLETED);
+	__atomic_store_n(&s->page->cq_tail, ++s->cq_tail, __ATOMIC_RELEASE);
+	/* Partner: the fence between the client's cq_wait store and its last look at cq_tail. */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&client_page(s)->cq_wait, __ATOMIC_RELAXED))
+		futex_wake(&s->page->cq_tail, FUTEX_ALL);
+}
+
+/* -- claim and reap --------------------------------------------------------------------------------------------- */
+
+static void claim(struct session *s, struct sched *sched, const struct moe_sqe *entry)
+{
+	struct request *q = s->free_requests;
+	bool wait = false;
+
+	s->free_requests = q->next;
+	s->in_flight++;
+	*q = (struct request){.session = s, .sqe = *entry, .claim_ns = now_ns(), .state = MOE_REQUEST_PUBLISHED};
+	request_move(q, MOE_REQUEST_CLAIMED);
+	q->cqe = (struct moe_cqe){.user_data = entry->user_data, .op = entry->op, .layer = entry->layer};
+	q->cqe.status = claim_operation(s, q, &wait);
+	if (wait) {
+		sched_queue(sched, &s->sched, q);
+		return;
+	}
+	request_move(q, MOE_REQUEST_DONE);
+	ringsrv_complete(q);
+}
+
+static bool claim_published(struct session *s, struct sched *sched)
+{
+	const uint32_t tail = __atomic_load_n(&client_page(s)->sq_tail, __ATOMIC_ACQUIRE);
+	const uint32_t published = tail - s->sq_head;
+
+	if (published == 0)
+		return false;
+	if (published > s->entries) {
+		s->broken = "sq_tail ran more than the queue's length ahead of sq_head";
+		return false;
+	}
+	for (uint32_t i = 0; i < MIN(published, (uint32_t)CLAIM_BATCH); i++) {
+		struct moe_sqe entry;
+
+		if (!s->free_requests) {
+			s->broken = "more requests in flight than the completion queue has entries";
+			return false;
+		}
+		/* The one copy; what the client writes there afterwards is of no interest. */
+		memcpy(&entry,
+		       client_at(&s->client, s->page->sqe_offset + (s->sq_head & (s->entries - 1)) * sizeof entry),
+		       sizeof entry);
+		__asm__ volatile("" ::: "memory"); /* the compiler must not read the ring again in place of the copy */
+		__atomic_store_n(&s->page->sq_head, ++s->sq_head, __ATOMIC_RELEASE);
+		claim(s, sched, &entry);
+	}
+	return true;
+}
+
+static bool reap_retired(struct session *s)
+{
+	const uint32_t head = __atomic_load_n(&client_page(s)->cq_head, __ATOMIC_ACQUIRE);
+
+	if (head == s->cq_head)
+		return false;
+	if (head - s->cq_head > s->cq_tail - s->cq_head) {
+		s->broken = "cq_head ran ahead of cq_tail";
+		return false;
+	}
+	while (s->cq_head != head) {
+		struct request *q = s->completed[s->cq_head++ & (s->entries - 1)];
+
+		request_move(q, MOE_REQUEST_RETIRED);
+		reap(s, q);
+	}
+	return true;
+}
+
+bool ringsrv_poll(struct session *s, struct sched *sched)
+{
+	bool any;
+
+	if (s->dead || s->broken)
+		return false;
+	any = reap_retired(s);
+	if (!s->broken)
+		any |= claim_published(s, sched);
+	return any;
+}
+
+void ringsrv_park(struct session *s, bool parked)
+{
+	__atomic_store_n(&s->page->sq_wait, parked, __ATOMIC_RELAXED);
+}
+
+/* -- counters ---------------------------------------------------------------------------------------------------- */
+
+void ringsrv_read_stats(const struct session *s, uint32_t layer, struct moe_layer_stats *ret)
+{
+	const uint64_t *from = client_at(&s->client, s->stats_offset + layer * sizeof *ret);
+	uint64_t *to = (uint64_t *)ret;
+
+	for (size_t i = 0; i < sizeof *ret / sizeof *to; i++)
+		to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+}
+
+void layer_stats_add(struct moe_layer_stats *to, const struct moe_layer_stats *from, bool rank0)
+{
+	if (rank0) {
+		to->steps += from->steps;
+		to->tokens += from->tokens;
+		to->pairs_hit += from->pairs_hit;
+		to->pairs_miss_buffer += from->pairs_miss_buffer;
+		to->pairs_cpu += from->pairs_cpu;
+		to->pairs_local += from->pairs_local;
+		to->pairs_resident += from->pairs_resident;
+		to->active_sum += from->active_sum;
+		to->active_max = MAX(to->active_max, from->active_max);
+		to->slots = MAX(to->slots, from->slots);
+	}
+	to->fills += from->fills;
+	to->fill_bytes += from->fill_bytes;
+	to->wait_ns += from->wait_ns;
+	to->cpu_ns += from->cpu_ns;
+	to->device_ns += from->device_ns;
+	to->copy_ns += from->copy_ns;
+}
+
+void ringsrv_retire_stats(struct session *s)
+{
+	for (uint32_t l = 0; l < s->entry->model->manifest->n_layers; l++) {
+		struct moe_layer_stats stats;
+
+		ringsrv_read_stats(s, l, &stats);
+		layer_stats_add(&s->entry->retired[l], &stats, s->attach.tp_rank == 0);
+	}
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * ringsrv - the ring server: the only reader of client memory.
+ *
+ * Law: an entry is copied out once (64 bytes), and only the copy is looked at; ids and weights likewise. Tails and heads
+ * that a client wrote are loaded once and checked before use; a client that breaks the ring's law is cut off
+ * (session->broken), never trusted and never waited for. Activations are handed to the pool in place: they are data and
+ * decide nothing. Per session the ring server is the only producer of the completion queue.
+ */
+#ifndef DAEMON_RINGSRV_H
+#define DAEMON_RINGSRV_H
+
+#include <stdbool.h>
+
+#include "daemon/session.h"
+
+/* Claims what was published and reaps what was retired. True when there was something. */
+bool ringsrv_poll(struct session *session, struct sched *sched);
+
+/* DONE -> COMPLETED, or, when the session has died, -> REAPED. */
+void ringsrv_complete(struct request *request);
+
+/* DONE -> REAPED for a request of a session that is dying. */
+void ringsrv_drop(struct request *request);
+
+/* COMPLETED -> REAPED for all that a dead client will not retire any more. */
+void ringsrv_drop_completed(struct session *session);
+
+/* Before and after the reactor's sleep: the client must ring the doorbell. */
+void ringsrv_park(struct session *session, bool parked);
+
+/* A snapshot of the client's counters of one layer, and the adding of all of them to the model's when it leaves. */
+void ringsrv_read_stats(const struct session *session, uint32_t layer, struct moe_layer_stats *ret);
+void ringsrv_retire_stats(struct session *session);
+
+/* to += from, field by field; levels (slots, active_max) take the larger. A group counts its pairs once: only the fills
+ * and times of ranks other than 0 are added (`rank0` false). */
+void layer_stats_add(struct moe_layer_stats *to, const struct moe_layer_stats *from, bool rank0);
+
+#endif

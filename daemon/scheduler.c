@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/scheduler.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/util.h"
+
+/* Enough to keep every pool thread busy over the hand-over from one request to the next. */
+#define WINDOW_MIN 4
+
+struct sched {
+	struct pool *pool;
+	struct loop *loop;
+	uint32_t window, running;
+	struct sched_client *turn_head[POOL_PRIORITIES], **turn_tail[POOL_PRIORITIES];
+	_Atomic(struct request *) done; /* a stack: pool threads push, the reactor takes all */
+	struct request_list ended;      /* taken, oldest first */
+};
+
+int sched_new(struct sched **ret, struct pool *pool, struct moe_error *err)
+{
+	struct sched *s = calloc(1, sizeof *s);
+
+	if (!s)
+		return moe_error_sys(err, -ENOMEM, "scheduler");
+	s->pool = pool;
+	s->window = MAX(pool_threads(pool), WINDOW_MIN);
+	for (int i = 0; i < POOL_PRIORITIES; i++)
+		s->turn_tail[i] = &s->turn_head[i];
+	request_list_init(&s->ended);
+	*ret = s;
+	return 0;
+}
+
+struct sched *sched_free(struct sched *s)
+{
+	if (s) {
+		assert(s->running == 0);
+		free(s);
+	}
+	return NULL;
+}
+
+void sched_set_loop(struct sched *s, struct loop *loop)
+{
+	s->loop = loop;
+}
+
+void sched_client_init(struct sched_client *client)
+{
+	memset(client, 0, sizeof *client);
+	for (int i = 0; i < POOL_PRIORITIES; i++)
+		request_list_init(&client->waiting[i]);
+}
+
+static void turn_push(struct sched *s, struct sched_client *client, int class)
+{
+	client->next[class] = NULL;
+	client->in_turn[class] = true;
+	*s->turn_tail[class] = client;
+	s->turn_tail[class] = &client->next[class];
+}
+
+static struct sched_client *turn_pop(struct sched *s, int class)
+{
+	struct sched_client *client = s->turn_head[class];
+
+	if (client) {
+		s->turn_head[class] = client->next[class];
+		if (!s->turn_head[class])
+			s->turn_tail[class] = &s->turn_head[class];
+		client->in_turn[class] = false;
+	}
+	return client;
+}
+
+void sched_queue(struct sched *s, struct sched_client *client, struct request *request)
+{
+	request_move(request, MOE_REQUEST_QUEUED);
+	request_list_push(&client->waiting[request->priority], request);
+	if (!client->in_turn[request->priority])
+		turn_push(s, client, request->priority);
+}
+
+/* On a pool thread. The reactor owns the request again once it is on the stack. */
+static void push_done(struct sched *s, struct request *request, const struct pool_result *result)
+{
+	struct request *top;
+
+	request->cqe.status = result->status;
+	request->cqe.wait_ns = result->start_ns > request->claim_ns ? result->start_ns - request->claim_ns : 0;
+	request->cqe.work_ns = result->end_ns - result->start_ns;
+	request->cqe.pairs = (__u32)result->pairs;
+	request->cqe.bytes = result->bytes;
+	request_move(request, MOE_REQUEST_DONE);
+	top = atomic_load_explicit(&s->done, memory_order_relaxed);
+	do {
+		request->next = top;
+	} while (!atomic_compare_exchange_weak_explicit(&s->done, &top, request, memory_order_release,
+							memory_order_relaxed));
+	loop_wake(s->loop);
+}
+
+static void compute_done(struct pool_compute *job, const struct pool_result *result)
+{
+	struct request *request = container_of(job, struct request, compute);
+
+	push_done(request->sched, request, result);
+}
+
+static void fill_done(struct pool_copy *job, const struct pool_result *result)
+{
+	struct request *request = container_of(job, struct request, fill);
+
+	push_done(request->sched, request, result);
+}
+
+static void start(struct sched *s, struct request *request)
+{
+	request->sched = s;
+	request_move(request, MOE_REQUEST_RUNNING);
+	s->running++;
+	if (request->sqe.op == MOE_OP_COMPUTE) {
+		request->compute.done = compute_done;
+		pool_submit_compute(s->pool, &request->compute);
+	} else {
+		request->fill.done = fill_done;
+		pool_submit_copy(s->pool, &request->fill);
+	}
+}
+
+void sched_dispatch(struct sched *s)
+{
+	for (int class = 0; class < POOL_PRIORITIES; class ++) {
+		while (s->running < s->window) {
+			struct sched_client *client = turn_pop(s, class);
+			struct request *request = client ? request_list_pop(&client->waiting[class]) : NULL;
+
+			if (!client)
+				break;
+			if (client->waiting[class].head)
+				turn_push(s, client, class);
+			if (request)
+				start(s, request);
+		}
+	}
+}
+
+bool sched_has_done(const struct sched *s)
+{
+	return s->ended.head || atomic_load_explicit(&s->done, memory_order_relaxed);
+}
+
+struct request *sched_next_done(struct sched *s)
+{
+	if (!s->ended.head) {
+		struct request *stack = atomic_exchange_explicit(&s->done, NULL, memory_order_acquire);
+		struct request *oldest = NULL;
+
+		while (stack) { /* newest first: turn it round */
+			struct request *next = stack->next;
+
+			stack->next = oldest;
+			oldest = stack;
+			stack = next;
+		}
+		while (oldest) {
+			struct request *next = oldest->next;
+
+			request_list_push(&s->ended, oldest);
+			oldest = next;
+			s->running--;
+		}
+	}
+	return request_list_pop(&s->ended);
+}
+
+void sched_cancel(struct sched *s, struct sched_client *client, void (*cancelled)(struct request *))
+{
+	for (int class = 0; class < POOL_PRIORITIES; class ++) {
+		struct request *request;
+
+		while ((request = request_list_pop(&client->waiting[class]))) {
+			request->cqe.status = -ECANCELED;
+			request_move(request, MOE_REQUEST_DONE);
+			cancelled(request);
+		}
+		if (!client->in_turn[class])
+			continue;
+		/* Out of the turn list: rebuild it without this client, order kept. */
+		struct sched_client *all = s->turn_head[class];
+
+		s->turn_head[class] = NULL;
+		s->turn_tail[class] = &s->turn_head[class];
+		while (all) {
+			struct sched_client *next = all->next[class];
+
+			if (all == client)
+				client->in_turn[class] = false;
+			else
+				turn_push(s, all, class);
+			all = next;
+		}
+	}
+}

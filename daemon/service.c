@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/service.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/util.h"
+#include "daemon/peer.h"
+#include "daemon/ringsrv.h"
+
+#define PEERS_MAX 4096
+#define PROGRESS_NS 250000000u
+
+/* -- load ----------------------------------------------------------------------------------------------------------- */
+
+int service_load(struct service *s, struct peer *peer, const char *path, const char *name, struct moe_error *err)
+{
+	const struct store_params params = {
+		.path = path,
+		.name = name,
+		.pages = s->config->pages,
+		.writable_clients = s->config->writable_weights,
+		.memory_max = s->config->memory_max,
+		.epoch = s->next_epoch,
+		.host = s->host,
+	};
+	struct store_params limited = params;
+	const uint64_t used = registry_bytes(&s->registry);
+	int r;
+
+	if (s->load)
+		return moe_error_set(err, -EBUSY, "%s: %s is being loaded; one at a time", path, s->load->path);
+	if (params.memory_max) {
+		if (used >= params.memory_max)
+			return moe_error_set(err, -ENOMEM,
+					     "%s: models already take %llu of --memory-max %llu bytes; unload one",
+					     path, (unsigned long long)used, (unsigned long long)params.memory_max);
+		limited.memory_max = params.memory_max - used;
+	}
+	host_read(s->host, false); /* pages may have been reserved since the start */
+	r = load_start(&s->load, &limited, s->loop, err);
+	if (r < 0)
+		return r;
+	s->next_epoch++;
+	s->load_peer = peer;
+	s->load_reported_ns = now_ns();
+	log_info("loading %s", path);
+	return 0;
+}
+
+static void report_progress(struct service *s)
+{
+	const struct load *load = s->load;
+	const uint64_t done = atomic_load(&load->done_bytes), total = atomic_load(&load->total_bytes);
+	const uint64_t elapsed = atomic_load(&load->elapsed_ns), eta = load_eta_ns(load);
+
+	if (now_ns() - s->load_reported_ns < PROGRESS_NS || total == 0)
+		return;
+	s->load_reported_ns = now_ns();
+	if (s->load_peer)
+		peer_send_progress(s->load_peer, done, total, elapsed, eta);
+	else
+		log_info("%s: %.0f %% of %.2f GB, %.2f GB/s, %.0f s to go", load->path,
+			 100.0 * (double)done / (double)total, (double)total / 1e9,
+			 elapsed ? (double)done / (double)elapsed : 0.0, (double)eta / 1e9);
+}
+
+static void say_ready(struct service *s)
+{
+	static const char word[] = "READY\n";
+
+	s->ready = true;
+	log_info("ready: %u models, %u CPU threads (%s), socket %s", s->registry.n, pool_threads(s->pool),
+		 isa_name(s->config->isa), s->config->socket);
+	if (s->config->ready_fd >= 0) {
+		if (write(s->config->ready_fd, word, sizeof word - 1) < 0)
+			log_warning("--ready-fd %d: %s", s->config->ready_fd, strerror(errno));
+		close_fd(s->config->ready_fd);
+	}
+}
+
+/* The command line's models, one after the other; READY after the last. */
+static int load_next(struct service *s, struct moe_error *err)
+{
+	const uint32_t i = s->models_next;
+	_cleanup_free_ char *path = NULL;
+
+	if (i == s->config->n_models) {
+		if (!s->ready)
+			say_ready(s);
+		return 0;
+	}
+	s->models_next++;
+	path = realpath(s->config->models[i], NULL);
+	if (!path)
+		return moe_error_sys(err, -errno, "--model %s", s->config->models[i]);
+	return service_load(s, NULL, path, s->config->names[i], err);
+}
+
+static void finish_load(struct service *s)
+{
+	struct load *load = s->load;
+	struct peer *peer = s->load_peer;
+	struct moe_error err = load->error;
+	struct entry *entry = NULL;
+	int r = load->code;
+
+	s->load = NULL;
+	s->load_peer = NULL;
+	if (r == 0) {
+		r = registry_add(&s->registry, load->result, &entry, &err);
+		if (r == 0)
+			load->result = NULL;
+	}
+	if (r < 0)
+		log_err("%s", err.text);
+	if (peer && r < 0)
+		peer_send_error(peer, r, err.text);
+	else if (peer)
+		peer_send_loaded(peer, entry->model->manifest, registry_bytes(&s->registry), entry->model->load_ns);
+	load_free(load);
+	if (!s->ready && r == 0) {
+		r = load_next(s, &err);
+		if (r < 0)
+			log_err("%s", err.text);
+	}
+	if (!s->ready && r < 0)
+		loop_stop(s->loop, r);
+}
+
+/* -- the reactor's turn ------------------------------------------------------------------------------------------------ */
+
+static struct peer *peer_of(const struct service *s, const struct session *session)
+{
+	struct peer *peer = s->peers;
+
+	while (peer && peer->session != session)
+		peer = peer->next;
+	return peer;
+}
+
+static void free_dead(struct service *s)
+{
+	struct session **at = &s->sessions;
+
+	while (*at) {
+		struct session *session = *at;
+
+		if (session->dead && !session_busy(session)) {
+			*at = session->next;
+			session_free(session);
+		} else {
+			at = &session->next;
+		}
+	}
+}
+
+static bool serve_rings(struct service *s)
+{
+	bool any = false;
+
+	for (struct session *session = s->sessions; session; session = session->next) {
+		any |= ringsrv_poll(session, s->sched);
+		if (session->broken && !session->dead)
+			peer_close(peer_of(s, session), session->broken);
+	}
+	return any;
+}
+
+static bool service_turn(void *userdata)
+{
+	struct service *s = userdata;
+	struct request *request;
+	bool any = serve_rings(s);
+
+	while ((request = sched_next_done(s->sched))) {
+		ringsrv_complete(request);
+		any = true;
+	}
+	sched_dispatch(s->sched);
+	free_dead(s);
+	if (s->load && atomic_load(&s->load->finished)) {
+		finish_load(s);
+		any = true;
+	} else if (s->load) {
+		report_progress(s);
+	}
+	return any;
+}
+
+static void service_park(void *userdata)
+{
+	const struct service *s = userdata;
+
+	for (struct session *session = s->sessions; session; session = session->next)
+		ringsrv_park(session, true);
+}
+
+static void service_unpark(void *userdata)
+{
+	const struct service *s = userdata;
+
+	for (struct session *session = s->sessions; session; session = session->next)
+		ringsrv_park(session, false);
+}
+
+void service_add_session(struct service *s, struct session *session)
+{
+	session->id = ++s->next_session;
+	session->next = s->sessions;
+	s->sessions = session;
+}
+
+/* -- sources ------------------------------------------------------------------------------------------------------------ */
+
+static void listen_ready(struct source *source, uint32_t events)
+{
+	struct service *s = container_of(source, struct service, listen_source);
+
+	for (;;) {
+		int sock = accept4(source->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+		if (sock < 0 && (errno == EINTR || errno == ECONNABORTED))
+			continue;
+		if (sock < 0) {
+			if (errno != EAGAIN)
+				log_warning("accept: %s", strerror(errno));
+			return;
+		}
+		if (s->n_peers >= PEERS_MAX) {
+			log_warning("refused a connection: %d are open", PEERS_MAX);
+			close_fd(sock);
+		} else if (peer_new(s, sock) < 0) {
+			log_warning("refused a connection: no memory");
+		}
+	}
+}
+
+static void signal_ready(struct source *source, uint32_t events)
+{
+	struct service *s = container_of(source, struct service, signal_source);
+	struct signalfd_siginfo info;
+
+	while (read(source->fd, &info, sizeof info) == sizeof info) {
+		log_info("%s: ending", strsignal((int)info.ssi_signo));
+		loop_stop(s->loop, 0);
+	}
+}
+
+static void parent_ready(struct source *source, uint32_t events)
+{
+	struct service *s = container_of(source, struct service, parent_source);
+	char dropped[64];
+	ssize_t n;
+
+	n = read(source->fd, dropped, sizeof dropped);
+	if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+		loop_stop(s->loop, 0);
+}
+
+static int open_signals(struct service *s, struct moe_error *err)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	/* Before any thread is made, so that all inherit the mask. */
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	s->signal_source = (struct source){.fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), .ready = signal_ready};
+	if (s->signal_source.fd < 0)
+		return moe_error_sys(err, -errno, "signalfd");
+	return 0;
+}
+
+static int watch(struct service *s, struct moe_error *err)
+{
+	int r;
+
+	s->listen_source = (struct source){.fd = s->listener.socket, .ready = listen_ready};
+	r = loop_add(s->loop, &s->listen_source, err);
+	if (r == 0)
+		r = loop_add(s->loop, &s->signal_source, err);
+	if (r == 0 && s->config->private_mode) {
+		prctl(PR_SET_PDEATHSIG, SIGTERM);
+		s->parent_source = (struct source){.fd = STDIN_FILENO, .ready = parent_ready};
+		r = loop_add(s->loop, &s->parent_source, err);
+	}
+	return r;
+}
+
+/* -- life ---------------------------------------------------------------------------------------------------------------- */
+
+static int start_workers(struct service *s, struct moe_error *err)
+{
+	const struct pool_params params = {
+		.host = s->host,
+		.threads = s->config->threads,
+		.kernels = kernels_get(s->config->isa),
+		.spin_us = s->config->spin_us,
+	};
+	const struct loop_hooks hooks = {
+		.poll = service_turn,
+		.park = service_park,
+		.unpark = service_unpark,
+		.userdata = s,
+		.spin_us = s->config->spin_us,
+	};
+	int r = loop_new(&s->loop, &hooks, err);
+
+	if (r == 0)
+		r = pool_new(&s->pool, &params, err);
+	if (r == 0)
+		r = sched_new(&s->sched, s->pool, err);
+	if (r == 0)
+		sched_set_loop(s->sched, s->loop);
+	return r;
+}
+
+int service_new(struct service **ret, const struct config *config, struct moe_error *err)
+{
+	struct service *s = calloc(1, sizeof *s);
+	int r;
+
+	if (!s)
+		return moe_error_sys(err, -ENOMEM, "service");
+	s->config = config;
+	s->started_ns = now_ns();
+	s->next_epoch = 1;
+	s->listener.socket = s->signal_source.fd = -1;
+	if (getrandom(&s->instance, sizeof s->instance, GRND_NONBLOCK) != sizeof s->instance)
+		s->instance = s->started_ns;
+	s->host = calloc(1, sizeof *s->host);
+	r = s->host ? open_signals(s, err) : moe_error_sys(err, -ENOMEM, "service");
+	if (r == 0)
+		r = listener_open(&s->listener, config->socket, config->socket_mode, err);
+	if (r == 0) {
+		host_read(s->host, false);
+		r = start_workers(s, err);
+	}
+	if (r == 0)
+		r = watch(s, err);
+	if (r == 0)
+		r = load_next(s, err);
+	if (r < 0) {
+		service_free(s);
+		return r;
+	}
+	*ret = s;
+	return 0;
+}
+
+int service_run(struct service *s)
+{
+	return loop_run(s->loop);
+}
+
+/* Everything that the pool still holds comes back first; then nothing else moves any more. */
+static void end_sessions(struct service *s)
+{
+	while (s->peers)
+		peer_close(s->peers, NULL);
+	while (s->sessions) {
+		service_turn(s);
+		if (s->sessions)
+			usleep(100);
+	}
+}
+
+struct service *service_free(struct service *s)
+{
+	if (!s)
+		return NULL;
+	s->load = load_free(s->load);
+	if (s->sched)
+		end_sessions(s);
+	loop_drain(s->loop);
+	pool_free(s->pool);
+	sched_free(s->sched);
+	registry_clear(&s->registry);
+	loop_free(s->loop);
+	listener_close(&s->listener);
+	close_fd(s->signal_source.fd);
+	free(s->host);
+	free(s);
+	return NULL;
+}

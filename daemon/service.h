@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * service - everything that one daemon owns, and the turn that the reactor takes over it.
+ *
+ * Law: the reactor's thread alone touches it. A turn serves each ring once, hands work to the pool, completes what the
+ * pool has finished, frees what has died, and looks after the load in progress.
+ */
+#ifndef DAEMON_SERVICE_H
+#define DAEMON_SERVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/host.h"
+#include "daemon/config.h"
+#include "daemon/listener.h"
+#include "daemon/load.h"
+#include "daemon/loop.h"
+#include "daemon/pool.h"
+#include "daemon/registry.h"
+#include "daemon/scheduler.h"
+#include "daemon/session.h"
+
+struct peer;
+
+struct service {
+	const struct config *config;
+	struct host *host;
+	struct loop *loop;
+	struct pool *pool;
+	struct sched *sched;
+	struct registry registry;
+	struct listener listener;
+	struct source listen_source, signal_source, parent_source;
+	struct peer *peers;
+	uint32_t n_peers;
+	struct session *sessions;
+	uint64_t instance, next_session, next_epoch, started_ns;
+
+	struct load *load;
+	struct peer *load_peer;    /* who asked; NULL: the command line, or the asker has left */
+	uint64_t load_reported_ns; /* when progress was last told */
+	uint32_t models_next;      /* config->models[models_next] is loaded next */
+	bool ready,
+		writable_queues; /* writable_queues: no /proc, so clients hold a writable fd of their daemon region */
+};
+
+int service_new(struct service **ret, const struct config *config, struct moe_error *err);
+struct service *service_free(struct service *service);
+
+/* Runs until a signal, the parent's end (private mode) or a failed first load. 0 or -errno. */
+int service_run(struct service *service);
+
+/* Starts a load for `peer` (NULL: the command line). -EBUSY while one runs. */
+int service_load(struct service *service, struct peer *peer, const char *path, const char *name, struct moe_error *err);
+
+/* Takes a new session in; drops one whose connection has ended. */
+void service_add_session(struct service *service, struct session *session);
+
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * session - one attached worker: its ring, its arenas, its leases, its requests.
+ *
+ * Law: a session lives as long as its connection and, after that, until the pool has given back the last request that
+ * touches its memory. When the connection ends, waiting requests are cancelled, leases are dropped and the model is let
+ * go at once; only the mappings wait for the pool. Freeing asserts that the books balance: no request, no lease.
+ */
+#ifndef DAEMON_SESSION_H
+#define DAEMON_SESSION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "daemon/clientmem.h"
+#include "daemon/loop.h"
+#include "daemon/registry.h"
+#include "daemon/request.h"
+#include "daemon/scheduler.h"
+#include "uapi/moe_proto.h"
+
+#define SESSION_LEASES_MAX 65536
+
+struct session {
+	uint64_t id;
+	pid_t pid;
+	uid_t uid;
+	struct entry *entry;
+	struct moe_msg_attach attach; /* as asked, checked */
+	struct moe_slice slice, whole;
+	uint64_t attached_ns;
+
+	int client_fd, daemon_fd;
+	struct source doorbell; /* an eventfd */
+	struct loop *loop;
+	struct clientmem client; /* the client region */
+	struct moe_daemon_page *page;
+	uint64_t daemon_bytes;
+	uint64_t stats_offset; /* in the client region */
+	struct clientmem arenas[MOE_ARENA_SLOTS + 1];
+
+	uint32_t entries, sq_head, cq_tail, cq_head;
+	struct request *requests, *free_requests; /* [entries] */
+	struct request **completed;               /* [entries]: who stands at which place of the completion queue */
+	uint32_t in_flight;                       /* claimed and not reaped */
+	struct sched_client sched;
+
+	uint64_t *leases; /* lease i: generation << 1 | held */
+	uint32_t n_leases, leases_held;
+	uint64_t *hinted; /* [n_layers][bitset of experts] */
+
+	enum moe_phase phase;
+	bool dummy;
+	uint64_t step, ops[MOE_OP_COUNT], failed;
+
+	bool dead;          /* the connection is gone */
+	const char *broken; /* the client broke the ring's law: why */
+	struct session *next;
+};
+
+/* Makes regions and doorbell. `attach` has been checked against the model. */
+int session_new(struct session **ret, struct entry *entry, const struct moe_msg_attach *attach, struct loop *loop,
+		struct moe_error *err);
+
+/* Maps a client's arena after checking seals and size. */
+int session_add_arena(struct session *session, uint32_t kind, int fd, uint64_t bytes, struct moe_error *err);
+
+/* The connection is gone: cancels, drops leases, lets the model go. The model's entry may vanish afterwards only when
+ * in_flight is 0: the caller keeps the model while session_busy. */
+void session_kill(struct session *session, struct sched *sched);
+
+/* True while requests are with the pool. */
+static inline bool session_busy(const struct session *session)
+{
+	return session->in_flight > 0;
+}
+
+/* Dead and not busy. The memory goes when the kernel has let go of the doorbell. */
+void session_free(struct session *session);
+
+/* Leases: 0 when none is left. */
+uint64_t session_lease(struct session *session);
+int session_release(struct session *session, uint64_t lease);
+
+#endif

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/store.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/util.h"
+#include "daemon/manifest.h"
+#include "daemon/room.h"
+#include "model/model.h"
+#include "uapi/moe_ring.h"
+
+/* A load under way: everything that a failure gives back. */
+struct load {
+	const struct store_params *params;
+	uint64_t start_ns;
+	struct model *model;
+	struct moe_manifest *manifest; /* private, until it is published */
+	struct loader_piece *pieces;
+	uint64_t n_pieces;
+	struct loader_record *records;
+	uint64_t n_records, total; /* bytes of all pieces */
+	struct resident *resident;
+};
+
+struct resident *resident_free(struct resident *r)
+{
+	if (!r)
+		return NULL;
+	for (uint32_t i = 0; i < r->n_pools; i++)
+		pages_free(&r->pools[i]);
+	if (r->manifest)
+		munmap((void *)r->manifest, r->manifest->bytes);
+	close_fd(r->manifest_fd);
+	free(r->path);
+	free(r);
+	return NULL;
+}
+
+static void free_load(struct load *load)
+{
+	resident_free(load->resident);
+	free(load->records);
+	free(load->pieces);
+	free(load->manifest);
+	model_free(load->model);
+}
+
+/* -- what is to be read -------------------------------------------------------------------------------------------- */
+
+static int compare_pieces(const void *a, const void *b)
+{
+	const struct loader_piece *x = a, *y = b;
+
+	if (x->shard != y->shard)
+		return x->shard < y->shard ? -1 : 1;
+	return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+static int add_piece(struct load *load, uint64_t *room, const struct tensor *tensor, uint32_t record,
+		     enum expert_part part, struct moe_error *err)
+{
+	if (load->n_pieces == *room) {
+		const uint64_t more = *room ? *room * 2 : 1024;
+		struct loader_piece *grown = reallocarray(load->pieces, more, sizeof *grown);
+
+		if (!grown)
+			return moe_error_set(err, -ENOMEM, "%s: no memory for a list of %" PRIu64 " tensors",
+					     load->params->path, more);
+		load->pieces = grown;
+		*room = more;
+	}
+	load->pieces[load->n_pieces++] = (struct loader_piece){.offset = tensor->offset,
+							       .bytes = tensor->bytes,
+							       .at = part, /* until the layout is known */
+							       .shard = tensor->shard,
+							       .record = record};
+	return 0;
+}
+
+/* The type of the first expert's tensor; model_expert_tensor holds all others to it. */
+static enum tensor_type find_type(const struct model *model)
+{
+	const struct model_config *c = &model->config;
+	const struct tensor *first;
+	uint32_t layer = 0;
+	char name[256];
+
+	while (layer + 1 < c->n_layers && !c->is_moe[layer])
+		layer++;
+	model_expert_name(name, sizeof name, c->family, layer, 0, PART_GATE);
+	first = model_tensor(model, name);
+	return first && first->type == TENSOR_F16 ? TENSOR_F16 : TENSOR_BF16;
+}
+
+/* The list grows with the tensors that are really there: numbers in config.json alone reserve no memory. */
+static int list_pieces(struct load *load, enum tensor_type type, struct moe_error *err)
+{
+	const struct model_config *c = &load->model->config;
+	uint64_t room = 0;
+	uint32_t record = 0;
+
+	for (uint32_t layer = 0; layer < c->n_layers; layer++) {
+		for (uint32_t expert = 0; c->is_moe[layer] && expert < c->n_experts; expert++, record++) {
+			for (int part = 0; part < PARTS; part++) {
+				const struct tensor *tensor;
+				int r;
+
+				r = model_expert_tensor(load->model, layer, expert, (enum expert_part)part, type,
+							&tensor, err);
+				if (r == 0)
+					r = add_piece(load, &room, tensor, record, (enum expert_part)part, err);
+				if (r < 0)
+					return r;
+			}
+		}
+	}
+	load->n_records = record;
+	return 0;
+}
+
+/* Pieces learn their place in the record, and come into the order of the files. */
+static int place_pieces(struct load *load, struct moe_error *err)
+{
+	const struct moe_manifest *m = load->manifest;
+
+	for (uint64_t i = 0; i < load->n_pieces; i++) {
+		struct loader_piece *piece = &load->pieces[i];
+
+		if (piece->bytes != manifest_part_bytes(m))
+			return moe_error_set(err, -EINVAL,
+					     "%s: expert tensor of %" PRIu64 " bytes found at offset %" PRIu64
+					     ", %" PRIu64 " expected",
+					     load->model->shards[piece->shard].path, piece->bytes, piece->offset,
+					     manifest_part_bytes(m));
+		piece->at = manifest_part_offset(m, (enum expert_part)piece->at);
+		load->total += piece->bytes;
+	}
+	qsort(load->pieces, load->n_pieces, sizeof *load->pieces, compare_pieces);
+	return 0;
+}
+
+static void name_manifest(struct moe_manifest *m, const struct store_params *params, const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	const char *name = params->name && params->name[0] ? params->name : slash && slash[1] ? slash + 1 : path;
+
+	snprintf(m->name, sizeof m->name, "%s", name);
+	m->epoch = params->epoch;
+}
+
+static int plan(struct load *load, struct moe_error *err)
+{
+	const struct store_params *p = load->params;
+	struct resident *resident = load->resident;
+	enum tensor_type type;
+	int r;
+
+	r = model_open(&load->model, p->path, err);
+	if (r < 0)
+		return r;
+	resident->path = realpath(p->path, NULL);
+	if (!resident->path)
+		return moe_error_sys(err, -errno, "%s", p->path);
+	snprintf(resident->family, sizeof resident->family, "%s", model_family_name(load->model->config.family));
+	type = find_type(load->model);
+	r = list_pieces(load, type, err);
+	if (r < 0)
+		return r;
+	r = manifest_new(&load->manifest, &load->model->config, type == TENSOR_F16 ? MOE_TYPE_F16 : MOE_TYPE_BF16,
+			 MIN(p->host->n_nodes, MOE_POOLS_MAX), err);
+	if (r < 0)
+		return r;
+	name_manifest(load->manifest, p, resident->path);
+	return place_pieces(load, err);
+}
+
+/* -- where it goes ------------------------------------------------------------------------------------------------- */
+
+static double gib(uint64_t bytes)
+{
+	return (double)bytes / (1u << 30);
+}
+
+static int report_prefault(uint64_t done, uint64_t total, void *userdata)
+{
+	const struct load *load = userdata;
+	const struct store_params *p = load->params;
+
+	return p->progress ? p->progress(0, load->total, now_ns() - load->start_ns, p->userdata) : 0;
+}
+
+static int check_room(const struct load *load, struct moe_error *err)
+{
+	const struct moe_manifest *m = load->manifest;
+	const uint64_t needed = load->n_records * m->record_bytes;
+	const uint64_t max = load->params->memory_max;
+	uint64_t bytes[MOE_POOLS_MAX];
+
+	if (max > 0 && needed > max)
+		return moe_error_set(err, -ENOMEM,
+				     "%s: %.2f GiB (%" PRIu64 " bytes) needed, at most %.2f GiB (%" PRIu64
+				     " bytes) allowed: raise the memory limit or load a smaller model",
+				     load->params->path, gib(needed), needed, gib(max), max);
+	for (uint32_t i = 0; i < m->n_pools; i++)
+		bytes[i] = m->pools[i].bytes;
+	return room_check_all(bytes, load->params->host->nodes, m->n_pools, load->params->pages, err);
+}
+
+static int make_pools(struct load *load, struct moe_error *err)
+{
+	const struct store_params *p = load->params;
+	struct resident *resident = load->resident;
+	struct moe_manifest *m = load->manifest;
+	char name[MOE_NAME_BYTES + 32];
+
+	for (uint32_t i = 0; i < m->n_pools; i++) {
+		struct pages *pages = &resident->pools[i];
+		int r;
+
+		snprintf(name, sizeof name, "moe-%s-node%d", m->name, p->host->nodes[i].id);
+		r = pages_new_watched(pages, name, m->pools[i].bytes, p->pages, &p->host->nodes[i], report_prefault,
+				      load, err);
+		if (r < 0)
+			return r;
+		resident->n_pools++;
+		log_info("%s: NUMA node %d: %.2f GiB on %s pages", m->name, pages->node, gib(pages->bytes),
+			 pages_rung_name(pages->rung));
+		if (pages->better[0])
+			log_notice("%s: NUMA node %d: for better pages: %s", m->name, pages->node, pages->better);
+		m->pools[i] = (struct moe_pool_info){.bytes = pages->bytes,
+						     .page_bytes = pages_rung_bytes(pages->rung),
+						     .node = pages->node,
+						     .transparent = pages->rung == PAGES_THP};
+	}
+	return 0;
+}
+
+static int point_records(struct load *load, struct moe_error *err)
+{
+	struct moe_record *table = manifest_records(load->manifest);
+
+	load->records = calloc(load->n_records, sizeof *load->records);
+	if (!load->records)
+		return moe_error_set(err, -ENOMEM, "%s: no memory for a list of %" PRIu64 " records",
+				     load->params->path, load->n_records);
+	for (uint64_t i = 0; i < load->n_records; i++) {
+		struct loader_record *record = &load->records[i];
+
+		record->memory = (uint8_t *)load->resident->pools[table[i].pool].map + table[i].offset;
+		record->digest = table[i].digest;
+		record->node = table[i].pool;
+		atomic_store(&record->missing, PARTS * manifest_part_bytes(load->manifest));
+	}
+	return 0;
+}
+
+static int read_pieces(struct load *load, struct loader_result *ret, struct moe_error *err)
+{
+	const struct store_params *p = load->params;
+
+	return loader_run(ret,
+			  &(struct loader_params){.name = load->manifest->name,
+						  .shards = load->model->shards,
+						  .n_shards = load->model->n_shards,
+						  .pieces = load->pieces,
+						  .n_pieces = load->n_pieces,
+						  .records = load->records,
+						  .record_bytes = load->manifest->record_bytes,
+						  .nodes = p->host->nodes,
+						  .n_nodes = load->manifest->n_pools,
+						  .tuning = p->tuning,
+						  .progress = p->progress,
+						  .userdata = p->userdata,
+						  .start_ns = load->start_ns},
+			  err);
+}
+
+static int publish(struct load *load, struct moe_error *err)
+{
+	struct resident *resident = load->resident;
+	int r;
+
+	for (uint32_t i = 0; i < resident->n_pools; i++) {
+		r = pages_publish(&resident->pools[i], load->params->writable_clients, err);
+		if (r < 0)
+			return r;
+	}
+	r = manifest_publish(&resident->manifest_fd, &resident->manifest, load->manifest, err);
+	if (r < 0)
+		return r;
+	resident->layer_index = manifest_layer_index(resident->manifest);
+	resident->records = manifest_records(resident->manifest);
+	return 0;
+}
+
+static void log_loaded(const struct load *load, const struct loader_result *result, uint64_t read_ns)
+{
+	log_info("%s: %.2f GiB read in %.2f s (%.2f GB/s, %s, %s), ready after %.2f s", load->manifest->name,
+		 gib(load->total), (double)read_ns / 1e9, (double)result->read_bytes / (double)MAX(read_ns, 1u),
+		 result->direct ? "direct" : "through the page cache", result->io_uring ? "io_uring" : "threads",
+		 (double)load->resident->load_ns / 1e9);
+}
+
+int store_load(struct resident **ret, const struct store_params *params, struct moe_error *err)
+{
+	_cleanup_(free_load) struct load load = {.params = params, .start_ns = now_ns()};
+	struct loader_result result;
+	uint64_t read_ns;
+	int r;
+
+	load.resident = calloc(1, sizeof *load.resident);
+	if (!load.resident)
+		return moe_error_set(err, -ENOMEM, "%s: no memory", params->path);
+	load.resident->manifest_fd = -1;
+	r = plan(&load, err);
+	if (r < 0)
+		return r;
+	log_info("%s: %s, %u layers of %u experts of %.1f MiB, %.2f GiB from %s", load.manifest->name,
+		 load.resident->family, load.manifest->n_moe_layers, load.manifest->n_experts,
+		 (double)load.manifest->record_bytes / (1u << 20), gib(load.total), load.resident->path);
+	r = check_room(&load, err);
+	if (r == 0)
+		r = make_pools(&load, err);
+	if (r == 0)
+		r = point_records(&load, err);
+	if (r < 0)
+		return r;
+	read_ns = now_ns();
+	r = read_pieces(&load, &result, err);
+	if (r < 0)
+		return r;
+	read_ns = now_ns() - read_ns;
+	r = publish(&load, err);
+	if (r < 0)
+		return r;
+	load.resident->read_bytes = result.read_bytes;
+	load.resident->direct = result.direct;
+	load.resident->load_ns = now_ns() - load.start_ns;
+	log_loaded(&load, &result, read_ns);
+	*ret = steal_ptr(load.resident);
+	return 0;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * store - a published model folder becomes a resident model: records in pool files, a manifest, digests.
+ *
+ * Law: nothing is read but expert tensors, each byte once; there is never a second copy of the model; a failed load
+ * leaves nothing behind; a resident model is immutable (sealed) from the moment it exists. Records are dealt to NUMA
+ * nodes by (row + expert) % nodes, so that each layer's experts spread over all memory controllers.
+ */
+#ifndef DAEMON_STORE_H
+#define DAEMON_STORE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/host.h"
+#include "daemon/loader.h"
+#include "daemon/pages.h"
+#include "moe-error.h"
+#include "uapi/moe_manifest.h"
+
+struct resident {
+	const struct moe_manifest *manifest; /* mapped read-only from manifest_fd */
+	const int32_t *layer_index;          /* [n_layers] */
+	const struct moe_record *records;    /* [n_moe_layers][n_experts] */
+	int manifest_fd;
+	uint32_t n_pools;
+	struct pages pools[MOE_POOLS_MAX];
+	char *path;
+	char family[32];
+	uint64_t read_bytes; /* from disk, supersets included */
+	uint64_t load_ns;
+	bool direct;       /* O_DIRECT was in force */
+	uint32_t sessions; /* attached; the reactor's */
+	uint32_t leases;   /* held; the reactor's */
+};
+
+/* First byte of a record. row = layer_index[layer] >= 0. */
+static inline const uint8_t *resident_record(const struct resident *r, uint32_t row, uint32_t expert)
+{
+	const struct moe_record *record = &r->records[(uint64_t)row * r->manifest->n_experts + expert];
+
+	return (const uint8_t *)r->pools[record->pool].map + record->offset;
+}
+
+struct store_params {
+	const char *path;
+	const char *name; /* NULL or "": the folder's name */
+	int pages;        /* PAGES_AUTO or an enum pages_rung that is required */
+	bool writable_clients;
+	uint64_t memory_max; /* bytes that this model's records may take, 0: what the host has */
+	uint64_t epoch;
+	const struct host *host;
+	struct loader_tuning tuning; /* zeros: the defaults */
+	/* Called from the loading thread a few times a second, with done == 0 while memory is being prepared and with
+	 * done == total at the end; a non-zero return cancels the load (-ECANCELED). */
+	int (*progress)(uint64_t done, uint64_t total, uint64_t elapsed_ns, void *userdata);
+	void *userdata;
+};
+
+/* Blocking; run it on a thread of its own. */
+int store_load(struct resident **ret, const struct store_params *params, struct moe_error *err);
+struct resident *resident_free(struct resident *resident); /* takes NULL, returns NULL */
+
+#endif

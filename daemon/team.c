@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/team.h"
+
+#include <errno.h>
+#include <signal.h>
+
+#include "base/error.h"
+#include "base/util.h"
+
+int team_start(struct team *ret, const char *name, uint32_t n, void *(*run)(void *), void *argument,
+	       struct moe_error *err)
+{
+	sigset_t all, before;
+	int r = 0;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	ret->n = 0;
+	while (r == 0 && ret->n < MIN(n, TEAM_MAX)) {
+		r = pthread_create(&ret->threads[ret->n], NULL, run, argument);
+		if (r == 0)
+			pthread_setname_np(ret->threads[ret->n++], name);
+	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return ret->n > 0 ? 0 : moe_error_sys(err, r ? -r : -EINVAL, "cannot start a thread (%s)", name);
+}
+
+void team_join(struct team *team)
+{
+	while (team->n > 0)
+		pthread_join(team->threads[--team->n], NULL);
+}

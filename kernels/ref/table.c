@@ -1,0 +1,4 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/levels.h"
+
+const struct kernels kernels_ref = KERNELS_TABLE(ref);

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * memfd - shared memory whose properties the receiver can prove.
+ *
+ * A memfd that crosses a process boundary here always carries F_SEAL_SHRINK and F_SEAL_GROW, so that the other side can
+ * never be killed by SIGBUS through truncation, and F_SEAL_SEAL, so that nobody adds seals later. The receiver calls
+ * memfd_verify() before it maps anything: a region that was not verified is never touched.
+ */
+#ifndef BASE_MEMFD_H
+#define BASE_MEMFD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "moe-error.h"
+
+/* An empty memfd without seals, close-on-exec, mode 0600, not executable where the kernel knows that. `flags`: MFD_HUGETLB
+ * and a size, or 0. Whoever makes it seals it. Returns the fd or -errno. */
+int memfd_open(const char *name, unsigned flags);
+
+/* Creates a zeroed memfd of `bytes` (rounded up to pages by the caller), close-on-exec, mode 0600, not executable
+ * where the kernel knows that, size sealed. Returns the fd or -errno. */
+int memfd_new(const char *name, uint64_t bytes, struct moe_error *err);
+
+/* As memfd_new, with `bytes` of content and F_SEAL_WRITE: an immutable document. */
+int memfd_new_sealed(const char *name, const void *content, uint64_t bytes, struct moe_error *err);
+
+/* A second, read-only open of the same memory (through /proc/self/fd): what a peer of another user may hold without
+ * being able to write. Returns the fd or -errno (-ENOENT where /proc is not mounted). */
+int memfd_reopen_readonly(int fd);
+
+/* 0 when fd is a memfd (tmpfs or hugetlbfs) of at least `min_bytes` that carries all `seals`; else -EINVAL and the reason.
+ * *ret_bytes (may be NULL) receives the exact size. `what` names the fd in the error. */
+int memfd_verify(int fd, uint64_t min_bytes, int seals, uint64_t *ret_bytes, const char *what, struct moe_error *err);
+
+/* mmap(MAP_SHARED) with `prot`; NULL never, -errno in the return value, address in *ret. */
+int memfd_map(void **ret, int fd, uint64_t bytes, int prot, const char *what, struct moe_error *err);
+
+#endif

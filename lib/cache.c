@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: MIT */
+#include "cache.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/util.h"
+#include "heat.h"
+
+int cache_new(struct cache **ret, uint32_t n_experts, uint32_t n_slots, const struct policy_ops *policy,
+	      struct moe_error *err)
+{
+	const size_t numbers = 4 * (size_t)n_experts + 3 * (size_t)n_slots;
+	struct cache *c;
+	uint32_t i;
+
+	if (n_experts == 0 || n_experts > CACHE_EXPERTS_MAX)
+		return moe_error_set(err, -EINVAL, "n_experts: %u found, 1 to %u expected", n_experts,
+				     CACHE_EXPERTS_MAX);
+	if (n_slots > n_experts)
+		return moe_error_set(err, -EINVAL, "cache_expert_num: %u found, at most %u (n_experts) expected",
+				     n_slots, n_experts);
+	c = calloc(1, sizeof *c + n_experts * sizeof(uint64_t) + ALIGN_UP(numbers * sizeof(int32_t), 8) +
+			      policy->bytes(n_experts, n_slots));
+	if (!c)
+		return moe_error_set(err, -ENOMEM, "no memory for the cache maps of %u experts", n_experts);
+	*c = (struct cache){.n_experts = n_experts, .n_slots = n_slots, .n_free = n_slots, .policy = policy};
+	c->keys = (uint64_t *)(c + 1);
+	c->cache_map = (int32_t *)(c->keys + n_experts);
+	c->miss_map = c->cache_map + n_experts;
+	c->miss_expert = c->miss_map + n_experts;
+	c->missing = c->miss_expert + n_experts;
+	c->slot_expert = c->missing + n_experts;
+	c->free_slots = c->slot_expert + n_slots;
+	c->policy_sort = c->free_slots + n_slots;
+	c->state = (uint8_t *)c->cache_map + ALIGN_UP(numbers * sizeof(int32_t), 8);
+	for (i = 0; i < n_experts; i++) {
+		c->cache_map[i] = -1;
+		c->miss_map[i] = c->miss_expert[i] = (int32_t)i;
+	}
+	for (i = 0; i < n_slots; i++) {
+		c->slot_expert[i] = -1;
+		c->free_slots[i] = (int32_t)(n_slots - 1 - i); /* slot 0 is taken first */
+	}
+	policy->init(c->state, n_experts, n_slots);
+	*ret = c;
+	return 0;
+}
+
+struct cache *cache_free(struct cache *cache)
+{
+	free(cache);
+	return NULL;
+}
+
+/* The expert leaves its slot and takes the next miss number. Returns the slot, which is nobody's for the moment. */
+static int32_t drop_expert(struct cache *c, int32_t expert)
+{
+	int32_t slot = c->cache_map[expert], number;
+
+	c->cache_map[expert] = -1;
+	c->slot_expert[slot] = -1;
+	c->n_cached--;
+	number = (int32_t)(c->n_experts - c->n_cached - 1);
+	c->miss_map[expert] = number;
+	c->miss_expert[number] = expert;
+	return slot;
+}
+
+/* The expert takes a slot that is nobody's; whoever has the highest miss number inherits its number. */
+static void put_expert(struct cache *c, int32_t expert, int32_t slot)
+{
+	int32_t number = c->miss_map[expert], heir = c->miss_expert[c->n_experts - c->n_cached - 1];
+
+	c->miss_expert[number] = heir;
+	c->miss_map[heir] = number;
+	c->miss_map[expert] = -1;
+	c->cache_map[expert] = slot;
+	c->slot_expert[slot] = expert;
+	c->n_cached++;
+}
+
+/* A slot for one more expert: a free one, else the policy's victim's; -1 when there is none. */
+static int32_t take_slot(struct cache *c)
+{
+	int32_t victim;
+
+	if (c->n_free)
+		return c->free_slots[--c->n_free];
+	victim = c->policy->victim(c->state);
+	return victim < 0 ? -1 : drop_expert(c, victim);
+}
+
+static void request_all(struct cache *c, const struct cache_request *requests, uint32_t n)
+{
+	uint32_t i;
+
+	for (i = 0; i < n; i++) {
+		assert(requests[i].expert >= 0 && (uint32_t)requests[i].expert < c->n_experts);
+		assert(i == 0 || requests[i - 1].expert < requests[i].expert);
+		if (requests[i].touched)
+			c->policy->request(c->state, requests[i].expert, requests[i].pairs,
+					   c->cache_map[requests[i].expert] >= 0);
+	}
+}
+
+/* Lists the touched experts that are not cached, ascending, in c->missing. */
+static uint32_t list_missing(struct cache *c, const struct cache_request *requests, uint32_t n)
+{
+	uint32_t i, missing = 0;
+
+	for (i = 0; i < n; i++) {
+		if (!requests[i].touched || c->cache_map[requests[i].expert] >= 0)
+			continue;
+		c->keys[missing] = heat_key(requests[i].pairs, requests[i].expert);
+		c->missing[missing++] = requests[i].expert;
+	}
+	return missing;
+}
+
+/* Keeps the max_fills hottest of c->missing, in ascending id. */
+static uint32_t keep_hottest(struct cache *c, const struct cache_request *requests, uint32_t missing,
+			     uint32_t max_fills)
+{
+	uint32_t i, at = 0, kept = 0;
+
+	heat_sort(c->keys, missing);
+	for (i = 0; i < missing; i++) {
+		int32_t expert = c->missing[i];
+
+		while (requests[at].expert != expert)
+			at++;
+		if (heat_key(requests[at].pairs, expert) >= c->keys[max_fills - 1])
+			c->missing[kept++] = expert;
+	}
+	return kept;
+}
+
+uint32_t cache_update(struct cache *cache, const struct cache_request *requests, uint32_t n, uint32_t max_fills,
+		      struct moe_copy *ret_fills)
+{
+	/* Listed before anything moves: an expert that leaves in this step does not come back in it. */
+	uint32_t i, missing = list_missing(cache, requests, n);
+
+	if (max_fills == 0)
+		missing = 0;
+	else if (missing > max_fills)
+		missing = cache->policy->by_heat ? keep_hottest(cache, requests, missing, max_fills) : max_fills;
+	request_all(cache, requests, n);
+	for (i = 0; i < missing; i++) {
+		int32_t expert = cache->missing[i], slot = take_slot(cache);
+
+		if (slot < 0)
+			break;
+		put_expert(cache, expert, slot);
+		cache->policy->admit(cache->state, expert);
+		ret_fills[i] = (struct moe_copy){expert, slot};
+	}
+	cache->policy->settle(cache->state);
+	assert(cache_check(cache) == NULL);
+	return i;
+}
+
+void cache_prefetch(struct cache *cache, const struct cache_request *requests, uint32_t n, const int32_t *admit,
+		    uint32_t n_admit, struct moe_copy *ret_fills)
+{
+	uint32_t i;
+
+	assert(n_admit <= cache->n_free);
+	request_all(cache, requests, n);
+	for (i = 0; i < n_admit; i++) {
+		int32_t slot = take_slot(cache);
+
+		put_expert(cache, admit[i], slot);
+		cache->policy->admit(cache->state, admit[i]);
+		ret_fills[i] = (struct moe_copy){admit[i], slot};
+	}
+	cache->policy->settle(cache->state);
+	assert(cache_check(cache) == NULL);
+}
+
+int cache_insert(struct cache *cache, int32_t expert, int32_t slot)
+{
+	uint32_t i;
+
+	if (expert < 0 || (uint32_t)expert >= cache->n_experts || slot < 0 || (uint32_t)slot >= cache->n_slots)
+		return -EINVAL;
+	if (cache->cache_map[expert] >= 0)
+		return cache->cache_map[expert] == slot ? 0 : -EEXIST;
+	if (cache->slot_expert[slot] >= 0)
+		cache_remove(cache, cache->slot_expert[slot]);
+	for (i = 0; cache->free_slots[i] != slot; i++)
+		;
+	cache->free_slots[i] = cache->free_slots[--cache->n_free];
+	put_expert(cache, expert, slot);
+	cache->policy->admit(cache->state, expert);
+	cache->policy->settle(cache->state);
+	assert(cache_check(cache) == NULL);
+	return 0;
+}
+
+void cache_remove(struct cache *cache, int32_t expert)
+{
+	if (cache->cache_map[expert] < 0)
+		return;
+	cache->policy->remove(cache->state, expert);
+	cache->free_slots[cache->n_free++] = drop_expert(cache, expert);
+	assert(cache_check(cache) == NULL);
+}
+
+const int32_t *cache_sort(struct cache *cache)
+{
+	cache->policy->sort(cache->state, cache->policy_sort);
+	return cache->policy_sort;
+}
+
+static const char *check_slots(struct cache *c)
+{
+	uint32_t i, cached = 0;
+
+	for (i = 0; i < c->n_experts; i++) {
+		int32_t slot = c->cache_map[i];
+
+		if (slot < 0)
+			continue;
+		cached++;
+		if ((uint32_t)slot >= c->n_slots || c->slot_expert[slot] != (int32_t)i)
+			return "cache_map is not injective onto the slots";
+	}
+	if (cached != c->n_cached || c->n_cached + c->n_free != c->n_slots)
+		return "cached experts and free slots do not add up";
+	memset(c->keys, 0, c->n_slots * sizeof *c->keys);
+	for (i = 0; i < c->n_free; i++)
+		if (c->slot_expert[c->free_slots[i]] != -1 || c->keys[c->free_slots[i]]++)
+			return "a free slot has an expert or is listed twice";
+	return NULL;
+}
+
+static const char *check_misses(const struct cache *c)
+{
+	uint32_t i;
+
+	for (i = 0; i < c->n_experts; i++) {
+		int32_t number = c->miss_map[i];
+
+		if ((number >= 0) != (c->cache_map[i] < 0))
+			return "miss_map does not number exactly the experts that are not cached";
+		if (number >= 0 &&
+		    ((uint32_t)number >= c->n_experts - c->n_cached || c->miss_expert[number] != (int32_t)i))
+			return "miss_map gives a number twice or skips one";
+	}
+	return NULL;
+}
+
+const char *cache_check(struct cache *cache)
+{
+	const char *what = check_slots(cache);
+	uint32_t i;
+
+	if (!what)
+		what = check_misses(cache);
+	if (what)
+		return what;
+	if (cache->policy->sort(cache->state, cache->policy_sort) != cache->n_cached)
+		return "policy_sort has another length than the cache";
+	memset(cache->keys, 0, cache->n_experts * sizeof *cache->keys);
+	for (i = 0; i < cache->n_cached; i++) {
+		int32_t expert = cache->policy_sort[i];
+
+		if (expert < 0 || (uint32_t)expert >= cache->n_experts || cache->cache_map[expert] < 0 ||
+		    cache->keys[expert]++)
+			return "policy_sort is not a permutation of the cached experts";
+	}
+	return NULL;
+}

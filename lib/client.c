@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT */
+/* client - the public calls that need a connection but no session. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fdmsg.h"
+#include "base/memfd.h"
+#include "client.h"
+#include "moe-expert.h"
+#include "wire.h"
+
+int moe_open(struct moe_client **ret, const char *socket, struct moe_error *err)
+{
+	_cleanup_free_ struct moe_client *client = calloc(1, sizeof *client);
+
+	if (!client)
+		return moe_error_sys(err, -ENOMEM, "cannot open a client");
+	if (!socket)
+		socket = getenv("MOE_EXPERTD_SOCKET");
+	client->path = strdup(socket && *socket ? socket : MOE_SOCKET_DEFAULT);
+	if (!client->path)
+		return moe_error_sys(err, -ENOMEM, "cannot open a client");
+	client->socket = wire_connect(client->path, &client->hello, err);
+	if (client->socket < 0) {
+		int r = client->socket;
+
+		free(client->path);
+		return r;
+	}
+	*ret = steal_ptr(client);
+	return 0;
+}
+
+struct moe_client *moe_close(struct moe_client *client)
+{
+	if (client) {
+		close_fd(client->socket);
+		free(client->path);
+		free(client);
+	}
+	return NULL;
+}
+
+static int read_document(int fd, uint64_t bytes, char **ret, struct moe_error *err)
+{
+	_cleanup_free_ char *text = NULL;
+	uint64_t have;
+	void *map;
+	int r = memfd_verify(fd, bytes, F_SEAL_SHRINK | F_SEAL_WRITE, &have, "document", err);
+
+	if (r < 0)
+		return r;
+	text = malloc(bytes + 1);
+	if (!text)
+		return moe_error_sys(err, -ENOMEM, "document of %llu bytes", (unsigned long long)bytes);
+	if (bytes > 0) {
+		r = memfd_map(&map, fd, bytes, PROT_READ, "document", err);
+		if (r < 0)
+			return r;
+		memcpy(text, map, bytes);
+		munmap(map, bytes);
+	}
+	text[bytes] = '\0';
+	*ret = steal_ptr(text);
+	return 0;
+}
+
+int moe_query(struct moe_client *client, enum moe_document what, char **ret, struct moe_error *err)
+{
+	struct moe_msg_query query = {.what = what};
+	struct moe_msg_document reply;
+	_cleanup_close_ int fd = -1;
+	int r;
+
+	wire_begin(&query, sizeof query, MOE_MSG_QUERY, 0);
+	r = wire_send(client->socket, &query, NULL, err);
+	if (r == 0)
+		r = wire_recv(client->socket, MOE_MSG_QUERY, &reply, sizeof reply, &fd, 1, NULL, NULL, NULL, err);
+	if (r < 0)
+		return r;
+	return read_document(fd, reply.bytes, ret, err);
+}
+
+struct progress_call {
+	void (*call)(const struct moe_progress *, void *);
+	void *userdata;
+};
+
+static void forward_progress(const struct moe_msg_progress *msg, void *userdata)
+{
+	const struct progress_call *to = userdata;
+
+	if (to->call)
+		to->call(&(struct moe_progress){msg->done_bytes, msg->total_bytes, msg->elapsed_ns, msg->eta_ns},
+			 to->userdata);
+}
+
+static int copy_word(char *to, size_t size, const char *from, const char *what, struct moe_error *err)
+{
+	if (strlen(from) >= size)
+		return moe_error_set(err, -ENAMETOOLONG, "%s '%.60s...': at most %zu bytes", what, from, size - 1);
+	memcpy(to, from, strlen(from) + 1);
+	return 0;
+}
+
+int moe_load(struct moe_client *client, const char *path, const char *name,
+	     void (*progress)(const struct moe_progress *, void *userdata), void *userdata, struct moe_error *err)
+{
+	struct moe_msg_load load = {0};
+	struct moe_msg_loaded reply;
+	struct progress_call to = {progress, userdata};
+	int r = copy_word(load.path, sizeof load.path, path, "model path", err);
+
+	if (r == 0 && name)
+		r = copy_word(load.name, sizeof load.name, name, "model name", err);
+	if (r < 0)
+		return r;
+	wire_begin(&load, sizeof load, MOE_MSG_LOAD, 0);
+	r = wire_send(client->socket, &load, NULL, err);
+	if (r < 0)
+		return r;
+	return wire_recv(client->socket, MOE_MSG_LOAD, &reply, sizeof reply, NULL, 0, NULL, forward_progress, &to, err);
+}
+
+int moe_unload(struct moe_client *client, const char *name, struct moe_error *err)
+{
+	struct moe_msg_unload unload = {0};
+	struct moe_msg reply;
+	int r = copy_word(unload.name, sizeof unload.name, name, "model name", err);
+
+	if (r < 0)
+		return r;
+	wire_begin(&unload, sizeof unload, MOE_MSG_UNLOAD, 0);
+	return wire_call(client->socket, &unload, MOE_MSG_UNLOAD, &reply, sizeof reply, err);
+}

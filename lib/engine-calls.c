@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: MIT */
+/* engine-calls - the public calls that work on an attached session, but for submit and wait (step.c). */
+#include <errno.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "engine.h"
+#include "moe-expert.h"
+#include "plan.h"
+#include "step.h"
+
+/* A plan that nobody will submit: what it promised about the cache's slots will not come true. */
+static void discard_plan(struct moe_plan *plan)
+{
+	struct engine *e = plan->owner;
+	const int row = session_row(e->session, plan->layer, NULL);
+	uint32_t i;
+
+	pthread_mutex_lock(&e->lock);
+	for (i = 0; i < plan->n_cache_copies; i++)
+		if (e->rows[row].content[plan->copies[i].slot] != plan->copies[i].expert)
+			engine_forget(e, (uint32_t)row, plan->copies[i].expert, plan->copies[i].slot, -ESTALE);
+	pthread_mutex_unlock(&e->lock);
+}
+
+static struct plan_params base_params(const struct engine *e, uint32_t layer, uint32_t tokens, uint32_t topk,
+				      const int32_t *ids, const float *weights)
+{
+	const struct moe_attach_params *p = &e->session->params;
+
+	return (struct plan_params){
+		.mode = MOE_MODE_DECODE,
+		.layer = layer,
+		.tokens = tokens,
+		.topk = topk,
+		.max_tokens = p->max_tokens,
+		.ids = ids,
+		.weights = weights,
+		.cache_topk = p->cache_topk,
+		.update_expert_num = p->update_expert_num,
+		.miss_slots = e->miss_slots,
+		.rule = p->n_copy,
+		.costs = &e->ncopy,
+		.slot_bytes = e->session->slice.bytes,
+	};
+}
+
+int moe_plan(struct moe_session *session, uint32_t layer, enum moe_mode mode, uint32_t tokens, uint32_t topk,
+	     const int32_t *ids, const float *weights, struct moe_plan **ret, struct moe_error *err)
+{
+	struct engine *e = session->engine;
+	struct plan_params params = base_params(e, layer, tokens, topk, ids, weights);
+	struct moe_plan *plan;
+	int row = session_row(session, layer, err), r;
+
+	if (row < 0)
+		return row;
+	params.mode = mode;
+	if (mode == MOE_MODE_AUTO)
+		params.mode = tokens == 1 || session->params.dual_batch ? MOE_MODE_DECODE : MOE_MODE_PREFETCH;
+	pthread_mutex_lock(&e->lock);
+	params.frozen = e->dummy;
+	params.n_copy = e->n_copy;
+	if (e->broken)
+		r = moe_error_sys(err, e->broken,
+				  "a fill has failed on this rank, or a plan was not submitted, so the ranks of the "
+				  "group no longer cache the same experts: detach and attach all of them");
+	else
+		r = plan_new(&plan, e->rows[row].cache, e->n_experts, &params, err);
+	pthread_mutex_unlock(&e->lock);
+	if (r < 0)
+		return r;
+	plan->owner = e;
+	plan->discard = discard_plan;
+	*ret = plan;
+	return 0;
+}
+
+void moe_set_n_copy(struct moe_session *session, uint32_t n_copy)
+{
+	pthread_mutex_lock(&session->engine->lock);
+	session->engine->n_copy = n_copy;
+	pthread_mutex_unlock(&session->engine->lock);
+}
+
+static bool is_dummy(struct engine *e)
+{
+	bool dummy;
+
+	pthread_mutex_lock(&e->lock);
+	dummy = e->dummy;
+	pthread_mutex_unlock(&e->lock);
+	return dummy;
+}
+
+int moe_compute(struct moe_session *session, uint32_t layer, uint32_t tokens, uint32_t topk, const int32_t *ids,
+		const float *weights, const float *x, float *y, struct moe_error *err)
+{
+	struct engine *e = session->engine;
+	struct plan_params params = base_params(e, layer, tokens, topk, ids, weights);
+	struct moe_plan *plan;
+	struct moe_step *step;
+	int r = session_row(session, layer, err);
+
+	if (r < 0)
+		return r;
+	params.frozen = is_dummy(e);
+	r = plan_new(&plan, NULL, e->n_experts, &params, err);
+	if (r < 0)
+		return r;
+	plan->owner = e;
+	r = step_submit(e, plan, x, &step, err);
+	return r < 0 ? r : moe_wait(step, y, 0, err);
+}
+
+/* 1: there already; 0: the slot is empty now, and the expert is nowhere. */
+static int clear_slot(struct engine *e, uint32_t row, int32_t expert, int32_t slot, struct moe_error *err)
+{
+	struct cache *cache = e->rows[row].cache;
+	int r = 0;
+
+	pthread_mutex_lock(&e->lock);
+	if (cache->cache_map[expert] == slot && e->rows[row].content[slot] == expert)
+		r = 1;
+	else if (cache->cache_map[expert] == slot)
+		cache_remove(cache, expert);
+	else if (cache->cache_map[expert] >= 0)
+		r = moe_error_set(err, -EEXIST, "moe_fill: expert %d is in slot %d already", expert,
+				  cache->cache_map[expert]);
+	else if (cache->slot_expert[slot] >= 0)
+		cache_remove(cache, cache->slot_expert[slot]);
+	pthread_mutex_unlock(&e->lock);
+	return r;
+}
+
+int moe_fill(struct moe_session *session, uint32_t layer, uint32_t expert, uint32_t slot, struct moe_error *err)
+{
+	struct engine *e = session->engine;
+	struct moe_plan *plan;
+	struct moe_step *step;
+	int row = session_row(session, layer, err), r;
+
+	if (row < 0)
+		return row;
+	if (expert >= e->n_experts || slot >= e->n_slots)
+		return moe_error_set(err, -EINVAL,
+				     "moe_fill: expert %u into slot %u found; the model has %u experts, the session %u "
+				     "slots a layer",
+				     expert, slot, e->n_experts, e->n_slots);
+	r = clear_slot(e, (uint32_t)row, (int32_t)expert, (int32_t)slot, err);
+	if (r != 0)
+		return r < 0 ? r : 0;
+	r = plan_new_fill(&plan, layer, e->n_experts, e->n_slots, (int32_t)expert, (int32_t)slot, err);
+	if (r < 0)
+		return r;
+	plan->owner = e;
+	plan->frozen = is_dummy(e);
+	r = step_submit(e, plan, NULL, &step, err);
+	if (r == 0)
+		r = moe_wait(step, NULL, 0, err);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&e->lock);
+	r = cache_insert(e->rows[row].cache, (int32_t)expert, (int32_t)slot);
+	pthread_mutex_unlock(&e->lock);
+	return r < 0 ? moe_error_sys(err, r, "moe_fill: layer %u was planned meanwhile", layer) : 0;
+}
+
+int moe_nop(struct moe_session *session, struct moe_error *err)
+{
+	const struct moe_sqe sqe = {.op = MOE_OP_NOP};
+	int r = queue_call(&session->queue, &sqe, NULL);
+
+	return r < 0 ? moe_error_sys(err, r, "moe_nop") : 0;
+}
+
+int moe_hint(struct moe_session *session, uint32_t layer, uint32_t n, const int32_t *ids, struct moe_error *err)
+{
+	struct engine *e = session->engine;
+	struct moe_sqe sqe = {.op = MOE_OP_HINT, .layer = (uint16_t)layer, .count = n};
+	uint32_t i;
+	int r = session_row(session, layer, err);
+
+	if (r < 0)
+		return r;
+	if (n == 0 || n > e->n_experts)
+		return moe_error_set(err, -EINVAL, "moe_hint: %u ids found, 1 to %u expected", n, e->n_experts);
+	for (i = 0; i < n; i++)
+		if (ids[i] < 0 || (uint32_t)ids[i] >= e->n_experts)
+			return moe_error_set(err, -EINVAL, "moe_hint: ids[%u]: %d found, 0 to %u expected", i, ids[i],
+					     e->n_experts - 1);
+	/* Nobody waits for a hint but the next one, which needs the same memory. */
+	pthread_mutex_lock(&e->hint_lock);
+	r = e->hint_in_flight ? queue_wait(&session->queue, &e->hint, 0) : 0;
+	e->hint_in_flight = false;
+	if (r == 0) {
+		memcpy(e->hint_ids, ids, n * sizeof *ids);
+		sqe.hint.ids = (uint64_t)((uint8_t *)e->hint_ids - session->data);
+		r = queue_submit(&session->queue, &sqe, &e->hint);
+		e->hint_in_flight = r == 0;
+	}
+	pthread_mutex_unlock(&e->hint_lock);
+	return r < 0 ? moe_error_sys(err, r, "moe_hint") : 0;
+}
+
+int moe_phase(struct moe_session *session, enum moe_step_phase phase, uint64_t step, bool dummy, struct moe_error *err)
+{
+	const struct moe_sqe sqe = {
+		.op = MOE_OP_PHASE,
+		.phase = {.phase = phase, .flags = dummy ? MOE_PHASE_DUMMY : 0, .step = step},
+	};
+	int r;
+
+	if (phase != MOE_STEP_PREFILL && phase != MOE_STEP_DECODE)
+		return moe_error_set(err, -EINVAL, "moe_phase: no such phase: %d", (int)phase);
+	r = queue_call(&session->queue, &sqe, NULL);
+	if (r < 0)
+		return moe_error_sys(err, r, "moe_phase");
+	pthread_mutex_lock(&session->engine->lock);
+	session->engine->dummy = dummy;
+	pthread_mutex_unlock(&session->engine->lock);
+	return 0;
+}

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: MIT */
+#include "engine.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/util.h"
+#include "plan.h"
+#include "step.h"
+
+void engine_forget(struct engine *e, uint32_t row, int32_t expert, int32_t slot, int code)
+{
+	struct cache *cache = e->rows[row].cache;
+
+	if (cache->cache_map[expert] != slot)
+		return;
+	cache_remove(cache, expert);
+	if (e->group && !e->broken)
+		e->broken = code;
+}
+
+static int check_params(const struct moe_attach_params *p, struct moe_error *err)
+{
+	if ((unsigned)p->fill > MOE_FILL_PULL || (unsigned)p->share > MOE_SHARE_GROUP ||
+	    (unsigned)p->n_copy > MOE_N_COPY_STAIRS)
+		return moe_error_set(err, -EINVAL, "moe_attach: no such fill (%d), share (%d) or n_copy (%d)",
+				     (int)p->fill, (int)p->share, (int)p->n_copy);
+	if (p->share == MOE_SHARE_GROUP && p->tp_size > 1 && p->n_copy == MOE_N_COPY_COST)
+		return moe_error_set(err, -EINVAL,
+				     "moe_attach: share is MOE_SHARE_GROUP and n_copy MOE_N_COPY_COST, but the ranks must "
+				     "plan alike and measure differently: set n_copy to MOE_N_COPY_STAIRS, and use "
+				     "moe_set_n_copy on every rank for another number");
+	if (!policy_find(p->policy))
+		return moe_error_set(err, -EINVAL, "moe_attach: policy '%s' found, one of %s expected", p->policy,
+				     policy_names());
+	return 0;
+}
+
+static int open_device(struct engine *e, struct moe_error *err)
+{
+	const struct moe_attach_params *p = &e->session->params;
+	const struct device_ops *ops = device_find(p->device ? p->device : "host");
+	int r;
+
+	if (!ops)
+		return moe_error_set(err, -EINVAL, "moe_attach: this library has no device '%s'; it has 'host'",
+				     p->device);
+	if (p->fill == MOE_FILL_PUSH && !ops->exports)
+		return moe_error_set(err, -ENOTSUP,
+				     "moe_attach: fill is MOE_FILL_PUSH, but the memory of device '%s' cannot be pushed "
+				     "into: set fill to MOE_FILL_PULL",
+				     ops->name);
+	e->ops = ops;
+	r = ops->open(&e->device, err);
+	if (r == 0)
+		r = ops->stream_new(e->device, &e->compute, err);
+	if (r == 0)
+		r = ops->stream_new(e->device, &e->copy, err);
+	return r;
+}
+
+static int make_slots(struct engine *e, struct moe_error *err)
+{
+	struct moe_session *s = e->session;
+	const uint64_t n = (uint64_t)e->n_rows * e->n_slots + (uint64_t)MISSBUF_COUNT * e->miss_slots;
+	uint64_t bytes;
+	int r;
+
+	if (n > INT32_MAX || !checked_mul(&bytes, n, s->slice.bytes))
+		return moe_error_set(err, -EINVAL,
+				     "moe_attach: %llu slots (%u layers of %u, and two miss buffers of %u) are too many",
+				     (unsigned long long)n, e->n_rows, e->n_slots, e->miss_slots);
+	r = e->ops->alloc(e->device, bytes, &e->slots, err);
+	if (r == 0)
+		r = e->ops->alloc(e->device, s->params.max_steps * step_work_bytes(s), &e->work, err);
+	if (r == 0 && s->params.fill == MOE_FILL_PUSH)
+		r = session_send_slots(s, e->slots.export_fd, e->slots.bytes, err);
+	return r;
+}
+
+/* Pull reads the pools, and every step's x and y pass through the data arena. */
+static int register_memory(struct engine *e, struct moe_error *err)
+{
+	struct moe_session *s = e->session;
+	uint32_t i;
+	int r = e->ops->host_register(e->device, s->data, s->data_bytes, err);
+
+	if (r < 0 || s->params.fill != MOE_FILL_PULL)
+		return r;
+	r = session_map_pools(s, err);
+	for (i = 0; i < s->n_pools && r == 0; i++)
+		r = e->ops->host_register(e->device, s->pools[i].map, s->pools[i].bytes, err);
+	return r;
+}
+
+static int make_rows(struct engine *e, struct moe_error *err)
+{
+	const struct policy_ops *policy = policy_find(e->session->params.policy);
+	uint32_t i;
+	int r = 0;
+
+	e->rows = calloc(MAX(e->n_rows, 1), sizeof *e->rows);
+	if (!e->rows)
+		return moe_error_set(err, -ENOMEM, "moe_attach: no memory for %u layers", e->n_rows);
+	for (i = 0; i < e->n_rows && e->has_slots && r == 0; i++) {
+		r = cache_new(&e->rows[i].cache, e->n_experts, e->n_slots, policy, err);
+		if (r == 0) {
+			e->rows[i].content = malloc(MAX(e->n_slots, 1) * sizeof(int32_t));
+			if (!e->rows[i].content)
+				r = moe_error_set(err, -ENOMEM, "moe_attach: no memory for %u slots", e->n_slots);
+			else
+				memset(e->rows[i].content, -1, e->n_slots * sizeof(int32_t));
+		}
+	}
+	return r;
+}
+
+static int make_data(struct engine *e, struct moe_error *err)
+{
+	struct moe_session *s = e->session;
+	const uint64_t steps = s->params.max_steps * step_data_bytes(s);
+	int r = session_new_data(s, steps + ALIGN_UP((uint64_t)e->n_experts * sizeof(int32_t), CACHE_LINE), err);
+
+	if (r == 0)
+		e->hint_ids = (int32_t *)(s->data + steps);
+	return r;
+}
+
+static void tell_slots(struct engine *e)
+{
+	const struct moe_session *s = e->session;
+	uint32_t layer;
+
+	for (layer = 0; layer < s->info.n_layers; layer++)
+		if (s->info.layer_index[layer] >= 0)
+			__atomic_store_n(&s->stats[layer].slots, e->n_slots, __ATOMIC_RELAXED);
+}
+
+int engine_new(struct engine **ret, struct moe_session *session, struct moe_error *err)
+{
+	struct engine *e;
+	int i, r = check_params(&session->params, err);
+
+	if (r < 0)
+		return r;
+	e = calloc(1, sizeof *e);
+	if (!e)
+		return moe_error_set(err, -ENOMEM, "moe_attach: no memory");
+	*e = (struct engine){
+		.session = session,
+		.n_rows = session->info.n_moe_layers,
+		.n_experts = session->info.n_experts,
+		.n_slots = session->info.cache_slots,
+		.miss_slots = session->info.miss_slots,
+		.has_slots = session->info.cache_slots + session->info.miss_slots > 0,
+		.group = session->params.share == MOE_SHARE_GROUP && session->params.tp_size > 1,
+		.slots.export_fd = -1,
+		.work.export_fd = -1,
+		.n_copy = UINT32_MAX,
+	};
+	pthread_mutex_init(&e->order, NULL);
+	pthread_mutex_init(&e->lock, NULL);
+	pthread_mutex_init(&e->hint_lock, NULL);
+	for (i = 0; i < MISSBUF_COUNT; i++)
+		missbuf_init(&e->missbufs[i]);
+	ncopy_init(&e->ncopy, session->slice.bytes, session->slice.bytes, session->info.cpu_threads);
+	r = make_rows(e, err);
+	if (r == 0)
+		r = make_data(e, err);
+	if (r == 0 && e->has_slots) {
+		r = open_device(e, err);
+		if (r == 0)
+			r = make_slots(e, err);
+		if (r == 0)
+			r = register_memory(e, err);
+	}
+	if (r == 0)
+		r = step_table_init(e, err);
+	if (r < 0) {
+		engine_free(e);
+		return r;
+	}
+	tell_slots(e);
+	*ret = e;
+	return 0;
+}
+
+static void close_device(struct engine *e)
+{
+	const struct device_ops *ops = e->ops;
+	uint32_t i;
+
+	if (!ops)
+		return;
+	ops->stream_free(e->compute);
+	ops->stream_free(e->copy);
+	if (e->device) {
+		for (i = 0; i < e->session->n_pools; i++)
+			if (e->session->pools[i].map)
+				ops->host_unregister(e->device, e->session->pools[i].map);
+		if (e->session->data)
+			ops->host_unregister(e->device, e->session->data);
+		ops->free(e->device, &e->work);
+		ops->free(e->device, &e->slots);
+		ops->close(e->device);
+	}
+}
+
+struct engine *engine_free(struct engine *engine)
+{
+	uint32_t i;
+
+	if (!engine)
+		return NULL;
+	if (engine->hint_in_flight)
+		queue_wait(&engine->session->queue, &engine->hint, 0);
+	step_table_fini(engine);
+	close_device(engine);
+	for (i = 0; engine->rows && i < engine->n_rows; i++) {
+		cache_free(engine->rows[i].cache);
+		free(engine->rows[i].content);
+	}
+	free(engine->rows);
+	pthread_mutex_destroy(&engine->hint_lock);
+	pthread_mutex_destroy(&engine->lock);
+	pthread_mutex_destroy(&engine->order);
+	free(engine);
+	return NULL;
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * engine - a session's caches, its device and its steps in flight.
+ *
+ * The slot arena is device memory: n_slots cache slots for each row of experts, then two miss buffers. A step reads the
+ * slots through its plan's map; nothing else in the process knows where an expert lies.
+ *
+ * Order. Plans of one layer are made in step order, and submitted in it. Submitting one step is one critical section
+ * (`order`): the order in which steps enter the streams is the order in which they claim slots. All device work of all
+ * steps goes through one compute stream and all copies through one copy stream, so between two steps only these
+ * dependencies are left to events:
+ *   - a step's device work waits for its own copies, and so for all earlier ones;
+ *   - a step's copies wait for the last device work that was submitted earlier on the same row (cache slots) or on the
+ *     same miss buffer.
+ *
+ * Truth about slots. The cache's maps are the plan: they say what will lie in a slot once every submitted copy is done.
+ * `content` says what has been submitted. A step whose map names a slot with other content is refused: then a plan was
+ * dropped or its fill has failed in between. A fill that fails takes its expert out of the maps and fails every step in
+ * flight that counts on it.
+ *
+ * Locks: `order` before `lock`. `lock` guards the caches, contents, n_copy and the table of steps, and is never held over
+ * anything that waits for the daemon or the device.
+ */
+#ifndef LIB_ENGINE_H
+#define LIB_ENGINE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cache.h"
+#include "device/device.h"
+#include "missbuf.h"
+#include "ncopy.h"
+#include "session.h"
+
+struct moe_step;
+
+struct engine_row {
+	struct cache *cache;
+	int32_t *content;          /* [n_slots] the expert that was submitted for the slot last, or -1 */
+	struct device_event *read; /* the latest step in flight that reads this row's slots, or NULL */
+};
+
+struct engine {
+	struct moe_session *session;
+	uint32_t n_rows, n_experts, n_slots, miss_slots;
+	bool has_slots; /* else no device is opened, and the CPU computes everything */
+	bool group;     /* rank 0 computes the CPU part for all ranks: they must never differ in what is cached */
+
+	const struct device_ops *ops;
+	struct device *device;
+	struct device_stream *compute, *copy;
+	struct device_memory slots; /* [n_rows * n_slots + 2 * miss_slots] of slice.bytes */
+	struct device_memory work;  /* each step's x and y */
+
+	pthread_mutex_t order, lock;
+	struct engine_row *rows; /* [n_rows] */
+	struct missbuf missbufs[MISSBUF_COUNT];
+	struct ncopy ncopy;
+	uint32_t n_copy;  /* UINT32_MAX: the rule */
+	bool dummy;       /* the phase that runs is a dummy one */
+	int broken;       /* 0, or the code with which every further plan is refused */
+	uint64_t n_steps; /* submitted so far */
+	struct moe_step *steps;
+	uint32_t n_step_slots; /* max_steps */
+
+	pthread_mutex_t hint_lock;
+	int32_t *hint_ids; /* [n_experts] in the data arena */
+	struct queue_op hint;
+	bool hint_in_flight;
+};
+
+/* Index in the slot arena of a plan's slot number (moe_copy.slot). */
+static inline uint32_t engine_slot(const struct engine *e, uint32_t row, uint32_t layer, int32_t slot)
+{
+	if ((uint32_t)slot < e->n_slots)
+		return row * e->n_slots + (uint32_t)slot;
+	return e->n_rows * e->n_slots + layer % MISSBUF_COUNT * e->miss_slots + (uint32_t)slot - e->n_slots;
+}
+
+/* Under `lock`: the slot does not hold the expert (`code` says why); the cache forgets it, if it still maps it there. In a
+ * group that is the end: the other ranks still map it. */
+void engine_forget(struct engine *e, uint32_t row, int32_t expert, int32_t slot, int code);
+
+#endif

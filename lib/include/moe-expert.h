@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * moe-expert.h - the client library of moe-expertd, linked into each serving worker.
+ *
+ * A worker opens the daemon's socket, attaches to a loaded model as one rank of its tensor-parallel group, and then, for
+ * each MoE layer of each step:
+ *
+ *     moe_plan()    topk ids -> which pair is computed where, what is copied     (no I/O, deterministic)
+ *     moe_submit()  starts the copies, the CPU pool's share and the device's share; returns at once
+ *     moe_wait()    y = device part + CPU part
+ *
+ * Shapes: x and y are [tokens][hidden] float, row-major; ids are [tokens][topk] int32 expert numbers; weights are
+ * [tokens][topk] float. With tp_size > 1, y is this rank's partial sum: add the ranks' y to get the layer's output.
+ *
+ * Errors: 0 or a negative errno value; struct moe_error (may be NULL) receives one line of text. -EPIPE means that the
+ * daemon is gone; no wait outlives the daemon. Threads: a client and its sessions may be used from several threads, one
+ * call per layer at a time; moe_plan and moe_submit of one layer must be called in step order. Nothing here calls exit,
+ * abort (but for broken invariants of its own in debug builds) or writes to a terminal.
+ */
+#ifndef MOE_EXPERT_H
+#define MOE_EXPERT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "moe-error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MOE_EXPERT_VERSION "0.1.0"
+#define MOE_SOCKET_DEFAULT "/run/moe-expertd/socket"
+
+/* -- connection ------------------------------------------------------------------------------------------------- */
+
+struct moe_client;
+struct moe_session;
+struct moe_plan;
+struct moe_step;
+
+/* Connects to `socket` (NULL: $MOE_EXPERTD_SOCKET, else MOE_SOCKET_DEFAULT). */
+int moe_open(struct moe_client **ret, const char *socket, struct moe_error *err);
+
+/* Closes the connection; sessions must be detached first. Takes NULL, returns NULL. */
+struct moe_client *moe_close(struct moe_client *client);
+
+enum moe_document {
+	MOE_DOCUMENT_STATUS = 1,
+	MOE_DOCUMENT_STATS = 2,
+	MOE_DOCUMENT_MODELS = 3,
+	MOE_DOCUMENT_SESSIONS = 4
+};
+
+/* One of the daemon's JSON documents; *ret is malloc'ed and NUL-terminated. */
+int moe_query(struct moe_client *client, enum moe_document what, char **ret, struct moe_error *err);
+
+struct moe_progress {
+	uint64_t done_bytes, total_bytes, elapsed_ns, eta_ns;
+};
+
+/* Loads the Hugging Face folder `path` (absolute; read by the daemon's user) under `name` (NULL: the folder's name).
+ * Returns when it is loaded; `progress` (may be NULL) is called from this thread meanwhile. */
+int moe_load(struct moe_client *client, const char *path, const char *name,
+	     void (*progress)(const struct moe_progress *, void *userdata), void *userdata, struct moe_error *err);
+
+/* -EBUSY while sessions are attached. */
+int moe_unload(struct moe_client *client, const char *name, struct moe_error *err);
+
+/* -- session ---------------------------------------------------------------------------------------------------- */
+
+enum moe_mode {
+	MOE_MODE_AUTO,     /* DECODE for one token or with dual_batch, else PREFETCH */
+	MOE_MODE_DECODE,   /* fills go to cache slots for this step; the CPU computes the rest at once */
+	MOE_MODE_PREFETCH, /* up to n_copy missing experts go to miss buffer layer % 2; the CPU computes what is left */
+	MOE_MODE_FULL      /* PREFETCH whose n_copy covers every expert */
+};
+
+enum moe_fill { MOE_FILL_PUSH, MOE_FILL_PULL };         /* who copies: the daemon, or the device from the mapped pool */
+enum moe_share { MOE_SHARE_PART, MOE_SHARE_GROUP };     /* CPU part: each rank its slice, or rank 0 whole experts */
+enum moe_n_copy { MOE_N_COPY_COST, MOE_N_COPY_STAIRS }; /* measured cost model, or the original's staircase */
+
+struct moe_attach_params {
+	size_t size;               /* sizeof(struct moe_attach_params) */
+	const char *model;         /* name; NULL: the only model loaded, or the one with this digest */
+	const uint8_t *digest;     /* 16 bytes or NULL */
+	uint32_t tp_rank, tp_size; /* tp_size 0 means 1 */
+	uint32_t dp_rank, ep_rank;
+	uint64_t group;             /* the same on all ranks of a replica; 0: a group of one */
+	uint32_t entries;           /* queue entries, 0: 256 */
+	uint32_t max_tokens;        /* per step, 0: 512 */
+	uint32_t max_steps;         /* steps in flight (micro-batches), 0: 2 */
+	uint32_t cache_expert_num;  /* slots per layer; 0: no slots, everything on the CPU; at most n_experts */
+	uint32_t cache_topk;        /* `original`: a token's first choices that count as touches, 0: 2 */
+	uint32_t update_expert_num; /* decode: fills per layer and step at most, 0: 2 */
+	uint32_t miss_expert_num;   /* experts per miss buffer; 0: all that are not cached */
+	const char *policy;         /* "lru" (NULL) or "original" */
+	const char *device;         /* "host" (NULL) */
+	enum moe_fill fill;
+	enum moe_share
+		share; /* MOE_SHARE_GROUP: all ranks must plan alike, so n_copy is MOE_N_COPY_STAIRS or set_n_copy */
+	enum moe_n_copy n_copy; /* MOE_MODE_PREFETCH only */
+	bool dual_batch;        /* MOE_MODE_AUTO takes the decode path whatever the number of tokens */
+};
+
+struct moe_session_info {
+	char model[64];
+	uint8_t digest[16];
+	uint64_t session, epoch;
+	uint32_t n_layers, n_moe_layers, n_experts, topk, hidden, inter, slice_inter;
+	uint32_t cache_slots, miss_slots, cpu_threads;
+	uint64_t record_bytes, slot_bytes;
+	const int32_t *layer_index; /* [n_layers]: row of the layer, -1 for a dense one; lives as long as the session */
+};
+
+int moe_attach(struct moe_client *client, struct moe_session **ret, const struct moe_attach_params *params,
+	       struct moe_error *err);
+void moe_session_info(const struct moe_session *session, struct moe_session_info *ret);
+
+/* Waits for what is in flight, gives everything back. Takes NULL, returns NULL. */
+struct moe_session *moe_detach(struct moe_session *session);
+
+/* -- step ------------------------------------------------------------------------------------------------------- */
+
+struct moe_copy {
+	int32_t expert;
+	int32_t slot; /* 0 .. cache_slots-1: a cache slot; from cache_slots on: miss buffer layer % 2 */
+};
+
+struct moe_plan_view {
+	enum moe_mode mode; /* never MOE_MODE_AUTO */
+	uint32_t layer, tokens, topk, n_copy;
+	const int32_t *cpu_topk_ids; /* [tokens][topk]: the expert when the CPU computes this pair, else -1 */
+	const int32_t *expert_map;   /* [n_experts]: slot of the expert for the device part of this step, or -1 */
+	const struct moe_copy *copy_map;
+	uint32_t n_copies;
+	uint64_t pairs_hit, pairs_miss_buffer, pairs_cpu, pairs_resident;
+};
+
+/*
+ * Decides one layer of one step and updates the layer's cache maps. ids outside 0 .. n_experts-1 are -EINVAL, except -1:
+ * a pair that nobody computes (padding). An expert may stand once per token. The plan is freed by moe_submit (which
+ * always takes it over) or by moe_plan_free, which undoes nothing: a plan that made copies must be submitted.
+ */
+int moe_plan(struct moe_session *session, uint32_t layer, enum moe_mode mode, uint32_t tokens, uint32_t topk,
+	     const int32_t *ids, const float *weights, struct moe_plan **ret, struct moe_error *err);
+void moe_plan_view(const struct moe_plan *plan, struct moe_plan_view *ret);
+struct moe_plan *moe_plan_free(struct moe_plan *plan);
+
+/* Fixes n_copy for the next prefetch plans (UINT32_MAX: back to the rule), e.g. to what rank 0 chose. */
+void moe_set_n_copy(struct moe_session *session, uint32_t n_copy);
+
+/* x is copied before the call returns. At most max_steps steps may be unwaited: -EBUSY. */
+int moe_submit(struct moe_session *session, struct moe_plan *plan, const float *x, struct moe_step **ret,
+	       struct moe_error *err);
+
+/* Waits for the step, writes y [tokens][hidden], frees the step in every case. timeout_ms 0: as long as the daemon lives.
+ * After an error y is not written. */
+int moe_wait(struct moe_step *step, float *y, uint32_t timeout_ms, struct moe_error *err);
+
+/* All pairs on the CPU pool, without plan or slots: submit and wait in one call. */
+int moe_compute(struct moe_session *session, uint32_t layer, uint32_t tokens, uint32_t topk, const int32_t *ids,
+		const float *weights, const float *x, float *y, struct moe_error *err);
+
+/* Brings one expert into a cache slot now and waits (warm start). */
+int moe_fill(struct moe_session *session, uint32_t layer, uint32_t expert, uint32_t slot, struct moe_error *err);
+
+/* Round trip through the daemon without work. */
+int moe_nop(struct moe_session *session, struct moe_error *err);
+
+/* Experts that this layer will probably ask for; never changes results. */
+int moe_hint(struct moe_session *session, uint32_t layer, uint32_t n, const int32_t *ids, struct moe_error *err);
+
+enum moe_step_phase { MOE_STEP_PREFILL = 1, MOE_STEP_DECODE = 2 };
+
+/* Tells the daemon which step begins; a dummy step's requests count nowhere. */
+int moe_phase(struct moe_session *session, enum moe_step_phase phase, uint64_t step, bool dummy, struct moe_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * plan - which (token, expert) pair of one layer's step is computed where, and what is copied for it. No I/O.
+ *
+ * Law: each pair with an id >= 0 is on exactly one path: a cache slot, a miss-buffer slot, or the CPU. The device's map
+ * names exactly the requested experts that lie, or will lie once copy_map is done, in a slot; cpu_topk_ids names exactly
+ * the others. A pair whose id is -1 is padding and on no path.
+ *
+ *   decode    the cache takes at most update_expert_num fills for this step; what it holds afterwards is the device's.
+ *   prefetch  nobody leaves the cache. The n_copy missing experts with most pairs are copied: the hottest of them into
+ *             cache slots that are still free, the others into the layer's miss buffer; what has no place stays with
+ *             the CPU. Requested experts grow hot as in decode.
+ *   full      prefetch with an n_copy that covers every expert.
+ *
+ * A place in the miss buffer is the expert's miss_map number where the buffer has room for all that are not cached, else
+ * its rank by heat. A frozen plan (a dummy step) copies nothing and changes nothing.
+ *
+ * plan.c knows neither session nor device: it works on one cache and its parameters.
+ */
+#ifndef LIB_PLAN_H
+#define LIB_PLAN_H
+
+#include "cache.h"
+#include "moe-expert.h"
+#include "ncopy.h"
+
+struct plan_params {
+	enum moe_mode mode; /* not MOE_MODE_AUTO */
+	uint32_t layer, tokens, topk, max_tokens;
+	const int32_t *ids;   /* [tokens][topk] */
+	const float *weights; /* [tokens][topk] */
+	uint32_t cache_topk, update_expert_num, miss_slots;
+	bool frozen;
+	enum moe_n_copy rule;
+	uint32_t n_copy;           /* overrides the rule; UINT32_MAX: does not */
+	const struct ncopy *costs; /* for MOE_N_COPY_COST */
+	uint64_t slot_bytes;       /* the same */
+};
+
+struct moe_plan {
+	/* Called by moe_plan_free and never by moe_submit: a plan that was made and not used. May be NULL. */
+	void (*discard)(struct moe_plan *plan);
+	void *owner; /* the engine that made it */
+	enum moe_mode mode;
+	uint32_t layer, tokens, topk, n_experts, cache_slots;
+	uint32_t n_copy;
+	uint32_t n_copies, n_cache_copies; /* the copies into cache slots come first */
+	uint32_t n_requests, n_device, n_cpu; /* distinct experts: all, on the device, on the CPU */
+	uint64_t pairs_hit, pairs_miss_buffer, pairs_cpu, pairs_resident;
+	bool frozen;
+	struct cache_request *requests; /* [n_requests], ascending */
+	struct moe_copy *copies;        /* [n_copies] */
+	int32_t *expert_map;            /* [n_experts] */
+	int32_t *ids, *cpu_topk_ids;    /* [tokens][topk] */
+	float *weights;                 /* [tokens][topk] */
+};
+
+/* `cache` NULL: a layer without slots, everything on the CPU. -EINVAL (ids, duplicates, topk, tokens), -ENOMEM. */
+int plan_new(struct moe_plan **ret, struct cache *cache, uint32_t n_experts, const struct plan_params *params,
+	     struct moe_error *err);
+
+/* A plan without pairs that copies one expert into a cache slot; touches no cache. */
+int plan_new_fill(struct moe_plan **ret, uint32_t layer, uint32_t n_experts, uint32_t cache_slots, int32_t expert,
+		  int32_t slot, struct moe_error *err);
+
+#endif

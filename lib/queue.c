@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: MIT */
+#include "queue.h"
+
+#include <assert.h>
+#include <poll.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/futex.h"
+#include "base/util.h"
+
+#define SPIN_US 20
+#define LOOK_NS 100000000u /* how often a sleeper looks whether the daemon still lives */
+#define SPINS_TURN 64      /* polls between two yields: the daemon may need this very core */
+
+int queue_init(struct queue *queue, struct moe_client_page *client, const struct moe_daemon_page *daemon, int doorbell,
+	       int socket)
+{
+	*queue = (struct queue){
+		.client = client,
+		.daemon = daemon,
+		.sqes = (struct moe_sqe *)((uint8_t *)client + daemon->sqe_offset),
+		.cqes = (const struct moe_cqe *)((const uint8_t *)daemon + daemon->cqe_offset),
+		.entries = daemon->sq_entries,
+		.doorbell = doorbell,
+		.socket = socket,
+		.spin_us = SPIN_US,
+	};
+	return -pthread_mutex_init(&queue->lock, NULL);
+}
+
+void queue_fini(struct queue *queue)
+{
+	pthread_mutex_destroy(&queue->lock);
+}
+
+static void op_move(struct queue_op *op, uint32_t from, uint32_t to)
+{
+	assert(moe_request_arrow(from, to));
+	assert(atomic_load_explicit(&op->state, memory_order_relaxed) == from);
+	(void)from;
+	atomic_store_explicit(&op->state, to, memory_order_release);
+}
+
+static bool op_ended(const struct queue_op *op)
+{
+	return atomic_load_explicit(&op->state, memory_order_acquire) == MOE_REQUEST_RETIRED;
+}
+
+static uint32_t load_cq_tail(const struct queue *queue)
+{
+	return __atomic_load_n(&queue->daemon->cq_tail, __ATOMIC_ACQUIRE);
+}
+
+/* Under the lock. The op may be freed by its waiter as soon as it is RETIRED. */
+static void drain(struct queue *queue)
+{
+	const uint32_t tail = load_cq_tail(queue);
+	const bool any = queue->cq_head != tail;
+
+	while (queue->cq_head != tail) {
+		const struct moe_cqe *cqe = &queue->cqes[queue->cq_head & (queue->entries - 1)];
+		struct queue_op *op = (struct queue_op *)(uintptr_t)cqe->user_data;
+
+		op->cqe = *cqe;
+		/* The daemon moved it from PUBLISHED to COMPLETED; here we learn of it. */
+		atomic_store_explicit(&op->state, MOE_REQUEST_COMPLETED, memory_order_relaxed);
+		__atomic_store_n(&queue->client->cq_head, ++queue->cq_head, __ATOMIC_RELEASE);
+		queue->in_flight--;
+		op_move(op, MOE_REQUEST_COMPLETED, MOE_REQUEST_RETIRED);
+	}
+	if (any) {
+		atomic_fetch_add(&queue->turn, 1);
+		futex_wake(&queue->turn, FUTEX_ALL);
+	}
+}
+
+static bool daemon_gone(const struct queue *queue)
+{
+	struct pollfd p = {.fd = queue->socket, .events = POLLRDHUP};
+
+	return poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR | POLLRDHUP | POLLNVAL));
+}
+
+/* The leader's sleep. Fence: partner of the one after the daemon's cq_tail store. */
+static void sleep_on_tail(struct queue *queue, uint32_t head, uint64_t timeout_ns)
+{
+	__atomic_store_n(&queue->client->cq_wait, 1, __ATOMIC_RELAXED);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (load_cq_tail(queue) == head)
+		futex_wait(&queue->daemon->cq_tail, head, timeout_ns);
+	__atomic_store_n(&queue->client->cq_wait, 0, __ATOMIC_RELAXED);
+}
+
+/* Called and returns with the lock held, which it drops while it sleeps: until something may have changed. */
+static int wait_change(struct queue *queue, uint64_t timeout_ns)
+{
+	const uint64_t nap = timeout_ns && timeout_ns < LOOK_NS ? timeout_ns : LOOK_NS;
+
+	if (atomic_load(&queue->dead))
+		return -EPIPE;
+	if (queue->leading) {
+		const uint32_t turn = atomic_load(&queue->turn);
+
+		pthread_mutex_unlock(&queue->lock);
+		futex_wait(&queue->turn, turn, nap);
+		pthread_mutex_lock(&queue->lock);
+		return 0;
+	}
+	queue->leading = true;
+	const uint32_t head = queue->cq_head;
+	pthread_mutex_unlock(&queue->lock);
+	sleep_on_tail(queue, head, nap);
+	const bool gone = load_cq_tail(queue) == head && daemon_gone(queue);
+	pthread_mutex_lock(&queue->lock);
+	queue->leading = false;
+	drain(queue);
+	if (gone)
+		atomic_store(&queue->dead, true);
+	/* Another waiter must take the lead, whether or not something came. */
+	atomic_fetch_add(&queue->turn, 1);
+	futex_wake(&queue->turn, FUTEX_ALL);
+	return 0;
+}
+
+int queue_submit(struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op)
+{
+	struct moe_sqe *entry;
+	int r = 0;
+
+	pthread_mutex_lock(&queue->lock);
+	drain(queue);
+	while (queue->in_flight == queue->entries && r == 0)
+		r = wait_change(queue, 0);
+	if (r == 0 && atomic_load(&queue->dead))
+		r = -EPIPE;
+	if (r < 0) {
+		pthread_mutex_unlock(&queue->lock);
+		return r;
+	}
+	atomic_store_explicit(&op->state, MOE_REQUEST_FREE, memory_order_relaxed);
+	entry = &queue->sqes[queue->sq_tail & (queue->entries - 1)];
+	*entry = *sqe;
+	entry->user_data = (uintptr_t)op;
+	op_move(op, MOE_REQUEST_FREE, MOE_REQUEST_POSTED);
+	queue->in_flight++;
+	op_move(op, MOE_REQUEST_POSTED, MOE_REQUEST_PUBLISHED);
+	__atomic_store_n(&queue->client->sq_tail, ++queue->sq_tail, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&queue->lock);
+
+	/* Partner: the fence between the daemon's sq_wait store and its last look at sq_tail. */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&queue->daemon->sq_wait, __ATOMIC_RELAXED)) {
+		const uint64_t one = 1;
+
+		/* A full counter (EAGAIN) already means "awake": nothing is lost. */
+		if (write(queue->doorbell, &one, sizeof one) < 0)
+			return 0;
+	}
+	return 0;
+}
+
+static bool spin_for(struct queue *queue, struct queue_op *op)
+{
+	const uint64_t end = now_ns() + (uint64_t)queue->spin_us * 1000;
+
+	do {
+		for (int i = 0; i < SPINS_TURN; i++) {
+			if (op_ended(op))
+				return true;
+			if (load_cq_tail(queue) != __atomic_load_n(&queue->client->cq_head, __ATOMIC_RELAXED))
+				return false; /* somebody's completion: drain it */
+			cpu_relax();
+		}
+		sched_yield();
+	} while (now_ns() < end);
+	return false;
+}
+
+int queue_wait(struct queue *queue, struct queue_op *op, uint64_t timeout_ns)
+{
+	const uint64_t end = timeout_ns ? now_ns() + timeout_ns : UINT64_MAX;
+	int r = 0;
+
+	if (op_ended(op) || spin_for(queue, op))
+		return 0;
+	pthread_mutex_lock(&queue->lock);
+	for (;;) {
+		uint64_t now;
+
+		drain(queue);
+		if (op_ended(op) || r < 0)
+			break;
+		now = now_ns();
+		if (now >= end) {
+			r = -ETIMEDOUT;
+			break;
+		}
+		r = wait_change(queue, end == UINT64_MAX ? 0 : end - now);
+	}
+	pthread_mutex_unlock(&queue->lock);
+	return op_ended(op) ? 0 : r;
+}
+
+bool queue_poll(struct queue *queue, struct queue_op *op)
+{
+	if (!op_ended(op)) {
+		pthread_mutex_lock(&queue->lock);
+		drain(queue);
+		pthread_mutex_unlock(&queue->lock);
+	}
+	return op_ended(op);
+}
+
+int queue_call(struct queue *queue, const struct moe_sqe *sqe, struct moe_cqe *ret_cqe)
+{
+	struct queue_op op = {0};
+	int r = queue_submit(queue, sqe, &op);
+
+	if (r == 0)
+		r = queue_wait(queue, &op, 0);
+	if (r < 0)
+		return r;
+	if (ret_cqe)
+		*ret_cqe = op.cqe;
+	return op.cqe.status;
+}

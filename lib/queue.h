@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * queue - the client's end of a session's ring (moe_ring.h): posts entries, hands out completions.
+ *
+ * Law: one lock guards the tails and heads that this side writes, so that any thread may submit or wait. Of the threads
+ * that wait, one is the leader: it polls briefly, then sleeps on cq_tail, drains the completion queue and wakes the
+ * others; nobody holds the lock while asleep. A wait ends with the completion, with the time-out, or with -EPIPE when the
+ * daemon has closed the socket: never later than 100 ms after that.
+ */
+#ifndef LIB_QUEUE_H
+#define LIB_QUEUE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "moe-error.h"
+#include "uapi/moe_ring.h"
+
+/* One request in flight. The caller's memory; stays in place from queue_submit until the wait has returned its end. */
+struct queue_op {
+	_Atomic uint32_t state; /* enum moe_request_state as this side sees it */
+	struct moe_cqe cqe;     /* valid once retired */
+};
+
+struct queue {
+	pthread_mutex_t lock;
+	struct moe_client_page *client;       /* written here */
+	const struct moe_daemon_page *daemon; /* written by the daemon */
+	struct moe_sqe *sqes;
+	const struct moe_cqe *cqes;
+	uint32_t entries;
+	uint32_t sq_tail, cq_head; /* ours, under the lock */
+	uint32_t in_flight;        /* under the lock */
+	bool leading;              /* a thread waits on cq_tail; under the lock */
+	_Atomic uint32_t turn; /* futex word of the other waiters: changes with each drain and each change of leader */
+	_Atomic bool dead;
+	int doorbell, socket;
+	uint32_t spin_us;
+};
+
+/* Maps nothing and owns nothing but its lock: regions, doorbell and socket belong to the session. */
+int queue_init(struct queue *queue, struct moe_client_page *client, const struct moe_daemon_page *daemon, int doorbell,
+	       int socket);
+void queue_fini(struct queue *queue);
+
+/* Posts and publishes one entry (user_data is the queue's). Waits while the ring is full. 0, -EPIPE. */
+int queue_submit(struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op);
+
+/* The request's end. 0: retired, look at op->cqe.status; -ETIMEDOUT (the op stays in flight); -EPIPE (the op is over).
+ * timeout_ns 0: no limit. */
+int queue_wait(struct queue *queue, struct queue_op *op, uint64_t timeout_ns);
+
+/* Drains what is there without waiting; true when the op has ended. */
+bool queue_poll(struct queue *queue, struct queue_op *op);
+
+/* Submit, wait, and the completion's status (or -EPIPE). *ret_cqe may be NULL. */
+int queue_call(struct queue *queue, const struct moe_sqe *sqe, struct moe_cqe *ret_cqe);
+
+#endif

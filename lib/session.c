@@ -1,0 +1,390 @@
+/* SPDX-License-Identifier: MIT */
+#include "session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fdmsg.h"
+#include "base/memfd.h"
+#include "base/util.h"
+#include "client.h"
+#include "wire.h"
+
+#define FDS_BEFORE_POOLS 4 /* manifest, client region, daemon region, doorbell */
+#define DEFAULT_ENTRIES 256
+#define DEFAULT_TOKENS 512
+#define DEFAULT_STEPS 2
+#define DEFAULT_TOPK_SEEN 2
+#define DEFAULT_UPDATES 2
+#define SIZE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
+
+static int set_word(char *to, size_t size, const char *from, const char *otherwise, const char *what,
+		    struct moe_error *err)
+{
+	const char *word = from ? from : otherwise;
+
+	if (strlen(word) >= size)
+		return moe_error_set(err, -EINVAL, "moe_attach: %s '%.40s...' is too long", what, word);
+	memcpy(to, word, strlen(word) + 1);
+	return 0;
+}
+
+/* Copies what the caller's version of the struct has, then fills in the defaults. */
+static int take_params(struct moe_session *s, const struct moe_attach_params *params, struct moe_error *err)
+{
+	struct moe_attach_params *p = &s->params;
+	int r;
+
+	if (params->size < offsetof(struct moe_attach_params, dual_batch) || params->size > sizeof *p)
+		return moe_error_set(err, -EINVAL, "moe_attach: params.size %zu found, sizeof (%zu) expected",
+				     params->size, sizeof *p);
+	memcpy(p, params, params->size);
+	p->size = sizeof *p;
+	p->tp_size = p->tp_size ? p->tp_size : 1;
+	p->entries = p->entries ? p->entries : DEFAULT_ENTRIES;
+	p->max_tokens = p->max_tokens ? p->max_tokens : DEFAULT_TOKENS;
+	p->max_steps = p->max_steps ? p->max_steps : DEFAULT_STEPS;
+	p->cache_topk = p->cache_topk ? p->cache_topk : DEFAULT_TOPK_SEEN;
+	p->update_expert_num = p->update_expert_num ? p->update_expert_num : DEFAULT_UPDATES;
+	if (p->tp_rank >= p->tp_size)
+		return moe_error_set(err, -EINVAL, "moe_attach: tp_rank %u found, 0 to %u expected", p->tp_rank,
+				     p->tp_size - 1);
+	if (p->max_tokens > MOE_TOKENS_MAX)
+		return moe_error_set(err, -EINVAL, "moe_attach: max_tokens %u found, at most %u", p->max_tokens,
+				     MOE_TOKENS_MAX);
+	r = set_word(s->policy, sizeof s->policy, p->policy, "lru", "policy", err);
+	if (r == 0)
+		r = set_word(s->device, sizeof s->device, p->device, "host", "device", err);
+	p->policy = s->policy;
+	p->device = s->device;
+	p->model = NULL; /* the caller's memory; info.model has the name */
+	p->digest = NULL;
+	return r;
+}
+
+static int ask(struct moe_session *s, const struct moe_attach_params *params, struct moe_msg_attached *ret, int *fds,
+	       size_t *ret_n_fds, struct moe_error *err)
+{
+	const struct moe_attach_params *p = &s->params;
+	struct moe_msg_attach attach = {
+		.layout = MOE_LAYOUT_VERSION,
+		.tp_rank = p->tp_rank,
+		.tp_size = p->tp_size,
+		.dp_rank = p->dp_rank,
+		.ep_rank = p->ep_rank,
+		.entries = p->entries,
+		.group = p->group,
+	};
+	int r;
+
+	if (params->digest)
+		memcpy(attach.digest, params->digest, sizeof attach.digest);
+	if (params->model) {
+		r = set_word(attach.name, sizeof attach.name, params->model, "", "model name", err);
+		if (r < 0)
+			return r;
+	}
+	wire_begin(&attach, sizeof attach, MOE_MSG_ATTACH, 0);
+	r = wire_send(s->socket, &attach, NULL, err);
+	if (r < 0)
+		return r;
+	return wire_recv(s->socket, MOE_MSG_ATTACH, ret, sizeof *ret, fds, -1, ret_n_fds, NULL, NULL, err);
+}
+
+static int check_manifest(const struct moe_manifest *m, uint64_t bytes, struct moe_error *err)
+{
+	uint64_t rows, records;
+
+	if (m->magic != MOE_MANIFEST_MAGIC || m->bytes != bytes || m->layout != MOE_LAYOUT_VERSION)
+		return moe_error_set(err, -EPROTO,
+				     "manifest: layout %u of %llu bytes found, layout %u of %llu expected", m->layout,
+				     (unsigned long long)m->bytes, MOE_LAYOUT_VERSION, (unsigned long long)bytes);
+	if (m->n_pools == 0 || m->n_pools > MOE_POOLS_MAX || m->n_layers == 0 || m->n_experts == 0 || m->topk == 0)
+		return moe_error_set(err, -EPROTO, "manifest: a count is zero or too large");
+	if (!checked_range(sizeof *m, (uint64_t)m->n_layers * 4, bytes) ||
+	    !checked_mul(&rows, m->n_moe_layers, m->n_experts) ||
+	    !checked_mul(&records, rows, sizeof(struct moe_record)) ||
+	    !checked_range(m->records_offset, records, bytes))
+		return moe_error_set(err, -EPROTO, "manifest: tables lie outside its %llu bytes",
+				     (unsigned long long)bytes);
+	return 0;
+}
+
+static int map_manifest(struct moe_session *s, int fd, uint64_t bytes, struct moe_error *err)
+{
+	void *map;
+	uint64_t have;
+	int r = memfd_verify(fd, sizeof(struct moe_manifest), SIZE_SEALS | F_SEAL_WRITE, &have, "manifest", err);
+
+	if (r == 0 && have != bytes)
+		r = moe_error_set(err, -EPROTO, "manifest: %llu bytes found, %llu announced", (unsigned long long)have,
+				  (unsigned long long)bytes);
+	if (r == 0)
+		r = memfd_map(&map, fd, bytes, PROT_READ, "manifest", err);
+	if (r < 0)
+		return r;
+	s->manifest = map;
+	s->manifest_bytes = bytes;
+	r = check_manifest(s->manifest, bytes, err);
+	if (r < 0)
+		return r;
+	s->records = (const struct moe_record *)((const uint8_t *)map + s->manifest->records_offset);
+	return 0;
+}
+
+static int map_regions(struct moe_session *s, const struct moe_msg_attached *a, struct moe_error *err)
+{
+	const struct moe_daemon_page *page;
+	void *client, *daemon;
+	uint64_t stats_bytes;
+	int r = memfd_verify(s->client_fd, a->client_bytes, SIZE_SEALS, NULL, "client region", err);
+
+	if (r == 0)
+		r = memfd_verify(s->daemon_fd, a->daemon_bytes, SIZE_SEALS, NULL, "daemon region", err);
+	if (r == 0)
+		r = memfd_map(&client, s->client_fd, a->client_bytes, PROT_READ | PROT_WRITE, "client region", err);
+	if (r < 0)
+		return r;
+	s->client_region = client;
+	s->client_bytes = a->client_bytes;
+	r = memfd_map(&daemon, s->daemon_fd, a->daemon_bytes, PROT_READ, "daemon region", err);
+	if (r < 0)
+		return r;
+	s->daemon_region = page = daemon;
+	s->daemon_bytes = a->daemon_bytes;
+	stats_bytes = (uint64_t)s->manifest->n_layers * sizeof(struct moe_layer_stats);
+	if (a->daemon_bytes < sizeof *page || page->magic != MOE_RING_MAGIC || page->sq_entries != s->params.entries ||
+	    page->cq_entries != s->params.entries ||
+	    !checked_range(page->sqe_offset, (uint64_t)page->sq_entries * sizeof(struct moe_sqe), s->client_bytes) ||
+	    !checked_range(page->stats_offset, stats_bytes, s->client_bytes) ||
+	    !checked_range(page->cqe_offset, (uint64_t)page->cq_entries * sizeof(struct moe_cqe), s->daemon_bytes))
+		return moe_error_set(err, -EPROTO, "daemon region: not a ring of %u entries", s->params.entries);
+	s->stats = (struct moe_layer_stats *)((uint8_t *)s->client_region + page->stats_offset);
+	return 0;
+}
+
+static int take_pools(struct moe_session *s, int *fds, struct moe_error *err)
+{
+	const struct moe_manifest *m = s->manifest;
+
+	for (uint32_t i = 0; i < m->n_pools; i++) {
+		int r = memfd_verify(fds[i], m->pools[i].bytes, SIZE_SEALS, NULL, "pool file", err);
+
+		if (r < 0)
+			return r;
+	}
+	for (uint64_t i = 0; i < (uint64_t)m->n_moe_layers * m->n_experts; i++)
+		if (s->records[i].pool >= m->n_pools ||
+		    !checked_range(s->records[i].offset, m->record_bytes, m->pools[s->records[i].pool].bytes))
+			return moe_error_set(err, -EPROTO, "manifest: record %llu lies outside its pool file",
+					     (unsigned long long)i);
+	for (uint32_t i = 0; i < m->n_pools; i++)
+		s->pools[i] = (struct session_pool){.fd = steal_fd(&fds[i]), .bytes = m->pools[i].bytes};
+	s->n_pools = m->n_pools;
+	return 0;
+}
+
+static void fill_info(struct moe_session *s, const struct moe_msg_attached *a)
+{
+	const struct moe_manifest *m = s->manifest;
+	struct moe_session_info *info = &s->info;
+
+	*info = (struct moe_session_info){
+		.session = a->session,
+		.epoch = m->epoch,
+		.n_layers = m->n_layers,
+		.n_moe_layers = m->n_moe_layers,
+		.n_experts = m->n_experts,
+		.topk = m->topk,
+		.hidden = m->hidden,
+		.inter = m->inter,
+		.slice_inter = m->inter / s->params.tp_size,
+		.cache_slots = MIN(s->params.cache_expert_num, m->n_experts),
+		.cpu_threads = a->cpu_threads,
+		.record_bytes = m->record_bytes,
+		.layer_index = (const int32_t *)(m + 1),
+	};
+	memcpy(info->model, m->name, sizeof info->model);
+	memcpy(info->digest, m->digest, sizeof info->digest);
+	moe_slice_of(&s->slice, m, s->params.tp_rank, s->params.tp_size);
+	info->slot_bytes = s->slice.bytes;
+	if (info->cache_slots > 0)
+		info->miss_slots = s->params.miss_expert_num
+					   ? MIN(s->params.miss_expert_num, m->n_experts - info->cache_slots)
+					   : m->n_experts - info->cache_slots;
+}
+
+/* Everything that arrived with the reply. The fds that are not taken over are closed by the caller. */
+static int take_reply(struct moe_session *s, const struct moe_msg_attached *a, int *fds, size_t n_fds,
+		      struct moe_error *err)
+{
+	int r;
+
+	if (a->n_pools > MOE_POOLS_MAX || n_fds != FDS_BEFORE_POOLS + a->n_pools)
+		return moe_error_set(err, -EPROTO, "attach: %zu fds found, %u expected", n_fds,
+				     FDS_BEFORE_POOLS + a->n_pools);
+	r = map_manifest(s, fds[0], a->manifest_bytes, err);
+	if (r < 0)
+		return r;
+	if (s->manifest->n_pools != a->n_pools)
+		return moe_error_set(err, -EPROTO, "attach: %u pool files found, %u in the manifest", a->n_pools,
+				     s->manifest->n_pools);
+	s->client_fd = steal_fd(&fds[1]);
+	s->daemon_fd = steal_fd(&fds[2]);
+	s->doorbell = steal_fd(&fds[3]);
+	r = map_regions(s, a, err);
+	if (r == 0)
+		r = take_pools(s, fds + FDS_BEFORE_POOLS, err);
+	if (r < 0)
+		return r;
+	fill_info(s, a);
+	return queue_init(&s->queue, s->client_region, s->daemon_region, s->doorbell, s->socket);
+}
+
+static struct moe_session *session_free(struct moe_session *s)
+{
+	if (!s)
+		return NULL;
+	close_fd(s->socket);
+	for (uint32_t i = 0; i < s->n_pools; i++) {
+		if (s->pools[i].map)
+			munmap((void *)s->pools[i].map, s->pools[i].bytes);
+		close_fd(s->pools[i].fd);
+	}
+	if (s->data)
+		munmap(s->data, s->data_bytes);
+	if (s->daemon_region)
+		munmap((void *)s->daemon_region, s->daemon_bytes);
+	if (s->client_region)
+		munmap(s->client_region, s->client_bytes);
+	if (s->manifest)
+		munmap((void *)s->manifest, s->manifest_bytes);
+	close_fd(s->client_fd);
+	close_fd(s->daemon_fd);
+	close_fd(s->doorbell);
+	free(s);
+	return NULL;
+}
+
+int moe_attach(struct moe_client *client, struct moe_session **ret, const struct moe_attach_params *params,
+	       struct moe_error *err)
+{
+	struct moe_session *s = calloc(1, sizeof *s);
+	struct moe_msg_attached attached;
+	struct moe_msg_hello hello;
+	int fds[FDMSG_FDS_MAX], r;
+	size_t n_fds = 0;
+
+	if (!s)
+		return moe_error_sys(err, -ENOMEM, "cannot attach");
+	s->socket = s->client_fd = s->daemon_fd = s->doorbell = -1;
+	r = take_params(s, params, err);
+	if (r == 0)
+		r = s->socket = wire_connect(client->path, &hello, err);
+	if (r >= 0)
+		r = ask(s, params, &attached, fds, &n_fds, err);
+	if (r == 0)
+		r = take_reply(s, &attached, fds, n_fds, err);
+	fdmsg_close_fds(fds, n_fds);
+	if (r == 0) {
+		r = engine_new(&s->engine, s, err);
+		if (r < 0)
+			queue_fini(&s->queue);
+	}
+	if (r < 0) {
+		session_free(s);
+		return r;
+	}
+	*ret = s;
+	return 0;
+}
+
+struct moe_session *moe_detach(struct moe_session *s)
+{
+	if (s) {
+		s->engine = engine_free(s->engine);
+		queue_fini(&s->queue);
+		session_free(s);
+	}
+	return NULL;
+}
+
+void moe_session_info(const struct moe_session *session, struct moe_session_info *ret)
+{
+	*ret = session->info;
+}
+
+int session_row(const struct moe_session *session, uint32_t layer, struct moe_error *err)
+{
+	if (layer >= session->info.n_layers)
+		return moe_error_set(err, -EINVAL, "layer %u: model %s has layers 0 to %u", layer, session->info.model,
+				     session->info.n_layers - 1);
+	if (session->info.layer_index[layer] < 0)
+		return moe_error_set(err, -EINVAL, "layer %u of model %s is dense: it has no experts", layer,
+				     session->info.model);
+	return session->info.layer_index[layer];
+}
+
+int session_map_pools(struct moe_session *session, struct moe_error *err)
+{
+	for (uint32_t i = 0; i < session->n_pools; i++) {
+		struct session_pool *pool = &session->pools[i];
+		void *map;
+		int r;
+
+		if (pool->map)
+			continue;
+		r = memfd_map(&map, pool->fd, pool->bytes, PROT_READ, "pool file", err);
+		if (r < 0)
+			return r;
+		pool->map = map;
+	}
+	return 0;
+}
+
+static int register_arena(struct moe_session *session, enum moe_arena kind, int fd, uint64_t bytes,
+			  struct moe_error *err)
+{
+	struct moe_msg_arena arena = {.bytes = bytes, .kind = kind};
+	struct moe_msg reply;
+	int r;
+
+	wire_begin(&arena, sizeof arena, MOE_MSG_ARENA, 1);
+	r = wire_send(session->socket, &arena, &fd, err);
+	if (r < 0)
+		return r;
+	return wire_recv(session->socket, MOE_MSG_ARENA, &reply, sizeof reply, NULL, 0, NULL, NULL, NULL, err);
+}
+
+int session_new_data(struct moe_session *session, uint64_t bytes, struct moe_error *err)
+{
+	const uint64_t size = ALIGN_UP(bytes, (uint64_t)MOE_RING_PAGE);
+	_cleanup_close_ int fd = memfd_new("moe-data", size, err);
+	void *map;
+	int r;
+
+	if (fd < 0)
+		return fd;
+	r = memfd_map(&map, fd, size, PROT_READ | PROT_WRITE, "data arena", err);
+	if (r < 0)
+		return r;
+	r = register_arena(session, MOE_ARENA_DATA, fd, size, err);
+	if (r < 0) {
+		munmap(map, size);
+		return r;
+	}
+	session->data = map;
+	session->data_bytes = size;
+	return 0;
+}
+
+int session_send_slots(struct moe_session *session, int fd, uint64_t bytes, struct moe_error *err)
+{
+	return register_arena(session, MOE_ARENA_SLOTS, fd, bytes, err);
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * session - an attached model: the daemon's regions mapped and verified, and the engine that works with them.
+ *
+ * One session is one connection of its own; closing its socket ends it on the daemon's side, whatever else happens. All
+ * that came from the daemon is checked once, here (exact fd count, seals, sizes, magic, offsets), and trusted afterwards.
+ */
+#ifndef LIB_SESSION_H
+#define LIB_SESSION_H
+
+#include "moe-expert.h"
+#include "queue.h"
+#include "uapi/moe_manifest.h"
+
+struct engine;
+
+struct session_pool {
+	int fd;
+	uint64_t bytes;
+	const uint8_t *map; /* read-only; NULL until session_map_pools */
+};
+
+struct moe_session {
+	int socket;
+	struct moe_attach_params params; /* defaults filled in; its pointers point to `policy`, `device` below */
+	char policy[32], device[32];
+	struct moe_session_info info;
+	const struct moe_manifest *manifest;
+	uint64_t manifest_bytes;
+	const struct moe_record *records; /* [n_moe_layers][n_experts] */
+	struct moe_slice slice;
+	uint32_t n_pools;
+	struct session_pool pools[MOE_POOLS_MAX];
+	int client_fd, daemon_fd, doorbell;
+	void *client_region;
+	const void *daemon_region;
+	uint64_t client_bytes, daemon_bytes;
+	struct queue queue;
+	uint8_t *data; /* the data arena: offsets in entries count from here */
+	uint64_t data_bytes;
+	struct moe_layer_stats *stats; /* [n_layers], written with relaxed atomics by this process only */
+	struct engine *engine;
+};
+
+/* Row of the layer's records, or -EINVAL when the layer does not exist or is dense. */
+int session_row(const struct moe_session *session, uint32_t layer, struct moe_error *err);
+
+/* Maps the pool files read-only (for MOE_FILL_PULL). Idempotent. */
+int session_map_pools(struct moe_session *session, struct moe_error *err);
+
+/* Makes, registers and maps the data arena: session->data. Once. */
+int session_new_data(struct moe_session *session, uint64_t bytes, struct moe_error *err);
+
+/* Registers the slot arena with the daemon; the fd stays the caller's. Once. */
+int session_send_slots(struct moe_session *session, int fd, uint64_t bytes, struct moe_error *err);
+
+/* engine.c: caches, plans, steps. Makes the arenas that it needs. */
+int engine_new(struct engine **ret, struct moe_session *session, struct moe_error *err);
+struct engine *engine_free(struct engine *engine); /* waits for steps in flight; takes NULL, returns NULL */
+
+#endif

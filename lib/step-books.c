@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * step-books - what an ended step adds to its layer's statistics and to the cost model.
+ *
+ * The statistics lie in memory that the daemon reads at any time: each number is one relaxed atomic, cumulative, and a
+ * reader may see some of a step's numbers before the others. A dummy step and a failed one count nowhere.
+ */
+#include "base/util.h"
+#include "step.h"
+
+static void add(__u64 *number, uint64_t value)
+{
+	if (value)
+		__atomic_fetch_add(number, value, __ATOMIC_RELAXED);
+}
+
+static void raise_to(__u64 *number, uint64_t value)
+{
+	__u64 seen = __atomic_load_n(number, __ATOMIC_RELAXED);
+
+	while (seen < value && !__atomic_compare_exchange_n(number, &seen, value, true, __ATOMIC_RELAXED,
+							    __ATOMIC_RELAXED))
+		;
+}
+
+/* Rank 0 computes whole experts for its group: its times say nothing about a slice. */
+static bool cpu_times_are_ours(const struct moe_session *s)
+{
+	return s->params.share == MOE_SHARE_PART || s->params.tp_size == 1;
+}
+
+static void measure(struct moe_step *step, uint64_t device_ns, uint64_t copy_bytes, uint64_t copy_ns)
+{
+	struct engine *e = step->engine;
+	const struct moe_plan *plan = step->plan;
+	const struct moe_cqe *cpu = &step->compute.op.cqe;
+
+	pthread_mutex_lock(&e->lock);
+	if (step->has_cpu && cpu_times_are_ours(e->session))
+		ncopy_measure(&e->ncopy.cpu, plan->n_cpu, plan->pairs_cpu, cpu->wait_ns + cpu->work_ns);
+	if (step->has_device)
+		ncopy_measure(&e->ncopy.device, plan->n_device, plan->pairs_hit + plan->pairs_miss_buffer, device_ns);
+	if (step->has_copies)
+		ncopy_measure_copy(&e->ncopy, copy_bytes, copy_ns);
+	pthread_mutex_unlock(&e->lock);
+}
+
+void step_count(struct moe_step *step, uint64_t wait_ns)
+{
+	const struct moe_plan *plan = step->plan;
+	const struct engine *e = step->engine;
+	struct moe_layer_stats *stats = &e->session->stats[plan->layer];
+	uint64_t device_ns = 0, copy_bytes = 0, copy_ns = 0;
+
+	if (!step->counts)
+		return;
+	if (step->has_device)
+		device_ns = e->ops->event_time_ns(step->end) - e->ops->event_time_ns(step->begin);
+	if (step->has_copies)
+		step_copy_cost(step, &copy_bytes, &copy_ns);
+	measure(step, device_ns, copy_bytes, copy_ns);
+	add(&stats->steps, plan->tokens > 0);
+	add(&stats->tokens, plan->tokens);
+	add(&stats->pairs_hit, plan->pairs_hit);
+	add(&stats->pairs_miss_buffer, plan->pairs_miss_buffer);
+	add(&stats->pairs_cpu, plan->pairs_cpu);
+	add(&stats->pairs_resident, plan->pairs_resident);
+	add(&stats->fills, plan->n_copies);
+	add(&stats->fill_bytes, copy_bytes);
+	add(&stats->active_sum, plan->n_requests);
+	raise_to(&stats->active_max, plan->n_requests);
+	add(&stats->wait_ns, wait_ns);
+	add(&stats->cpu_ns, step->has_cpu ? step->compute.op.cqe.work_ns : 0);
+	add(&stats->device_ns, device_ns);
+	add(&stats->copy_ns, copy_ns);
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: (GPL-2.0-only WITH Linux-syscall-note) OR MIT */
+/*
+ * moe_proto.h - the messages on the daemon's SOCK_SEQPACKET socket.
+ *
+ * One packet is one message; it begins with struct moe_msg, whose `fds` is the exact number of file descriptors that
+ * come with it. The first message of a connection is HELLO. The client asks, the daemon answers each request in order
+ * with the type | MOE_MSG_REPLY, or with MOE_MSG_ERROR (status and one line of text). LOAD is answered by any number of
+ * MOE_MSG_PROGRESS before its reply. Identity is never in a message: the kernel gives it (SO_PEERCRED, pidfd).
+ * Reserved bytes are zero. A connection that breaks these rules is closed.
+ */
+#ifndef MOE_UAPI_PROTO_H
+#define MOE_UAPI_PROTO_H
+
+#include <linux/types.h>
+
+#include "moe_manifest.h"
+
+#define MOE_PROTO_MAGIC 0x4d4f4558u /* "XEOM" */
+#define MOE_PROTO_MAX 8192          /* bytes of the longest message */
+#define MOE_PATH_BYTES 4096
+
+enum moe_msg_type {
+	MOE_MSG_HELLO = 1,
+	MOE_MSG_ATTACH =
+		2, /* reply: manifest, client region, daemon region (read-only), doorbell, then n_pools pool files */
+	MOE_MSG_ARENA = 3, /* one fd: an arena, a size-sealed memfd that the client made; each kind once */
+	MOE_MSG_QUERY = 4, /* reply: one fd, a sealed JSON document */
+	MOE_MSG_LOAD = 5,
+	MOE_MSG_UNLOAD = 6,
+	MOE_MSG_PROGRESS = 7,
+	MOE_MSG_ERROR = 8,
+	MOE_MSG_REPLY = 0x100
+};
+
+/* Feature bits: the daemon answers HELLO with those that both sides have. */
+#define MOE_FEATURE_RING 0x1  /* NOP, FILL, COMPUTE, RELEASE, HINT, PHASE as in moe_ring.h */
+#define MOE_FEATURE_PUSH 0x2  /* FILL into a slot arena */
+#define MOE_FEATURE_LEASE 0x4 /* FILL with MOE_SQE_LEASE */
+#define MOE_FEATURES_ALL 0x7
+
+struct moe_msg {
+	__u32 magic; /* MOE_PROTO_MAGIC */
+	__u16 type;
+	__u16 fds;
+	__u32 bytes; /* of the whole message */
+	__s32 status;
+};
+
+struct moe_msg_hello {
+	struct moe_msg msg;
+	__u64 features;
+	__u64 instance; /* reply: changes with each start of the daemon */
+	__u32 pid;      /* reply */
+	__u32 reserved;
+};
+
+struct moe_msg_attach {
+	struct moe_msg msg;
+	__u8 digest[MOE_DIGEST_BYTES]; /* all zero: whatever model has this name */
+	char name[MOE_NAME_BYTES];     /* empty: the only model loaded, or the one with this digest */
+	__u32 layout;                  /* MOE_LAYOUT_VERSION of the client */
+	__u32 tp_rank;
+	__u32 tp_size;
+	__u32 dp_rank;
+	__u32 ep_rank;
+	__u32 entries; /* of each queue, a power of two */
+	__u64 group;   /* names the replica whose ranks belong together; 0: a group of one */
+	__u64 reserved[3];
+};
+
+struct moe_msg_attached {
+	struct moe_msg msg;
+	__u64 session;
+	__u64 manifest_bytes;
+	__u64 client_bytes;
+	__u64 daemon_bytes;
+	__u32 n_pools;
+	__u32 cpu_threads; /* of the daemon's pool */
+	__u64 reserved[2];
+};
+
+enum moe_arena { MOE_ARENA_DATA = 1, MOE_ARENA_SLOTS = 2 };
+
+struct moe_msg_arena {
+	struct moe_msg msg;
+	__u64 bytes; /* a multiple of 4096 */
+	__u32 kind;  /* enum moe_arena */
+	__u32 reserved;
+};
+
+enum moe_query { MOE_QUERY_STATUS = 1, MOE_QUERY_STATS = 2, MOE_QUERY_MODELS = 3, MOE_QUERY_SESSIONS = 4 };
+
+struct moe_msg_query {
+	struct moe_msg msg;
+	__u32 what; /* enum moe_query */
+	__u32 reserved;
+};
+
+struct moe_msg_document {
+	struct moe_msg msg;
+	__u64 bytes;
+};
+
+struct moe_msg_load {
+	struct moe_msg msg;
+	char name[MOE_NAME_BYTES]; /* empty: the folder's name */
+	char path[MOE_PATH_BYTES]; /* absolute, NUL-terminated */
+};
+
+struct moe_msg_progress {
+	struct moe_msg msg;
+	__u64 done_bytes;
+	__u64 total_bytes;
+	__u64 elapsed_ns;
+	__u64 eta_ns;
+};
+
+struct moe_msg_loaded {
+	struct moe_msg msg;
+	__u8 digest[MOE_DIGEST_BYTES];
+	char name[MOE_NAME_BYTES];
+	__u64 bytes;
+	__u64 elapsed_ns;
+};
+
+struct moe_msg_unload {
+	struct moe_msg msg;
+	char name[MOE_NAME_BYTES];
+};
+
+struct moe_msg_error {
+	struct moe_msg msg;
+	char text[496];
+};
+
+#define MOE_PROTO_SIZE(type, size) MOE_PROTO_ASSERT(sizeof(struct type) == (size), #type)
+#ifdef __cplusplus
+#define MOE_PROTO_ASSERT(condition, text) static_assert(condition, text)
+#else
+#define MOE_PROTO_ASSERT(condition, text) _Static_assert(condition, text)
+#endif
+
+MOE_PROTO_SIZE(moe_msg, 16);
+MOE_PROTO_SIZE(moe_msg_hello, 40);
+MOE_PROTO_SIZE(moe_msg_attach, 152);
+MOE_PROTO_SIZE(moe_msg_attached, 72);
+MOE_PROTO_SIZE(moe_msg_arena, 32);
+MOE_PROTO_SIZE(moe_msg_query, 24);
+MOE_PROTO_SIZE(moe_msg_document, 24);
+MOE_PROTO_SIZE(moe_msg_load, 4176);
+MOE_PROTO_SIZE(moe_msg_progress, 48);
+MOE_PROTO_SIZE(moe_msg_loaded, 112);
+MOE_PROTO_SIZE(moe_msg_unload, 80);
+MOE_PROTO_SIZE(moe_msg_error, 512);
+
+#endif

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: (GPL-2.0-only WITH Linux-syscall-note) OR MIT */
+/*
+ * moe_ring.h - the ring: a session's submission and completion queues in shared memory.
+ *
+ * Two regions, each one memfd made and sized by the daemon, size-sealed:
+ *
+ *   client region  (client writes; the daemon trusts nothing in it)
+ *     struct moe_client_page | sqes[sq_entries] | struct moe_layer_stats[n_layers]
+ *   daemon region  (daemon writes; the client maps it read-only)
+ *     struct moe_daemon_page | cqes[cq_entries]
+ *
+ * Law of the queues. Both are single-producer, single-consumer; indices run freely modulo 2^32 and entries lie at
+ * index & (entries - 1). The producer fills the entry, then stores the tail with release order; the consumer loads the
+ * tail with acquire order, copies the entry once, then stores the head with release order. A client keeps at most
+ * cq_entries requests in flight, so a completion always finds room.
+ *
+ * Law of sleeping. Daemon: store sq_wait = 1, full fence, look at the tail again, then sleep on the doorbell (an
+ * eventfd). Client after a tail store: full fence; if sq_wait is set, write 1 to the doorbell. The other way about:
+ * client stores cq_wait = 1, full fence, looks at cq_tail, then FUTEX_WAITs on cq_tail; the daemon after a cq_tail
+ * store: full fence; if cq_wait is set, FUTEX_WAKEs cq_tail. Each fence's partner is the fence of the other side.
+ *
+ * All integers are little-endian; every reserved byte is zero, and a set one is refused with -EINVAL, so that it can be
+ * given a meaning later. Two arenas, memfds that the client makes, seals and registers (MOE_MSG_ARENA), hold what moves:
+ * offsets named x, ids, weights, y count bytes from the start of the data arena, `dst` of a fill from the start of the
+ * slot arena.
+ */
+#ifndef MOE_UAPI_RING_H
+#define MOE_UAPI_RING_H
+
+#include <linux/types.h>
+
+#define MOE_RING_MAGIC 0x31676e69722d656dULL /* "me-ring1" */
+#define MOE_RING_PAGE 4096
+#define MOE_RING_ENTRIES_MIN 8
+#define MOE_RING_ENTRIES_MAX 4096
+#define MOE_TOPK_MAX 64
+#define MOE_TOKENS_MAX 65536
+
+enum moe_op {
+	MOE_OP_NOP = 0,     /* completes at once */
+	MOE_OP_FILL = 1,    /* copy one record's slice into a slot, or (MOE_SQE_LEASE) lend the record */
+	MOE_OP_COMPUTE = 2, /* y = sum_k w_k * expert_k(x) on the CPU pool */
+	MOE_OP_RELEASE = 3, /* give a lease back */
+	MOE_OP_HINT = 4,    /* experts that will probably be asked for at this layer */
+	MOE_OP_PHASE = 5,   /* the step that begins now: its phase, its number, whether it is a dummy */
+	MOE_OP_COUNT = 6
+};
+
+/* moe_sqe.flags */
+#define MOE_SQE_LEASE 0x01 /* FILL: no copy; the completion names pool, offset and lease */
+#define MOE_SQE_WHOLE 0x02 /* COMPUTE: whole experts, not the session's slice */
+#define MOE_SQE_FLAGS 0x03
+
+enum moe_type { MOE_TYPE_F32 = 0, MOE_TYPE_BF16 = 1, MOE_TYPE_F16 = 2 };
+enum moe_phase { MOE_PHASE_NONE = 0, MOE_PHASE_PREFILL = 1, MOE_PHASE_DECODE = 2 };
+
+/* moe_sqe.phase.flags */
+#define MOE_PHASE_DUMMY 0x01
+
+struct moe_sqe {
+	__u64 user_data; /* returned untouched */
+	__u8 op;         /* enum moe_op */
+	__u8 flags;      /* MOE_SQE_* */
+	__u16 layer;     /* the model's own layer number; 0 for NOP, RELEASE, PHASE */
+	__u32 count;     /* COMPUTE: tokens; HINT: ids; else 0 */
+	union {
+		struct {
+			__u32 expert;
+			__u32 reserved0;
+			__u64 dst; /* 64-byte aligned offset in the slot arena; 0 with MOE_SQE_LEASE */
+			__u64 reserved[4];
+		} fill;
+		struct {
+			__u32 topk;
+			__u8 x_type; /* MOE_TYPE_F32 or MOE_TYPE_BF16 */
+			__u8 y_type; /* the same */
+			__u16 reserved0;
+			__u64 x;       /* [count][hidden] of x_type, 64-byte aligned */
+			__u64 ids;     /* [count][topk] __s32, -1: not for the CPU; 64-byte aligned */
+			__u64 weights; /* [count][topk] float, 64-byte aligned */
+			__u64 y;       /* [count][hidden] of y_type, 64-byte aligned, written whole */
+			__u64 reserved1;
+		} compute;
+		struct {
+			__u64 lease;
+			__u64 reserved[5];
+		} release;
+		struct {
+			__u64 ids; /* [count] __s32, 64-byte aligned */
+			__u64 reserved[5];
+		} hint;
+		struct {
+			__u32 phase; /* enum moe_phase */
+			__u32 flags; /* MOE_PHASE_DUMMY */
+			__u64 step;
+			__u64 reserved[4];
+		} phase;
+		__u64 payload[6];
+	};
+};
+
+struct moe_cqe {
+	__u64 user_data;
+	__s32 status; /* 0 or a negative errno value */
+	__u8 op;
+	__u8 reserved;
+	__u16 layer;
+	__u64 wait_ns; /* from the claim to the first work */
+	__u64 work_ns; /* from the first work to the last */
+	__u32 pairs;   /* COMPUTE: (token, expert) pairs computed */
+	__u32 pool;    /* FILL with MOE_SQE_LEASE: the pool file's index ... */
+	__u64 bytes;   /* FILL: bytes of the slice */
+	__u64 lease;   /* ... the lease, ... */
+	__u64 offset;  /* ... and the record's offset in the pool file */
+};
+
+/* At offset 0 of the client region. One cache line per word that the other side polls. */
+struct moe_client_page {
+	__u32 sq_tail;
+	__u32 pad0[15];
+	__u32 cq_head;
+	__u32 pad1[15];
+	__u32 cq_wait; /* 1: the client sleeps on cq_tail */
+	__u32 pad2[15];
+};
+
+/* At offset 0 of the daemon region. */
+struct moe_daemon_page {
+	__u64 magic; /* MOE_RING_MAGIC */
+	__u64 epoch; /* the model's: changes when it is unloaded and loaded again */
+	__u32 sq_entries;
+	__u32 cq_entries;
+	__u64 sqe_offset;   /* in the client region */
+	__u64 stats_offset; /* in the client region: struct moe_layer_stats[n_layers] */
+	__u64 cqe_offset;   /* in the daemon region */
+	__u64 reserved[2];
+	__u32 sq_head;
+	__u32 pad0[15];
+	__u32 cq_tail; /* also the futex word */
+	__u32 pad1[15];
+	__u32 sq_wait; /* 1: the daemon sleeps on the doorbell */
+	__u32 pad2[15];
+};
+
+/*
+ * What a client counts per layer, cumulative; the daemon reads a snapshot and adds nothing of its own. Pairs are
+ * (token, expert) pairs by the path on which they were computed; hit + miss_buffer + cpu + local is tokens x top-k.
+ */
+struct moe_layer_stats {
+	__u64 steps;
+	__u64 tokens;
+	__u64 pairs_hit;         /* on a cache slot */
+	__u64 pairs_miss_buffer; /* on a miss-buffer slot */
+	__u64 pairs_cpu;         /* on the daemon's CPU pool */
+	__u64 pairs_local;       /* by the client without the daemon */
+	__u64 pairs_resident; /* of them, whose expert was in a cache slot before the step: the hit rate's numerator */
+	__u64 fills;
+	__u64 fill_bytes;
+	__u64 active_sum; /* distinct experts per step, summed */
+	__u64 active_max;
+	__u64 wait_ns;   /* the step waited for fills and CPU results */
+	__u64 cpu_ns;    /* CPU pool work */
+	__u64 device_ns; /* device compute */
+	__u64 copy_ns;   /* device or push copies */
+	__u64 slots;     /* cache slots of this layer (a level, not a sum) */
+};
+
+/*
+ * The ten states of a request. Each arrow belongs to one owner; the table is asserted by both sides.
+ *
+ *   FREE -> POSTED      client    the entry is filled
+ *   POSTED -> PUBLISHED client    sq_tail is stored
+ *   PUBLISHED -> CLAIMED ring server  the entry is copied out and validated
+ *   CLAIMED -> QUEUED   scheduler waits for the pool
+ *   CLAIMED -> DONE     ring server   nothing to wait for: NOP, leases, refusals
+ *   QUEUED -> RUNNING   pool
+ *   QUEUED -> DONE      scheduler cancelled, its session has died
+ *   RUNNING -> DONE     pool
+ *   DONE -> COMPLETED   ring server   cq_tail is stored
+ *   COMPLETED -> RETIRED client   cq_head is stored
+ *   RETIRED -> REAPED   ring server   cq_head was seen; the tag's books are closed
+ *   DONE, COMPLETED -> REAPED ring server  its session has died
+ *   REAPED -> FREE      client and ring server
+ */
+enum moe_request_state {
+	MOE_REQUEST_FREE,
+	MOE_REQUEST_POSTED,
+	MOE_REQUEST_PUBLISHED,
+	MOE_REQUEST_CLAIMED,
+	MOE_REQUEST_QUEUED,
+	MOE_REQUEST_RUNNING,
+	MOE_REQUEST_DONE,
+	MOE_REQUEST_COMPLETED,
+	MOE_REQUEST_RETIRED,
+	MOE_REQUEST_REAPED,
+	MOE_REQUEST_STATES
+};
+
+static inline int moe_request_arrow(unsigned int from, unsigned int to)
+{
+	static const __u16 arrows[MOE_REQUEST_STATES] = {
+		1u << MOE_REQUEST_POSTED,                               /* FREE */
+		1u << MOE_REQUEST_PUBLISHED,                            /* POSTED */
+		1u << MOE_REQUEST_CLAIMED,                              /* PUBLISHED */
+		1u << MOE_REQUEST_QUEUED | 1u << MOE_REQUEST_DONE,      /* CLAIMED */
+		1u << MOE_REQUEST_RUNNING | 1u << MOE_REQUEST_DONE,     /* QUEUED */
+		1u << MOE_REQUEST_DONE,                                 /* RUNNING */
+		1u << MOE_REQUEST_COMPLETED | 1u << MOE_REQUEST_REAPED, /* DONE */
+		1u << MOE_REQUEST_RETIRED | 1u << MOE_REQUEST_REAPED,   /* COMPLETED */
+		1u << MOE_REQUEST_REAPED,                               /* RETIRED */
+		1u << MOE_REQUEST_FREE,                                 /* REAPED */
+	};
+
+	return from < MOE_REQUEST_STATES && to < MOE_REQUEST_STATES && (arrows[from] >> to & 1);
+}
+
+#ifdef __cplusplus
+#define MOE_ASSERT(condition, text) static_assert(condition, text)
+#else
+#define MOE_ASSERT(condition, text) _Static_assert(condition, text)
+#endif
+#define MOE_AT(type, field, offset) MOE_ASSERT(__builtin_offsetof(type, field) == (offset), #type "." #field)
+
+MOE_ASSERT(sizeof(struct moe_sqe) == 64, "moe_sqe is one cache line");
+MOE_ASSERT(sizeof(struct moe_cqe) == 64, "moe_cqe is one cache line");
+MOE_ASSERT(sizeof(struct moe_client_page) == 192, "moe_client_page");
+MOE_ASSERT(sizeof(struct moe_daemon_page) == 256, "moe_daemon_page");
+MOE_ASSERT(sizeof(struct moe_layer_stats) == 128, "moe_layer_stats");
+MOE_AT(struct moe_sqe, op, 8);
+MOE_AT(struct moe_sqe, layer, 10);
+MOE_AT(struct moe_sqe, count, 12);
+MOE_AT(struct moe_sqe, fill.dst, 24);
+MOE_AT(struct moe_sqe, compute.x_type, 20);
+MOE_AT(struct moe_sqe, compute.x, 24);
+MOE_AT(struct moe_sqe, compute.y, 48);
+MOE_AT(struct moe_sqe, release.lease, 16);
+MOE_AT(struct moe_sqe, phase.step, 24);
+MOE_AT(struct moe_cqe, status, 8);
+MOE_AT(struct moe_cqe, wait_ns, 16);
+MOE_AT(struct moe_cqe, pairs, 32);
+MOE_AT(struct moe_cqe, offset, 56);
+MOE_AT(struct moe_client_page, cq_head, 64);
+MOE_AT(struct moe_client_page, cq_wait, 128);
+MOE_AT(struct moe_daemon_page, cqe_offset, 40);
+MOE_AT(struct moe_daemon_page, sq_head, 64);
+MOE_AT(struct moe_daemon_page, cq_tail, 128);
+MOE_AT(struct moe_daemon_page, sq_wait, 192);
+
+#endif

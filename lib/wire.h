@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * wire - one request on the daemon's socket and its reply (moe_proto.h).
+ *
+ * A reply is taken only if type, size and number of fds are exactly what was asked for; fds of a refused reply are closed.
+ */
+#ifndef LIB_WIRE_H
+#define LIB_WIRE_H
+
+#include <stddef.h>
+
+#include "moe-error.h"
+#include "uapi/moe_proto.h"
+
+/* Connects and says HELLO; returns the socket (close-on-exec) or -errno. `path` NULL: the default. */
+int wire_connect(const char *path, struct moe_msg_hello *ret_hello, struct moe_error *err);
+
+/* Fills the header. */
+void wire_begin(void *message, size_t bytes, enum moe_msg_type type, unsigned int fds);
+
+/* Sends `request` with `fds`. */
+int wire_send(int sock, const void *request, const int *fds, struct moe_error *err);
+
+/*
+ * Receives one message: its type must be `type` | MOE_MSG_REPLY, its size `bytes`. With n_fds < 0 any number of fds is
+ * allowed and returned in *ret_n_fds. A MOE_MSG_ERROR becomes its status and text. MOE_MSG_PROGRESS calls `progress`.
+ */
+int wire_recv(int sock, enum moe_msg_type type, void *reply, size_t bytes, int *fds, int n_fds, size_t *ret_n_fds,
+	      void (*progress)(const struct moe_msg_progress *, void *), void *userdata, struct moe_error *err);
+
+/* wire_send and wire_recv without fds and progress. */
+int wire_call(int sock, const void *request, enum moe_msg_type type, void *reply, size_t bytes, struct moe_error *err);
+
+#endif

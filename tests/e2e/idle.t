@@ -1,0 +1,50 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# idle - a daemon with eight sessions that ask for nothing uses less than 5 ms of CPU time in 10 s.
+# shellcheck source=tests/e2e/lib.sh
+. "$(dirname -- "$0")/lib.sh"
+
+have_proc || skip_all 'no /proc here: CPU time cannot be measured'
+
+seconds=10
+limit_us=5000
+
+start_daemon --model "$sample"
+require $? 'the daemon serves the sample' "$dir/daemon.log"
+
+# CPU time of all threads in microseconds: schedstat counts nanoseconds, where the kernel has it.
+cpu_us() {
+	if [ -r "/proc/$daemon/schedstat" ]; then
+		cat "/proc/$daemon"/task/*/schedstat | awk '{ sum += $1 } END { printf "%d\n", sum / 1000 }'
+	else
+		awk -v hz="$(getconf CLK_TCK)" '{ sub(/^.*\) /, ""); printf "%d\n", ($12 + $13) * 1000000 / hz }' \
+			"/proc/$daemon/stat"
+	fi
+}
+
+measure() { # NAME
+	sleep 1 # what the last request woke has gone to sleep
+	before=$(cpu_us)
+	sleep $seconds
+	within "$(($(cpu_us) - before))" 0 $limit_us "$1: microseconds of CPU in $seconds s"
+}
+
+"$bench" attach --hold 8 --seconds 60 --daemon "$socket" >"$dir/bench" 2>&1 &
+holder=$!
+started="$started $holder"
+wait_for 20 have_sessions 8
+require $? 'eight sessions are attached' "$dir/bench"
+measure 'eight sessions that have never asked'
+kill "$holder"
+wait "$holder" 2>/dev/null
+forget "$holder"
+
+"$worker" score --model "$sample" --text "$sample/text.txt" --experts cpu --limit 256 --daemon "$socket" --json \
+	>"$dir/score.json" 2>"$dir/err"
+ok $? 'a worker was served in between' "$dir/err"
+measure 'after work'
+
+stop_daemon
+is $? 0 'the daemon ends with 0'
+finish

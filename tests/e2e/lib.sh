@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: MIT
+# shellcheck shell=sh disable=SC2034 # the variables are for the scripts that source this
+#
+# lib.sh - what the end-to-end scripts share: TAP, the finished programs, a daemon to talk to, and a clean end.
+#
+# Each script works in a folder of its own ($dir) and leaves nothing: at its end all processes in $started are ended,
+# and $dir is removed. The programs are those below $MOE_BUILD (default: build).
+set -u
+
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd) || exit 1
+cd "$root" || exit 1
+build=${MOE_BUILD:-build}
+expertd=$build/daemon/moe-expertd
+moectl=$build/tools/moectl
+worker=$build/tools/moe-worker
+bench=$build/tools/moe-bench
+mkmodel=$build/tools/moe-mkmodel
+sample=models/tinymoe
+
+dir=$(mktemp -d "${TMPDIR:-/tmp}/moe-e2e.XXXXXX") || exit 1
+socket=$dir/socket
+started= # processes to end
+daemon=  # the one that start_daemon started
+
+cleanup() {
+	code=$?
+	trap '' HUP INT TERM
+	for process in $started; do
+		kill "$process" 2>/dev/null
+	done
+	for process in $started; do
+		wait "$process" 2>/dev/null
+	done
+	rm -rf "$dir"
+	exit "$code"
+}
+trap cleanup EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# -- TAP ----------------------------------------------------------------------------------------------------------
+
+count=0
+failed=0
+
+# ok STATUS NAME [FILE]: FILE is shown when it failed.
+ok() {
+	count=$((count + 1))
+	if [ "$1" = 0 ]; then
+		echo "ok $count - $2"
+		return 0
+	fi
+	failed=$((failed + 1))
+	echo "not ok $count - $2"
+	[ -z "${3-}" ] || sed 's/^/#   /' "$3"
+	return 1
+}
+
+# is FOUND EXPECTED NAME
+is() {
+	if [ "$1" = "$2" ]; then
+		ok 0 "$3"
+	else
+		ok 1 "$3"
+		echo "#   found $1, expected $2"
+		return 1
+	fi
+}
+
+# within FOUND LOW HIGH NAME: numbers, LOW <= FOUND <= HIGH
+within() {
+	if awk -v x="$1" -v a="$2" -v b="$3" 'BEGIN { exit !(x != "" && x + 0 >= a && x + 0 <= b) }'; then
+		ok 0 "$4 ($1)"
+	else
+		ok 1 "$4"
+		echo "#   found $1, expected $2 to $3"
+		return 1
+	fi
+}
+
+skip() {
+	count=$((count + 1))
+	echo "ok $count # SKIP $*"
+}
+
+skip_all() {
+	echo "1..0 # SKIP $*"
+	exit 0
+}
+
+# What the rest of the script depends on: ends it, as a failure, when STATUS is not 0.
+require() {
+	ok "$@" || finish
+}
+
+finish() {
+	echo "1..$count"
+	[ "$failed" = 0 ]
+	exit
+}
+
+# -- helpers ------------------------------------------------------------------------------------------------------
+
+now_ms() { perl -MTime::HiRes=time -e 'printf "%d\n", time() * 1000'; }
+
+# json FILE PATH: one value, e.g. json models.json models.0.read_bytes; `#` instead of a name counts an array.
+json() {
+	perl -MJSON::PP -e '
+		my ($file, $path) = @ARGV;
+		open(my $in, "<", $file) or die "$file: $!\n";
+		local $/;
+		my $value = decode_json(<$in>);
+		for my $step (split /\./, $path) {
+			$value = $step eq "#" ? scalar @$value : ref $value eq "ARRAY" ? $value->[$step] : $value->{$step};
+			last unless defined $value;
+		}
+		print $value // "null", "\n";
+	' "$1" "$2"
+}
+
+# wait_for SECONDS COMMAND...: until the command succeeds; fails when the time is over.
+wait_for() {
+	until_ms=$(($(now_ms) + $1 * 1000))
+	shift
+	until "$@"; do
+		[ "$(now_ms)" -lt "$until_ms" ] || return 1
+		sleep 0.05
+	done
+}
+
+have_proc() { [ -r /proc/self/smaps ]; }
+
+# start_daemon OPTION...: returns when its models are loaded; its words are in $dir/daemon.log.
+start_daemon() {
+	[ -p "$dir/ready" ] || mkfifo "$dir/ready" || return 1
+	"$expertd" --socket "$socket" --ready-fd 3 "$@" 3>"$dir/ready" 2>"$dir/daemon.log" >&2 &
+	daemon=$!
+	started="$started $daemon"
+	read -r line <"$dir/ready" || return 1
+}
+
+# The sample's text over and over: work for longer than any test looks on.
+long_text() {
+	for copy in 1 2 3 4 5 6 7 8 9 10; do
+		cat "$sample/text.txt" "$sample/text.txt" "$sample/text.txt" "$sample/text.txt" "$sample/text.txt"
+	done >"$dir/long.txt"
+}
+
+# forget PROCESS: it has ended and was waited for.
+forget() {
+	rest=
+	for process in $started; do
+		[ "$process" = "$1" ] || rest="$rest $process"
+	done
+	started=$rest
+}
+
+# stop_daemon: returns its exit code.
+stop_daemon() {
+	kill "$daemon" 2>/dev/null
+	wait "$daemon"
+	code=$?
+	forget "$daemon"
+	return "$code"
+}
+
+sessions() {
+	"$moectl" --socket "$socket" sessions --json >"$dir/sessions.json" 2>"$dir/moectl.err" &&
+		json "$dir/sessions.json" 'sessions.#'
+}
+
+have_sessions() { [ "$(sessions)" = "$1" ]; }

@@ -1,0 +1,186 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# refuse - wrong input ends in one line that names file, field, found and expected, in an exit code that is not 0, and
+# in nothing else: no daemon, no socket, no memory is left behind, and a daemon that runs keeps serving.
+# shellcheck source=tests/e2e/lib.sh
+. "$(dirname -- "$0")/lib.sh"
+
+shard=model-00001-of-00002.safetensors
+
+# refused CODE NAME WORDS... -- COMMAND...: the command ends in time with CODE and its text has all WORDS (patterns).
+refused() {
+	expected=$1 name=$2
+	shift 2
+	patterns=
+	while [ "$1" != -- ]; do
+		patterns="$patterns$1
+"
+		shift
+	done
+	shift
+	timeout 30 "$@" >"$dir/out" 2>&1
+	is $? "$expected" "$name: exit code" || sed 's/^/#   /' "$dir/out"
+	printf '%s' "$patterns" | while read -r pattern; do
+		grep -qiE -- "$pattern" "$dir/out" || echo "$pattern"
+	done >"$dir/lacks"
+	if [ -s "$dir/lacks" ]; then
+		echo '#   the text:' >>"$dir/lacks"
+		cat "$dir/out" >>"$dir/lacks"
+		ok 1 "$name: says what, where, found and expected" "$dir/lacks"
+	else
+		ok 0 "$name: says what, where, found and expected"
+	fi
+}
+
+# The sample with one file changed: the others are links, as in a download cache.
+folder() { # NAME
+	mkdir "$dir/$1" || exit 1
+	ln -s "$root/$sample"/* "$dir/$1/"
+	echo "$dir/$1"
+}
+
+# Models that are wrong: refused at start, and by a daemon that runs.
+wrong_models() {
+	for what in truncated overlap range header dtype shape json extra; do
+		path=$(folder $what)
+		rm "$path/$shard"
+		tests/e2e/damage.pl $what "$sample/$shard" "$path/$shard" >"$dir/tensor" || exit 1
+		tensor=$(sed 's/[.]/[.]/g' "$dir/tensor")
+		case $what in
+		truncated) set -- 'data_offsets|header length' ;;
+		overlap) set -- "$tensor" overlap ;;
+		range) set -- "$tensor" data_offsets range ;;
+		header) set -- 'header length' 1099511627776 ;;
+		dtype) set -- "$tensor" dtype F5_ODD ;;
+		shape) set -- "$tensor" shape '64, 256' '128, 128' ;;
+		json) set -- 'line [0-9]+' 'JSON' ;;
+		extra) set -- '64 bytes' 'end' ;;
+		esac
+		wrong_model "$what" "$path" "$shard" "$@"
+	done
+
+	path=$(folder missing-shard)
+	rm "$path/$shard"
+	wrong_model 'missing shard' "$path" "$shard" missing
+
+	path=$(folder config)
+	rm "$path/config.json"
+	sed 's/"num_local_experts": 32/"num_local_experts": 64/' $sample/config.json >"$path/config.json"
+	wrong_model 'config with more experts than the shards' "$path" 'experts[.]32[.]' missing '0 to 63'
+
+	path=$(folder config-hidden)
+	rm "$path/config.json"
+	sed 's/"hidden_size": 128/"hidden_size": 256/' $sample/config.json >"$path/config.json"
+	wrong_model 'config with another hidden size' "$path" "$shard" shape '128, 128' '128, 256' hidden_size
+
+	path=$(folder config-type)
+	rm "$path/config.json"
+	sed 's/"model_type": "mixtral"/"model_type": "nosuch"/' $sample/config.json >"$path/config.json"
+	wrong_model 'unknown model_type' "$path" config.json model_type nosuch mixtral
+
+	path=$(folder config-missing)
+	rm "$path/config.json"
+	wrong_model 'no config.json' "$path" config.json
+
+	wrong_model 'no such folder' "$dir/nosuch" nosuch
+}
+
+wrong_model() { # NAME FOLDER WORDS...
+	name=$1 path=$2
+	shift 2
+	refused 1 "$name" "$@" -- "$expertd" --socket "$dir/other" --model "$path"
+	[ ! -e "$dir/other" ]
+	ok $? "$name: no socket is left"
+	refused 1 "$name, moectl load" "$@" -- "$moectl" --socket "$socket" load "$path"
+}
+
+memory_of() { # of the daemon, in KiB, without files that it only reads
+	awk '/^(RssAnon|RssShmem|HugetlbPages):/ { sum += $2 } END { print sum }' "/proc/$daemon/status"
+}
+
+files_of() { find "/proc/$daemon/fd" -mindepth 1 2>/dev/null | wc -l; }
+
+huge_free() {
+	cat /sys/kernel/mm/hugepages/hugepages-*/free_hugepages /sys/kernel/mm/hugepages/hugepages-*/nr_hugepages \
+		2>/dev/null | tr '\n' ' '
+}
+
+# Another user, when this one is root; prints nothing when there is no way.
+as_nobody() {
+	if [ "$(id -u)" != 0 ]; then
+		echo env
+	elif command -v setpriv >/dev/null 2>&1; then
+		echo setpriv --reuid=65534 --regid=65534 --clear-groups
+	fi
+}
+
+huge_before=$(huge_free)
+start_daemon --model "$sample"
+require $? 'the daemon serves the sample' "$dir/daemon.log"
+"$moectl" --socket "$socket" load "$dir/nosuch" >"$dir/out" 2>&1 # what is made once is made now
+if have_proc; then
+	files=$(files_of)
+	memory=$(memory_of)
+fi
+
+wrong_models
+
+refused 1 'name taken' tinymoe loaded -- "$moectl" --socket "$socket" load "$root/$sample"
+refused 1 'unload of an unknown model' nosuch tinymoe -- "$moectl" --socket "$socket" unload nosuch
+refused 1 'second daemon on the socket' "$socket" another "$daemon" -- "$expertd" --socket "$socket" --model "$sample"
+refused 1 'too little memory' '--memory-max|memory' -- \
+	"$expertd" --socket "$dir/other" --model "$sample" --memory-max 1M
+[ ! -e "$dir/other" ]
+ok $? 'too little memory: no socket is left'
+if [ "$(cat /sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages 2>/dev/null || echo 0)" = 0 ]; then
+	refused 1 '1 GiB pages where none are' '1 ?g' hugepages-1048576kB -- \
+		"$expertd" --socket "$dir/other" --model "$sample" --pages 1g
+else
+	skip 'there are 1 GiB pages here'
+fi
+
+refused 1 'unknown model name' nosuch tinymoe -- "$bench" attach --hold 1 --seconds 0.1 --model nosuch --daemon "$socket"
+refused 1 'tp_size that does not divide' tp_size 3 128 -- "$worker" score --model "$sample" \
+	--text $sample/text.txt --experts cpu --limit 256 --tp 3 --daemon "$socket"
+refused 1 'no daemon' "$dir/nosuch" -- "$moectl" --socket "$dir/nosuch" status
+
+for program in "$expertd" "$moectl" "$worker"; do
+	refused 2 "${program##*/}: unknown option" 'help|usage' -- "$program" --no-such-option
+done
+refused 2 'pages of an unknown size' pages 3m 1g -- "$expertd" --pages 3m
+refused 2 'a worker without a verb' 'help|usage' -- "$worker"
+refused 2 'unknown verb' nosuch -- "$moectl" nosuch
+
+# Word splitting is meant: a command with its options.
+# shellcheck disable=SC2046
+set -- $(as_nobody)
+if [ $# -gt 0 ]; then
+	chmod 755 "$dir"
+	chmod 0 "$socket"
+	if [ "$1" = env ] || "$@" test -x "$moectl"; then
+		refused 1 'a socket without permission' "$socket" -- "$@" "$moectl" --socket "$socket" status
+	else
+		skip 'another user cannot reach the programs here'
+	fi
+	chmod 600 "$socket"
+else
+	skip 'no setpriv here to become another user'
+fi
+
+if have_proc; then
+	wait_for 3 have_sessions 0
+	is "$(files_of)" "$files" 'the daemon has as many open files as before'
+	within "$(memory_of)" 0 $((memory + 2048)) "the daemon has no more memory than before, in KiB ($memory)"
+else
+	skip 'no /proc here: memory and open files cannot be counted'
+fi
+"$worker" score --model "$sample" --text $sample/text.txt --experts cpu --limit 256 --daemon "$socket" --json \
+	>"$dir/score.json" 2>"$dir/err"
+ok $? 'after all that the daemon serves' "$dir/err"
+stop_daemon
+is $? 0 'the daemon ends with 0'
+[ ! -e "$socket" ]
+ok $? 'it takes its socket with it'
+is "$(huge_free)" "$huge_before" 'no huge page is left in use'
+finish

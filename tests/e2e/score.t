@@ -1,0 +1,86 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# score - every path computes the same model: the score of the sample text is the reference's, whoever computes which
+# expert, with however many slots, in whichever mode, on however many ranks.
+# shellcheck source=tests/e2e/lib.sh
+. "$(dirname -- "$0")/lib.sh"
+
+windows=8 # of 256 tokens, in the shorter runs; the text has 121
+limit=$((windows * 256))
+
+text=$sample/text.txt
+layers=$(json $sample/config.json num_hidden_layers)
+topk=$(json $sample/config.json num_experts_per_tok)
+
+# score NAME OPTION...: writes $dir/score.json
+score() {
+	name=$1
+	shift
+	"$worker" score --model "$sample" --text "$text" --json "$@" >"$dir/score.json" 2>"$dir/score.err"
+	ok $? "$name: the worker succeeds" "$dir/score.err"
+}
+
+# same EXPECTED NAME: nll_per_token within 0.1 %
+same() {
+	found=$(json "$dir/score.json" nll_per_token)
+	within "$found" "$(awk -v x="$1" 'BEGIN { print x * 0.999 }')" "$(awk -v x="$1" 'BEGIN { print x * 1.001 }')" \
+		"$2: nll_per_token is that of the reference"
+}
+
+# A window of 256 tokens has 255 scored ones; each token is computed by topk experts in each layer.
+pairs_add_up() {
+	tokens=$(json "$dir/score.json" tokens)
+	sum=0
+	for path in hit miss_buffer cpu local; do
+		sum=$((sum + $(json "$dir/score.json" pairs.$path)))
+	done
+	windows_done=$((tokens / 255))
+	is "$sum" $((windows_done * 256 * layers * topk)) "$1: the paths add up to tokens x layers x top-k"
+}
+
+check() {
+	expected=$1
+	shift
+	score "$@" || return
+	same "$expected" "$1"
+	pairs_add_up "$1"
+}
+
+start_daemon --model "$sample"
+require $? 'the daemon serves the sample' "$dir/daemon.log"
+
+reference=$(json $sample/REFERENCE.json nll_per_token)
+check "$reference" 'local, whole text' --experts local
+is "$(json "$dir/score.json" tokens)" "$(json $sample/REFERENCE.json tokens)" 'local, whole text: all tokens are scored'
+check "$reference" 'cpu, whole text' --experts cpu --daemon "$socket"
+check "$reference" 'cache, whole text' --experts cache --slots 8 --daemon "$socket"
+check "$reference" 'cache with a private daemon, whole text' --experts cache --slots 32 --tp 2
+
+score "local, $windows windows" --experts local --limit "$limit"
+reference=$(json "$dir/score.json" nll_per_token)
+is "$(json "$dir/score.json" tokens)" $((windows * 255)) "local, $windows windows: so many tokens are scored"
+for tp in 2 4; do
+	check "$reference" "cpu, tp $tp" --experts cpu --tp $tp --limit "$limit" --daemon "$socket"
+done
+
+# Each number of slots meets each mode, and each of both meets each number of ranks.
+row=0
+for slots in 4 8 32; do
+	column=0
+	for mode in auto decode prefetch full; do
+		case $(((row + column) % 3)) in
+		0) tp=1 policy=lru ;;
+		1) tp=2 policy=original ;;
+		2) tp=4 policy=lru ;;
+		esac
+		check "$reference" "cache, $slots slots, $mode, tp $tp, $policy" --experts cache --slots $slots \
+			--mode $mode --tp "$tp" --policy "$policy" --limit "$limit" --daemon "$socket"
+		column=$((column + 1))
+	done
+	row=$((row + 1))
+done
+
+stop_daemon
+is $? 0 'the daemon ends with 0'
+finish

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * fixture - a real moe-expertd for tests: started from the build folder on a socket of its own, ready, and gone at the end.
+ *
+ * Paths come from the environment that the build gives to tests: MOE_BUILD (the build folder) and MOE_SOURCE (the tree).
+ */
+#ifndef TESTS_FIXTURE_H
+#define TESTS_FIXTURE_H
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/tap.h"
+
+#define FIXTURE_READY_MS 60000
+
+struct fixture {
+	pid_t pid;
+	char folder[64], socket[96];
+};
+
+static const char *fixture_env(const char *name)
+{
+	const char *value = getenv(name);
+
+	if (!value) {
+		fprintf(stderr, "%s is not set: run this test by ./check or meson test\n", name);
+		exit(2);
+	}
+	return value;
+}
+
+__attribute__((unused)) static const char *fixture_sample(void)
+{
+	static char path[PATH_MAX];
+
+	snprintf(path, sizeof path, "%s/models/tinymoe", fixture_env("MOE_SOURCE"));
+	return path;
+}
+
+/* `more`: further options, NULL-terminated, may be NULL. Ends the test when the daemon does not get ready. */
+__attribute__((unused)) static void fixture_start(struct fixture *f, const char *model, const char *const *more)
+{
+	char program[PATH_MAX], fd[16], answer[16] = "";
+	const char *argv[32] = {program, "--socket", f->socket, "--ready-fd", fd};
+	int pipe_fds[2], n = 5;
+	struct pollfd p;
+
+	snprintf(f->folder, sizeof f->folder, "/tmp/moe-test-XXXXXX");
+	snprintf(program, sizeof program, "%s/daemon/moe-expertd", fixture_env("MOE_BUILD"));
+	if (!mkdtemp(f->folder) || pipe(pipe_fds) < 0)
+		exit(2);
+	snprintf(f->socket, sizeof f->socket, "%s/socket", f->folder);
+	snprintf(fd, sizeof fd, "%d", pipe_fds[1]);
+	if (model) {
+		argv[n++] = "--model";
+		argv[n++] = model;
+	}
+	for (; more && *more; more++)
+		argv[n++] = *more;
+	f->pid = fork();
+	if (f->pid == 0) {
+		close(pipe_fds[0]);
+		execv(program, (char **)argv);
+		_exit(127);
+	}
+	close(pipe_fds[1]);
+	p = (struct pollfd){.fd = pipe_fds[0], .events = POLLIN};
+	require(poll(&p, 1, FIXTURE_READY_MS) == 1 && read(pipe_fds[0], answer, sizeof answer - 1) == 6 &&
+			strcmp(answer, "READY\n") == 0,
+		"the daemon is ready");
+	close(pipe_fds[0]);
+}
+
+/* Exit status of the daemon after SIGTERM. */
+__attribute__((unused)) static int fixture_stop(struct fixture *f)
+{
+	int status = -1;
+
+	kill(f->pid, SIGTERM);
+	waitpid(f->pid, &status, 0);
+	unlink(f->socket);
+	rmdir(f->folder);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* Open file descriptors of a process; -1 without /proc. */
+__attribute__((unused)) static int fixture_count_fds(pid_t pid)
+{
+	char path[64];
+	DIR *dir;
+	int n = 0;
+
+	snprintf(path, sizeof path, "/proc/%d/fd", pid);
+	dir = opendir(path);
+	if (!dir)
+		return -1;
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
+#endif

@@ -1,0 +1,22 @@
+#!/usr/bin/perl
+# SPDX-License-Identifier: MIT
+#
+# format - C looks as .clang-format says. Releases of clang-format differ in taste; the tree follows one of them.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::Bin;
+use Style;
+
+my $release = 14;
+
+my $version = `clang-format --version 2>/dev/null`;
+skip_all('clang-format is not installed') if $?;
+my ($found) = $version =~ /version (\d+)/;
+skip_all("clang-format is release $found, the tree follows $release") if $found != $release;
+
+my @files = files(qr/\.[ch]$/);
+my $words = `clang-format --dry-run --Werror @files 2>&1`;
+my %wrong = map { $_ => 1 } $words =~ /^([^:\s]+):\d+:\d+: error/mg;
+ok($? == 0, 'clang-format would change nothing (if so: make format)', sort keys %wrong);
+done();

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tap - the Test Anything Protocol in one header: what `prove` reads.
+ *
+ *     int main(void) { ok(1 + 1 == 2, "addition"); return tap_done(); }
+ *
+ * A failing ok() goes on, so that one run shows all failures; require() ends the program, for what the rest depends on.
+ * The plan comes last, so that a crash is seen as a missing plan.
+ */
+#ifndef TESTS_TAP_H
+#define TESTS_TAP_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static int tap_count, tap_failed;
+
+__attribute__((format(printf, 4, 5), unused)) static bool tap_ok(bool good, const char *file, int line,
+								 const char *format, ...)
+{
+	va_list args;
+
+	printf("%sok %d - ", good ? "" : "not ", ++tap_count);
+	va_start(args, format);
+	vprintf(format, args);
+	va_end(args);
+	putchar('\n');
+	if (!good) {
+		tap_failed++;
+		printf("#   failed at %s:%d\n", file, line);
+	}
+	fflush(stdout);
+	return good;
+}
+
+#define ok(condition, ...) tap_ok(condition, __FILE__, __LINE__, __VA_ARGS__)
+
+__attribute__((unused)) static int tap_done(void)
+{
+	printf("1..%d\n", tap_count);
+	fflush(stdout);
+	return tap_failed ? 1 : 0;
+}
+
+#define require(condition, ...)                                                                                        \
+	do {                                                                                                           \
+		if (!ok(condition, __VA_ARGS__))                                                                       \
+			exit(tap_done());                                                                              \
+	} while (0)
+
+/* One result that says what was not run and why. */
+__attribute__((format(printf, 1, 2), unused)) static void tap_skip(const char *format, ...)
+{
+	va_list args;
+
+	printf("ok %d # SKIP ", ++tap_count);
+	va_start(args, format);
+	vprintf(format, args);
+	va_end(args);
+	putchar('\n');
+}
+
+__attribute__((format(printf, 1, 2), unused)) static void diag(const char *format, ...)
+{
+	va_list args;
+
+	fputs("# ", stdout);
+	va_start(args, format);
+	vprintf(format, args);
+	va_end(args);
+	putchar('\n');
+}
+
+/* A small generator with a printed seed, so that every random test can be run again: xorshift64* (Marsaglia 2003). */
+static inline unsigned long long tap_random(unsigned long long *state)
+{
+	unsigned long long x = *state ? *state : 88172645463325252ULL;
+
+	x ^= x >> 12;
+	x ^= x << 25;
+	x ^= x >> 27;
+	*state = x;
+	return x * 2685821657736338717ULL;
+}
+
+#endif

@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: MIT */
+/* The host device keeps the promises of device.h: order within a stream, none between streams but by events. */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "base/memfd.h"
+#include "device/device-host.h"
+#include "tests/plain-experts.h"
+
+static unsigned long long seed;
+static const struct device_ops *ops;
+static struct device *device;
+
+static uint32_t below(uint32_t n)
+{
+	return (uint32_t)(tap_random(&seed) % n);
+}
+
+static struct device_stream *new_stream(void)
+{
+	struct device_stream *stream = NULL;
+
+	if (ops->stream_new(device, &stream, NULL) < 0)
+		abort();
+	return stream;
+}
+
+static struct device_event *new_event(void)
+{
+	struct device_event *event = NULL;
+
+	if (ops->event_new(device, &event, NULL) < 0)
+		abort();
+	return event;
+}
+
+/* A gate that holds a stream until the test opens it. */
+static int wait_gate(void *arg)
+{
+	_Atomic int *gate = arg;
+	int value;
+
+	while ((value = atomic_load(gate)) == 0)
+		nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+	return value < 0 ? value : 0;
+}
+
+static void test_order(void)
+{
+	struct device_stream *s = new_stream();
+	struct device_event *e = new_event();
+	uint8_t host[64] = "what a stream does it does in order", back[64] = {0};
+	struct device_memory m;
+	_Atomic int gate = 0;
+	int i, r = ops->alloc(device, 4096, &m, NULL);
+
+	require(r == 0 && m.bytes == 4096, "device memory is given");
+	r = ops->stream_wait_host(s, wait_gate, &gate);
+	for (i = 0; i < 2000; i++) {
+		r |= ops->copy_to_device(s, m.base + (uint64_t)(i % 2) * 64, host, sizeof host);
+		r |= ops->copy_to_host(s, back, m.base, sizeof back);
+	}
+	r |= ops->event_record(e, s);
+	ok(r == 0 && ops->event_query(e) == -EBUSY && back[0] == 0, "4000 copies are taken at once, while the stream waits");
+	ok(ops->event_wait(e, 1000000) == -ETIMEDOUT, "a wait with a limit ends at it");
+	atomic_store(&gate, 1);
+	ok(ops->event_wait(e, 0) == 0 && ops->event_query(e) == 0 && memcmp(host, back, sizeof host) == 0,
+	   "and are done in order once it goes on");
+	ops->stream_free(s);
+	ops->event_free(e);
+	ops->free(device, &m);
+}
+
+static void test_rows(void)
+{
+	struct device_stream *s = new_stream();
+	uint8_t host[10 * 100], *at;
+	struct device_memory m;
+	bool good = true;
+	uint32_t i, j;
+
+	for (i = 0; i < sizeof host; i++)
+		host[i] = (uint8_t)below(256);
+	require(ops->alloc(device, 1000, &m, NULL) == 0 && m.bytes == 4096, "memory is whole pages");
+	ops->copy_rows_to_device(s, m.base + 64, host + 7, 100, 33, 10);
+	ops->stream_free(s);
+	at = (uint8_t *)(uintptr_t)m.base;
+	for (i = 0; i < 10; i++)
+		for (j = 0; j < 33; j++)
+			good &= at[64 + i * 33 + j] == host[7 + i * 100 + j];
+	ok(good && at[63] == 0 && at[64 + 330] == 0, "rows are packed, and nothing else is written");
+	ops->free(device, &m);
+}
+
+static void test_events(void)
+{
+	struct device_stream *a = new_stream(), *b = new_stream();
+	struct device_event *e = new_event(), *never = new_event(), *done = new_event();
+	_Atomic int gate = 0, second = 0;
+
+	ok(ops->event_query(never) == 0 && ops->event_wait(never, 0) == 0 && ops->stream_wait_event(a, never) == 0,
+	   "an event that was never recorded holds nobody");
+	ops->event_record(e, a);
+	ops->event_wait(e, 0);
+	ops->stream_wait_event(b, e);  /* holds for the record before ... */
+	ops->stream_wait_host(a, wait_gate, &gate);
+	ops->event_record(e, a);       /* ... not for this one */
+	ops->event_record(done, b);
+	ok(ops->event_wait(done, 0) == 0 && ops->event_query(e) == -EBUSY,
+	   "a wait holds for the latest record before it was given");
+	ops->stream_wait_event(b, e);
+	ops->stream_wait_host(b, wait_gate, &second);
+	ops->event_record(done, b);
+	atomic_store(&second, 1);
+	ok(ops->event_wait(done, 2000000) == -ETIMEDOUT, "a stream waits for another stream's event");
+	atomic_store(&gate, 1);
+	ok(ops->event_wait(done, 0) == 0 && ops->event_time_ns(done) >= ops->event_time_ns(e), "and then goes on");
+	ops->stream_free(a);
+	ops->stream_free(b);
+	ops->event_free(e);
+	ops->event_free(never);
+	ops->event_free(done);
+}
+
+/* Streams really run beside each other: without an event the copy is overtaken sooner or later, with one it never is. */
+static int count_overtaken(bool ordered)
+{
+	struct device_stream *a = new_stream(), *b = new_stream();
+	struct device_event *e = new_event(), *done = new_event();
+	struct device_memory m;
+	int round, overtaken = 0;
+
+	if (ops->alloc(device, 4096, &m, NULL) < 0)
+		abort();
+	for (round = 1; round <= 60; round++) {
+		uint64_t sent = (uint64_t)round, seen = 0;
+
+		ops->copy_to_device(a, m.base, &sent, sizeof sent);
+		ops->event_record(e, a);
+		if (ordered)
+			ops->stream_wait_event(b, e);
+		ops->copy_to_host(b, &seen, m.base, sizeof seen);
+		ops->event_record(done, b);
+		ops->event_wait(done, 0);
+		ops->event_wait(e, 0);
+		overtaken += seen != sent;
+	}
+	ops->stream_free(a);
+	ops->stream_free(b);
+	ops->event_free(e);
+	ops->event_free(done);
+	ops->free(device, &m);
+	return overtaken;
+}
+
+static void test_jitter(void)
+{
+#ifndef __SANITIZE_THREAD__
+	/* The race is the point of it, so the thread sanitizer must not see it. */
+	device_host_jitter(seed | 1);
+	ok(count_overtaken(false) > 0, "with jitter, copies that no event orders do go wrong");
+#endif
+	device_host_jitter(seed | 1);
+	ok(count_overtaken(true) == 0, "with jitter, copies that an event orders never do");
+	device_host_jitter(0);
+}
+
+static void test_poison(void)
+{
+	struct device_stream *a = new_stream(), *b = new_stream();
+	struct device_event *e = new_event(), *other = new_event();
+	_Atomic int gate = -EIO;
+	uint8_t from[8] = "failed", to[8] = {0};
+
+	ops->stream_wait_host(a, wait_gate, &gate);
+	ops->copy_to_host(a, to, (uintptr_t)from, sizeof to);
+	ops->event_record(e, a);
+	ok(ops->event_wait(e, 0) == -EIO && ops->event_query(e) == -EIO, "a failed command's error reaches who waits");
+	ok(to[0] == 0, "what follows it is skipped");
+	ok(ops->copy_to_host(a, to, (uintptr_t)from, sizeof to) == -EIO, "a poisoned stream says so");
+	ok(ops->event_record(e, a) == 0 && ops->event_wait(e, 0) == -EIO, "records are still reached");
+	ops->stream_wait_event(b, e);
+	ops->copy_to_host(b, to, (uintptr_t)from, sizeof to);
+	ops->event_record(other, b);
+	ok(ops->event_wait(other, 0) == -EIO && to[0] == 0, "a stream that waits for a poisoned one is poisoned too");
+	ops->stream_free(a);
+	ops->stream_free(b);
+	ops->event_free(e);
+	ops->event_free(other);
+}
+
+static void test_memory(void)
+{
+	struct device_memory m;
+	uint64_t bytes = 0;
+	void *map = NULL;
+
+	require(ops->alloc(device, 5000, &m, NULL) == 0, "memory to export");
+	ok(memfd_verify(m.export_fd, 8192, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, &bytes, "export", NULL) == 0 &&
+		   bytes == m.bytes,
+	   "its file is a memfd with sealed size");
+	require(memfd_map(&map, m.export_fd, m.bytes, PROT_READ | PROT_WRITE, "export", NULL) == 0, "it can be mapped");
+	((uint8_t *)map)[4999] = 77;
+	ok(((uint8_t *)(uintptr_t)m.base)[4999] == 77, "and what is pushed into it is seen");
+	munmap(map, m.bytes);
+	ops->free(device, &m);
+	ok(m.base == 0 && m.export_fd == -1, "freed memory is nothing");
+	ok(ops->alloc(device, 0, &m, NULL) == -EINVAL && ops->alloc(device, UINT64_MAX, &m, NULL) == -EINVAL,
+	   "no bytes, or too many, are refused");
+	ok(device_find("host") == &device_host && !device_find("abacus"), "back-ends are found by name");
+}
+
+struct launch {
+	struct moe_manifest manifest;
+	struct device_experts work;
+	uint8_t *records;
+	float *x, *weights;
+	int32_t *ids, *map;
+	struct device_memory slots, y;
+};
+
+static void launch_init(struct launch *l, uint32_t type, uint32_t activation, uint32_t rank, uint32_t size)
+{
+	const uint32_t experts = 2 + below(6), hidden = 8 + 2 * below(40), inter = 4 * (1 + below(12));
+	const uint32_t tokens = 1 + below(70), topk = 1 + below(experts);
+	uint32_t e, t, k;
+
+	plain_manifest(&l->manifest, 1, experts, hidden, inter, type, activation);
+	l->work = (struct device_experts){.hidden = hidden,
+					  .type = type,
+					  .activation = activation,
+					  .tokens = tokens,
+					  .topk = topk,
+					  .n_experts = experts};
+	moe_slice_of(&l->work.slice, &l->manifest, rank, size);
+	l->work.slot_bytes = l->work.slice.bytes;
+	l->records = calloc(experts, l->manifest.record_bytes);
+	l->map = malloc(experts * sizeof *l->map);
+	l->x = malloc(tokens * hidden * sizeof *l->x);
+	l->ids = malloc(tokens * topk * sizeof *l->ids);
+	l->weights = malloc(tokens * topk * sizeof *l->weights);
+	if (!l->records || !l->map || !l->x || !l->ids || !l->weights ||
+	    ops->alloc(device, experts * l->work.slot_bytes, &l->slots, NULL) < 0 ||
+	    ops->alloc(device, tokens * hidden * sizeof(float), &l->y, NULL) < 0)
+		abort();
+	for (e = 0; e < experts; e++) {
+		l->map[e] = below(3) ? (int32_t)(experts - 1 - e) : -1;
+		plain_fill_record(&l->manifest, l->records + e * l->manifest.record_bytes, &seed);
+		plain_pack(&l->work.slice, l->records + e * l->manifest.record_bytes,
+			   (uint8_t *)(uintptr_t)l->slots.base + (experts - 1 - e) * l->work.slot_bytes);
+	}
+	for (t = 0; t < tokens * hidden; t++)
+		l->x[t] = (float)plain_random(&seed, 1);
+	for (t = 0; t < tokens; t++) {
+		for (k = 0; k < topk; k++) {
+			l->ids[t * topk + k] = below(8) ? (int32_t)((t + k) % experts) : -1;
+			l->weights[t * topk + k] = (float)plain_random(&seed, 1);
+		}
+	}
+	memset((void *)(uintptr_t)l->y.base, 0xff, tokens * hidden * sizeof(float));
+}
+
+/* The largest distance from the plain result, in units of the result's scale. */
+static double launch_error(const struct launch *l, uint32_t rank)
+{
+	const struct device_experts *w = &l->work;
+	const float *y = (const float *)(uintptr_t)l->y.base;
+	double worst = 0;
+	uint32_t t, k, j;
+
+	for (t = 0; t < w->tokens; t++) {
+		double want[256] = {0}, scale = 1;
+
+		for (k = 0; k < w->topk; k++) {
+			const int32_t id = l->ids[t * w->topk + k];
+
+			if (id >= 0 && l->map[id] >= 0)
+				plain_expert(&l->manifest, l->records + (uint64_t)id * l->manifest.record_bytes,
+					     rank * w->slice.inter, w->slice.inter, l->weights[t * w->topk + k],
+					     l->x + t * w->hidden, want);
+		}
+		for (j = 0; j < w->hidden; j++)
+			scale = fmax(scale, fabs(want[j]));
+		for (j = 0; j < w->hidden; j++) {
+			const double error = fabs(want[j] - (double)y[t * w->hidden + j]) / scale;
+
+			worst = error > worst || isnan(error) ? error : worst;
+		}
+	}
+	return worst;
+}
+
+static void launch_fini(struct launch *l)
+{
+	free(l->records);
+	free(l->map);
+	free(l->x);
+	free(l->ids);
+	free(l->weights);
+	ops->free(device, &l->slots);
+	ops->free(device, &l->y);
+}
+
+static void test_experts(void)
+{
+	static const uint32_t types[] = {MOE_TYPE_BF16, MOE_TYPE_F16};
+	double worst = 0;
+	int round, launched = 0;
+
+	for (round = 0; round < 60; round++) {
+		const uint32_t size = 1u << below(3), rank = below(size);
+		struct device_stream *s = new_stream();
+		struct device_memory x;
+		struct launch l;
+		double error;
+
+		launch_init(&l, types[round % 2], (uint32_t)round % 3, rank, size);
+		if (ops->alloc(device, l.work.tokens * l.work.hidden * sizeof(float), &x, NULL) < 0)
+			abort();
+		ops->copy_to_device(s, x.base, l.x, l.work.tokens * l.work.hidden * sizeof(float));
+		l.work.slots = l.slots.base;
+		l.work.x = x.base;
+		l.work.y = l.y.base;
+		l.work.ids = l.ids;
+		l.work.weights = l.weights;
+		l.work.map = l.map;
+		launched += ops->experts(s, &l.work) == 0;
+		ops->stream_free(s);
+		error = launch_error(&l, rank);
+		worst = error > worst || isnan(error) ? error : worst;
+		ops->free(device, &x);
+		launch_fini(&l);
+	}
+	ok(launched == 60 && worst < 1e-5, "experts: BF16 and FP16, all activations, slices of 1, 2, 4: error %.2e", worst);
+}
+
+int main(void)
+{
+	const char *given = getenv("TEST_SEED");
+
+	seed = given ? strtoull(given, NULL, 0) : now_ns();
+	diag("TEST_SEED=%llu", seed);
+	ops = device_find("host");
+	require(ops && ops->open(&device, NULL) == 0, "the host device opens");
+	test_order();
+	test_rows();
+	test_events();
+	test_jitter();
+	test_poison();
+	test_memory();
+	test_experts();
+	ops->close(device);
+	return tap_done();
+}

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: MIT */
+/* pages: every rung that this machine gives, what is refused and how, what is sealed, and that nothing leaks. */
+#include "daemon/pages.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/util.h"
+#include "daemon/room.h"
+#include "tests/leaks.h"
+#include "tests/tap.h"
+
+#define MIB (1ull << 20)
+#define TURNS 16
+#define ADVICE_COLLAPSE 25
+#define ADVICE_POPULATE_WRITE 23
+
+static struct host *host;
+static struct host_node *node;
+
+static void test_names(void)
+{
+	int want = 7;
+	bool good = true;
+
+	for (int rung = 0; rung < PAGES_RUNGS; rung++)
+		good &= pages_rung_from_name(pages_rung_name((enum pages_rung)rung), &want) == 0 && want == rung;
+	ok(good, "each rung's name names the rung");
+	ok(pages_rung_from_name("auto", &want) == 0 && want == PAGES_AUTO, "auto is a name");
+	ok(pages_rung_from_name("3g", &want) == -EINVAL && want == PAGES_AUTO, "3g is not, and changes nothing");
+}
+
+static bool all_zero(const struct pages *p)
+{
+	const uint64_t *words = p->map;
+	uint64_t any = 0;
+
+	for (uint64_t i = 0; i < p->bytes / 8; i++)
+		any |= words[i];
+	return any == 0;
+}
+
+static void check_published(struct pages *p, bool writable)
+{
+	const char *rung = pages_rung_name(p->rung);
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | (writable ? 0 : F_SEAL_WRITE);
+	const uint8_t *bytes = p->map;
+	void *again;
+
+	ok(bytes && bytes[0] == 1 && bytes[p->bytes - 1] == 2 && bytes[p->bytes / 2] == 3,
+	   "%s: published content is what was written", rung);
+	ok((uintptr_t)p->map % pages_rung_bytes(p->rung) == 0, "%s: mapped on a page boundary of the rung", rung);
+	ok(fcntl(p->fd, F_GET_SEALS) == seals || fcntl(p->fd, F_GET_SEALS) == (seals | 0x20 /* exec */),
+	   "%s: seals 0x%x", rung, (unsigned)fcntl(p->fd, F_GET_SEALS));
+	again = mmap(NULL, p->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, p->fd, 0);
+	ok(writable ? again != MAP_FAILED : again == MAP_FAILED && errno == EPERM, "%s: writable mapping %s", rung,
+	   writable ? "granted" : "refused");
+	if (again != MAP_FAILED)
+		munmap(again, p->bytes);
+	ok(ftruncate(p->fd, 0) < 0 && ftruncate(p->fd, (off_t)p->bytes * 2) < 0, "%s: the size is sealed", rung);
+	if (!writable)
+		ok(mprotect(p->map, p->bytes, PROT_READ | PROT_WRITE) < 0, "%s: our own mapping stays read-only", rung);
+}
+
+static void test_rung(enum pages_rung rung, bool writable)
+{
+	const uint64_t bytes = rung == PAGES_1G ? 1 : 5 * MIB + 1;
+	struct pages p = PAGES_NONE;
+	struct moe_error err;
+	int r = pages_new(&p, "test", bytes, (int)rung, node, &err);
+
+	if (r == -ENOMEM && rung != PAGES_4K) {
+		ok(p.fd == -1 && p.map == NULL && (rung == PAGES_THP || strstr(err.text, "hugepages") != NULL),
+		   "%s: refused, outputs untouched: %s", pages_rung_name(rung), err.text);
+		tap_skip("%s pages: %s", pages_rung_name(rung), err.text);
+		return;
+	}
+	require(r == 0, "%s: made%s%s", pages_rung_name(rung), r ? ": " : "", r ? err.text : "");
+	ok(p.rung == rung && p.bytes == ALIGN_UP(bytes, pages_rung_bytes(rung)) && p.node == node->id,
+	   "%s: %llu bytes on node %d", pages_rung_name(rung), (unsigned long long)p.bytes, p.node);
+	ok(rung == PAGES_4K || p.huge_bytes >= p.bytes / 10 * 9, "%s: %llu bytes on huge pages", pages_rung_name(rung),
+	   (unsigned long long)p.huge_bytes);
+	ok((uintptr_t)p.map % pages_rung_bytes(rung) == 0 && all_zero(&p), "%s: aligned and zeroed",
+	   pages_rung_name(rung));
+	ok(rung == PAGES_1G || rung == PAGES_2M || node->huge_2m_total < 0 || strstr(p.better, "hugepages-2048kB"),
+	   "%s: better is: %s", pages_rung_name(rung), p.better);
+	((uint8_t *)p.map)[0] = 1;
+	((uint8_t *)p.map)[p.bytes - 1] = 2;
+	((uint8_t *)p.map)[p.bytes / 2] = 3;
+	r = pages_publish(&p, writable, &err);
+	if (ok(r == 0, "%s: published%s%s", pages_rung_name(rung), r ? ": " : "", r ? err.text : ""))
+		check_published(&p, writable);
+	pages_free(&p);
+	ok(p.fd == -1 && p.map == NULL, "%s: freed", pages_rung_name(rung));
+}
+
+static void test_auto(void)
+{
+	struct pages p = PAGES_NONE;
+	struct moe_error err;
+
+	require(pages_new(&p, "test", 3 * MIB, PAGES_AUTO, node, &err) == 0, "auto finds a rung");
+	ok(p.rung != PAGES_1G, "auto: 3 MiB lie on %s pages, not on 1 GiB ones", pages_rung_name(p.rung));
+	pages_free(&p);
+}
+
+static void test_publish_refused(void)
+{
+	struct pages p = PAGES_NONE;
+	struct moe_error err;
+	void *other;
+
+	require(pages_new(&p, "test", MIB, PAGES_4K, node, &err) == 0, "a file to publish");
+	other = mmap(NULL, p.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, p.fd, 0);
+	require(other != MAP_FAILED, "somebody else maps it writable");
+	ok(pages_publish(&p, false, &err) == -EBUSY && p.map == NULL, "publishing refuses: %s", err.text);
+	pages_free(&p);
+	munmap(other, MIB);
+}
+
+/* -- too much -------------------------------------------------------------------------------------------------------*/
+
+static void check_refused(uint64_t bytes, int want, int code)
+{
+	const char *name = want == PAGES_AUTO ? "auto" : pages_rung_name((enum pages_rung)want);
+	struct pages p = {.fd = 99};
+	struct moe_error err;
+	struct rusage before, after;
+	int r;
+
+	getrusage(RUSAGE_SELF, &before);
+	r = pages_new(&p, "test", bytes, want, node, &err);
+	getrusage(RUSAGE_SELF, &after);
+	ok(r == code && err.code == code && p.fd == 99, "%s, %llu GiB: %s", name, (unsigned long long)(bytes >> 30),
+	   err.text);
+	ok(after.ru_minflt - before.ru_minflt < 500, "%s: memory was not touched", name);
+}
+
+static void test_too_much(void)
+{
+	uint64_t half = (uint64_t)INT64_MAX / 4;
+	struct moe_error err;
+
+	check_refused(1ull << 45, PAGES_AUTO, -ENOMEM);
+	check_refused(1ull << 45, PAGES_4K, -ENOMEM);
+	check_refused(1ull << 45, PAGES_THP, -ENOMEM);
+	check_refused(1ull << 45, PAGES_2M, -ENOMEM);
+	check_refused(1ull << 45, PAGES_1G, -ENOMEM);
+	check_refused(UINT64_MAX, PAGES_AUTO, -EINVAL);
+	check_refused(0, PAGES_AUTO, -EINVAL);
+	ok(room_check_all((uint64_t[]){half, half}, host->nodes, 1, PAGES_4K, &err) == -ENOMEM, "all files: %s",
+	   err.text);
+	half = (uint64_t)node->mem_available / 3 * 2;
+	ok(room_check_all((uint64_t[]){half, half}, (struct host_node[]){*node, *node}, 2, PAGES_4K, &err) == -ENOMEM,
+	   "two files that fit one by one: %s", err.text);
+}
+
+/* -- failures, in children whose system calls or limits fail -------------------------------------------------------*/
+
+/* `advice` -1: any; else only the madvise with this advice. */
+static bool forbid(int call, int advice, int error)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)advice, 0, advice < 0 ? 0 : 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {.len = ARRAY_LEN(filter), .filter = filter};
+
+	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+/* Runs in a child: `expected` from every turn (0: any success), the rung where one is given, and no leak. */
+static int turns(int want, int expected, int rung)
+{
+	struct leaks before;
+	struct moe_error err = {0};
+
+	for (int i = -1; i < TURNS; i++) { /* the first is a warm-up: threads and stdio take what they keep */
+		struct pages p = PAGES_NONE;
+		const int r = pages_new(&p, "test", 6 * MIB, want, node, &err);
+
+		if (r != expected) {
+			printf("# got %d: %s\n", r, err.text);
+			return 1;
+		}
+		if (r == 0 && rung >= 0 && p.rung != (enum pages_rung)rung)
+			return 2;
+		pages_free(&p);
+		if (i < 0)
+			before = leaks_now();
+	}
+	if (expected)
+		printf("# %s\n", err.text);
+	return leaks_none(&before, TURNS) ? 0 : 3;
+}
+
+static void check_child(int (*run)(void), const char *what)
+{
+	int status = -1;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		const int r = run();
+
+		fflush(stdout);
+		_exit(r);
+	}
+	waitpid(pid, &status, 0);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+		tap_skip("%s: not permitted to set it up here", what);
+	else
+		ok(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s (status 0x%x)", what, (unsigned)status);
+}
+
+static int no_failure(void)
+{
+	return turns(PAGES_AUTO, 0, -1);
+}
+
+static int no_populate(void)
+{
+	return forbid(SYS_madvise, ADVICE_POPULATE_WRITE, ENOMEM) ? turns(PAGES_AUTO, -ENOMEM, -1) : 77;
+}
+
+static int no_collapse(void)
+{
+	if (strcmp(host->thp_shmem, "never") != 0)
+		return 77; /* page faults bring huge pages by themselves */
+	if (!forbid(SYS_madvise, ADVICE_COLLAPSE, EINVAL))
+		return 77;
+	if (turns(PAGES_THP, -ENOMEM, -1))
+		return 1;
+	return room_check(PAGES_2M, 6 * MIB, node, NULL) == 0 ? 0 : turns(PAGES_AUTO, 0, PAGES_4K);
+}
+
+static int no_mbind(void)
+{
+	return forbid(SYS_mbind, -1, EPERM) ? turns(PAGES_4K, 0, PAGES_4K) : 77;
+}
+
+static int no_numa(void)
+{
+	return forbid(SYS_mbind, -1, ENOSYS) && forbid(SYS_move_pages, -1, ENOSYS) ? turns(PAGES_4K, 0, PAGES_4K) : 77;
+}
+
+static int wrong_node(void)
+{
+	node->id = 1023;
+	return turns(PAGES_4K, -ENOMEM, -1);
+}
+
+static int no_memfd(void)
+{
+	return forbid(SYS_memfd_create, -1, EMFILE) ? turns(PAGES_AUTO, -EMFILE, -1) : 77;
+}
+
+static int stop_at_once(uint64_t done, uint64_t total, void *userdata)
+{
+	(*(int *)userdata)++;
+	return done <= total;
+}
+
+static int canceled(void)
+{
+	struct leaks before;
+	struct moe_error err;
+	int calls = 0;
+
+	for (int i = -1; i < TURNS; i++) {
+		struct pages p = {.fd = 99};
+
+		if (pages_new_watched(&p, "test", 64 * MIB, PAGES_4K, node, stop_at_once, &calls, &err) != -ECANCELED)
+			return 1;
+		if (p.fd != 99 || calls != i + 2)
+			return 2;
+		if (i < 0)
+			before = leaks_now();
+	}
+	return leaks_none(&before, TURNS) ? 0 : 3;
+}
+
+int main(void)
+{
+	host = malloc(sizeof *host);
+	require(host != NULL, "memory for the host");
+	host_read(host, false);
+	node = &host->nodes[0];
+	test_names();
+	for (int rung = 0; rung < PAGES_RUNGS; rung++) {
+		test_rung((enum pages_rung)rung, false);
+		test_rung((enum pages_rung)rung, true);
+	}
+	test_auto();
+	test_publish_refused();
+	test_too_much();
+	check_child(no_failure, "making and freeing leaks nothing");
+	check_child(no_populate, "no memory while prefaulting: an error, nothing leaks");
+	check_child(no_collapse, "no transparent huge pages: the rung is given back, 4k serves");
+	check_child(no_mbind, "mbind forbidden: first touch decides");
+	check_child(no_numa, "a kernel without NUMA is one node");
+	check_child(wrong_node, "a node that does not exist is an error");
+	check_child(no_memfd, "no memfd to be had: an error, nothing leaks");
+	check_child(canceled, "canceled while prefaulting: at once, nothing leaks");
+	free(host);
+	return tap_done();
+}

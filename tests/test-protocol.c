@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a client may send and what not: a raw socket against a real daemon. Each broken message is refused with an error
+ * or costs the connection, never the daemon; nothing leaks.
+ */
+#include <stdalign.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "base/fdmsg.h"
+#include "base/memfd.h"
+#include "base/util.h"
+#include "tests/fixture.h"
+#include "uapi/moe_proto.h"
+#include "uapi/moe_ring.h"
+
+static struct fixture fixture;
+static alignas(8) char answer[MOE_PROTO_MAX];
+static int answer_fds[FDMSG_FDS_MAX];
+static size_t n_answer_fds;
+
+static int connect_raw(void)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	snprintf(address.sun_path, sizeof address.sun_path, "%s", fixture.socket);
+	require(connect(sock, (struct sockaddr *)&address, sizeof address) == 0, "connected");
+	return sock;
+}
+
+static void begin(void *message, size_t bytes, unsigned int type, unsigned int fds)
+{
+	*(struct moe_msg *)message = (struct moe_msg){
+		.magic = MOE_PROTO_MAGIC, .type = (__u16)type, .fds = (__u16)fds, .bytes = (__u32)bytes};
+}
+
+/* Sends and returns the answer's type, 0 when the daemon closed the connection. */
+static unsigned int exchange(int sock, const void *message, size_t bytes, const int *fds, size_t n_fds)
+{
+	long n;
+
+	fdmsg_close_fds(answer_fds, n_answer_fds);
+	n_answer_fds = 0;
+	if (fdmsg_send(sock, message, bytes, fds, n_fds, 0) < 0)
+		return 0;
+	n = fdmsg_recv(sock, answer, sizeof answer, answer_fds, &n_answer_fds, 0);
+	return n >= (long)sizeof(struct moe_msg) ? ((struct moe_msg *)answer)->type : 0;
+}
+
+static unsigned int hello(int sock)
+{
+	struct moe_msg_hello m = {.features = MOE_FEATURES_ALL};
+
+	begin(&m, sizeof m, MOE_MSG_HELLO, 0);
+	return exchange(sock, &m, sizeof m, NULL, 0);
+}
+
+static unsigned int attach(int sock, struct moe_msg_attach *m)
+{
+	begin(m, sizeof *m, MOE_MSG_ATTACH, 0);
+	return exchange(sock, m, sizeof *m, NULL, 0);
+}
+
+static struct moe_msg_attach good_attach(void)
+{
+	return (struct moe_msg_attach){.layout = MOE_LAYOUT_VERSION, .tp_size = 1, .entries = 16};
+}
+
+static bool alive(void)
+{
+	int sock = connect_raw();
+	bool good = hello(sock) == (MOE_MSG_HELLO | MOE_MSG_REPLY);
+
+	close(sock);
+	return good;
+}
+
+static bool refused(int status, const char *word)
+{
+	const struct moe_msg_error *e = (const struct moe_msg_error *)answer;
+	bool good = e->msg.type == MOE_MSG_ERROR && e->msg.status == status && strstr(e->text, word);
+
+	if (!good)
+		diag("type %u status %d: %s", e->msg.type, e->msg.status, e->msg.type == MOE_MSG_ERROR ? e->text : "");
+	return good;
+}
+
+static void test_broken_messages(void)
+{
+	struct moe_msg_hello h = {.features = MOE_FEATURES_ALL};
+	struct moe_msg_query q = {.what = MOE_QUERY_STATUS};
+	char longer[sizeof h + 8] = {0};
+	int fd = memfd_new("extra", 4096, NULL), sock;
+
+	sock = connect_raw();
+	begin(&q, sizeof q, MOE_MSG_QUERY, 0);
+	ok(exchange(sock, &q, sizeof q, NULL, 0) == 0, "a message before HELLO costs the connection");
+	close(sock);
+	sock = connect_raw();
+	begin(&h, sizeof h, MOE_MSG_HELLO, 0);
+	h.msg.magic++;
+	ok(exchange(sock, &h, sizeof h, NULL, 0) == 0, "wrong magic");
+	close(sock);
+	sock = connect_raw();
+	begin(&h, sizeof h, MOE_MSG_HELLO, 0);
+	ok(exchange(sock, &h, 8, NULL, 0) == 0, "a message shorter than its header");
+	close(sock);
+	sock = connect_raw();
+	begin(longer, sizeof longer, MOE_MSG_HELLO, 0);
+	ok(exchange(sock, longer, sizeof longer, NULL, 0) == 0, "a message longer than its type");
+	close(sock);
+	sock = connect_raw();
+	begin(&h, sizeof h, MOE_MSG_HELLO, 0);
+	ok(exchange(sock, &h, sizeof h, &fd, 1) == 0, "a descriptor that was not announced");
+	close(sock);
+	sock = connect_raw();
+	begin(&h, sizeof h, MOE_MSG_HELLO, 1);
+	ok(exchange(sock, &h, sizeof h, &fd, 1) == 0, "a descriptor that does not belong to the type");
+	close(sock);
+	for (unsigned int type = 7; type < 400; type += 13) {
+		struct moe_msg m;
+
+		sock = connect_raw();
+		hello(sock);
+		begin(&m, sizeof m, type, 0);
+		if (exchange(sock, &m, sizeof m, NULL, 0) != 0)
+			ok(false, "message type %u", type);
+		close(sock);
+	}
+	sock = connect_raw();
+	h.reserved = 1;
+	begin(&h, sizeof h, MOE_MSG_HELLO, 0);
+	ok(exchange(sock, &h, sizeof h, NULL, 0) == MOE_MSG_ERROR && refused(-EINVAL, "reserved"), "a reserved field");
+	close(sock);
+	close(fd);
+	ok(alive(), "the daemon is alive");
+}
+
+static void test_attach(void)
+{
+	struct moe_msg_attach a = good_attach();
+	int sock = connect_raw(), second;
+
+	hello(sock);
+	a.layout = 99;
+	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EPROTO, "layout 99"), "wrong layout");
+	a = good_attach();
+	strcpy(a.name, "nemo");
+	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-ENOENT, "tinymoe"),
+	   "unknown name; the text lists what is loaded");
+	a = good_attach();
+	a.digest[3] = 7;
+	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-ENOENT, "digest"), "unknown digest");
+	strcpy(a.name, "tinymoe");
+	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-ESTALE, "other weights"), "right name, wrong digest");
+	a = good_attach();
+	a.tp_size = 3;
+	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EINVAL, "does not divide"), "tp_size 3 of 128");
+	a.tp_size = 2;
+	a.tp_rank = 2;
+	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EINVAL, "tp_rank 2"), "tp_rank beyond tp_size");
+	a = good_attach();
+	a.entries = 12;
+	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EINVAL, "power of two"), "queue entries");
+	a = good_attach();
+	a.reserved[2] = 1;
+	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EINVAL, "reserved"), "reserved field");
+	a = good_attach();
+	a.group = 77;
+	a.tp_size = 2;
+	ok(attach(sock, &a) == (MOE_MSG_ATTACH | MOE_MSG_REPLY), "after all that the connection can attach");
+	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EISCONN, "already"), "once");
+	second = connect_raw();
+	hello(second);
+	ok(attach(second, &a) == MOE_MSG_ERROR && refused(-EEXIST, "rank 0"), "the same rank of the same group twice");
+	a.tp_size = 4;
+	a.tp_rank = 1;
+	ok(attach(second, &a) == MOE_MSG_ERROR && refused(-EINVAL, "tp_size 2"), "another tp_size in the same group");
+	close(second);
+	close(sock);
+}
+
+static unsigned int arena(int sock, int fd, uint64_t bytes, unsigned int kind)
+{
+	struct moe_msg_arena m = {.bytes = bytes, .kind = kind};
+
+	begin(&m, sizeof m, MOE_MSG_ARENA, 1);
+	return exchange(sock, &m, sizeof m, &fd, 1);
+}
+
+static void test_arenas(void)
+{
+	struct moe_msg_attach a = good_attach();
+	int sock = connect_raw(), good = memfd_new("arena", 8192, NULL), bare = memfd_create("bare", 0);
+	int file = open("/proc/self/exe", O_RDONLY);
+
+	hello(sock);
+	ok(arena(sock, good, 8192, MOE_ARENA_DATA) == MOE_MSG_ERROR && refused(-ENOTCONN, "attach"),
+	   "an arena before ATTACH");
+	attach(sock, &a);
+	ok(ftruncate(bare, 8192) == 0 && arena(sock, bare, 8192, MOE_ARENA_DATA) == MOE_MSG_ERROR &&
+		   refused(-EINVAL, "seals"),
+	   "a memfd that could still shrink");
+	if (file >= 0)
+		ok(arena(sock, file, 8192, MOE_ARENA_DATA) == MOE_MSG_ERROR && refused(-EINVAL, "not a memfd"),
+		   "a file");
+	ok(arena(sock, good, 4096, MOE_ARENA_DATA) == MOE_MSG_ERROR && refused(-EINVAL, "announced"),
+	   "less than the memfd has");
+	ok(arena(sock, good, 16384, MOE_ARENA_DATA) == MOE_MSG_ERROR && refused(-EINVAL, "expected"),
+	   "more than it has");
+	ok(arena(sock, good, 100, MOE_ARENA_DATA) == MOE_MSG_ERROR && refused(-EINVAL, "multiple"), "not whole pages");
+	ok(arena(sock, good, 8192, 3) == MOE_MSG_ERROR && refused(-EINVAL, "kind"), "unknown kind");
+	ok(arena(sock, good, 8192, MOE_ARENA_DATA) == (MOE_MSG_ARENA | MOE_MSG_REPLY), "a good one");
+	ok(arena(sock, good, 8192, MOE_ARENA_DATA) == MOE_MSG_ERROR && refused(-EEXIST, "already"), "each kind once");
+	close(sock);
+	close(good);
+	close(bare);
+	if (file >= 0)
+		close(file);
+}
+
+/* -- the ring, entry by entry ------------------------------------------------------------------------------------------ */
+
+struct ring {
+	int sock, doorbell;
+	struct moe_client_page *client;
+	const struct moe_daemon_page *daemon;
+	uint64_t client_bytes, daemon_bytes;
+	uint8_t *data;
+	uint32_t tail, head;
+};
+
+#define DATA_BYTES (1 << 20)
+
+static void ring_open(struct ring *r)
+{
+	const struct moe_msg_attached *a = (const struct moe_msg_attached *)answer;
+	struct moe_msg_attach m = good_attach();
+	int data = memfd_new("data", DATA_BYTES, NULL), slots = memfd_new("slots", DATA_BYTES, NULL);
+	void *p;
+
+	*r = (struct ring){.sock = connect_raw()};
+	hello(r->sock);
+	require(attach(r->sock, &m) == (MOE_MSG_ATTACH | MOE_MSG_REPLY) && n_answer_fds == 4 + a->n_pools, "attached");
+	r->client_bytes = a->client_bytes;
+	r->daemon_bytes = a->daemon_bytes;
+	r->doorbell = dup(answer_fds[3]);
+	require(memfd_map(&p, answer_fds[1], r->client_bytes, PROT_READ | PROT_WRITE, "client", NULL) == 0,
+		"client region");
+	r->client = p;
+	require(memfd_map(&p, answer_fds[2], r->daemon_bytes, PROT_READ, "daemon", NULL) == 0, "daemon region");
+	r->daemon = p;
+	require(memfd_map(&p, data, DATA_BYTES, PROT_READ | PROT_WRITE, "data", NULL) == 0, "data arena");
+	r->data = p;
+	require(arena(r->sock, data, DATA_BYTES, MOE_ARENA_DATA) == (MOE_MSG_ARENA | MOE_MSG_REPLY), "data registered");
+	require(arena(r->sock, slots, DATA_BYTES, MOE_ARENA_SLOTS) == (MOE_MSG_ARENA | MOE_MSG_REPLY),
+		"slots registered");
+	close(data);
+	close(slots);
+}
+
+static void ring_close(struct ring *r)
+{
+	munmap(r->client, r->client_bytes);
+	munmap((void *)r->daemon, r->daemon_bytes);
+	munmap(r->data, DATA_BYTES);
+	close(r->doorbell);
+	close(r->sock);
+}
+
+static void ring_bell(struct ring *r)
+{
+	const uint64_t one = 1;
+
+	if (write(r->doorbell, &one, sizeof one) != sizeof one)
+		diag("doorbell: %s", strerror(errno));
+}
+
+/* Status of one entry; -ETIME when nothing comes. */
+static int ring_call(struct ring *r, const struct moe_sqe *sqe, struct moe_cqe *ret)
+{
+	struct moe_sqe *sqes = (struct moe_sqe *)((uint8_t *)r->client + r->daemon->sqe_offset);
+	const struct moe_cqe *cqes = (const struct moe_cqe *)((const uint8_t *)r->daemon + r->daemon->cqe_offset);
+	struct moe_cqe cqe;
+
+	sqes[r->tail & (r->daemon->sq_entries - 1)] = *sqe;
+	__atomic_store_n(&r->client->sq_tail, ++r->tail, __ATOMIC_RELEASE);
+	ring_bell(r);
+	for (int i = 0; i < 5000; i++) {
+		if (__atomic_load_n(&r->daemon->cq_tail, __ATOMIC_ACQUIRE) != r->head)
+			break;
+		usleep(1000);
+	}
+	if (__atomic_load_n(&r->daemon->cq_tail, __ATOMIC_ACQUIRE) == r->head)
+		return -ETIME;
+	cqe = cqes[r->head & (r->daemon->cq_entries - 1)];
+	__atomic_store_n(&r->client->cq_head, ++r->head, __ATOMIC_RELEASE);
+	if (ret)
+		*ret = cqe;
+	return cqe.user_data == sqe->user_data ? cqe.status : -EBADMSG;
+}
+
+static struct moe_sqe compute_entry(void)
+{
+	/* 128 hidden values of one token at 0, ids at 4096, weights at 8192, y at 12288 */
+	return (struct moe_sqe){
+		.user_data = 5,
+		.op = MOE_OP_COMPUTE,
+		.count = 1,
+		.compute = {.topk = 4, .ids = 4096, .weights = 8192, .y = 12288},
+	};
+}
+
+static void test_entries(struct ring *r)
+{
+	struct moe_sqe e = {.user_data = 1, .op = MOE_OP_NOP};
+	struct moe_cqe c;
+	int32_t *ids = (int32_t *)(r->data + 4096);
+
+	ok(ring_call(r, &e, NULL) == 0, "NOP");
+	e.payload[5] = 1;
+	ok(ring_call(r, &e, NULL) == -EINVAL, "NOP with a reserved byte set");
+	e = (struct moe_sqe){.user_data = 2, .op = MOE_OP_COUNT};
+	ok(ring_call(r, &e, NULL) == -EOPNOTSUPP, "an unknown operation");
+	e = (struct moe_sqe){.user_data = 3, .op = MOE_OP_FILL, .fill = {.expert = 31}};
+	ok(ring_call(r, &e, &c) == 0 && c.bytes == 3 * 128 * 128 * 2, "FILL");
+	e.fill.expert = 32;
+	ok(ring_call(r, &e, NULL) == -ENOENT, "FILL of an expert that does not exist");
+	e.fill.expert = 0;
+	e.layer = 6;
+	ok(ring_call(r, &e, NULL) == -ENOENT, "FILL of a layer that does not exist");
+	e.layer = 0;
+	e.fill.dst = DATA_BYTES - 64;
+	ok(ring_call(r, &e, NULL) == -EFAULT, "FILL over the arena's end");
+	e.fill.dst = UINT64_MAX - 63;
+	ok(ring_call(r, &e, NULL) == -EFAULT, "FILL with an offset that would wrap");
+	e.fill.dst = 8;
+	ok(ring_call(r, &e, NULL) == -EFAULT, "FILL to an unaligned offset");
+	e = (struct moe_sqe){.user_data = 4, .op = MOE_OP_FILL, .flags = MOE_SQE_LEASE, .fill = {.expert = 3}};
+	ok(ring_call(r, &e, &c) == 0 && c.lease != 0, "a lease");
+	e = (struct moe_sqe){.user_data = 4, .op = MOE_OP_RELEASE, .release = {.lease = c.lease + 1}};
+	ok(ring_call(r, &e, NULL) == -ENOENT, "RELEASE of a lease that is not held");
+	e.release.lease = c.lease;
+	ok(ring_call(r, &e, NULL) == 0, "RELEASE");
+	ok(ring_call(r, &e, NULL) == -ENOENT, "RELEASE twice");
+	e = compute_entry();
+	ok(ring_call(r, &e, &c) == 0 && c.pairs == 4, "COMPUTE, expert 0 four times");
+	ids[2] = -1;
+	ok(ring_call(r, &e, &c) == 0 && c.pairs == 3, "COMPUTE skips -1");
+	ids[2] = 32;
+	ok(ring_call(r, &e, NULL) == -EINVAL, "COMPUTE with an id beyond the last expert");
+	ids[2] = INT32_MIN;
+	ok(ring_call(r, &e, NULL) == -EINVAL, "COMPUTE with a negative id other than -1");
+	ids[2] = 0;
+	e.compute.topk = 65;
+	ok(ring_call(r, &e, NULL) == -EINVAL, "COMPUTE with top-k 65");
+	e = compute_entry();
+	e.count = 0;
+	ok(ring_call(r, &e, NULL) == -EINVAL, "COMPUTE of no token");
+	e.count = UINT32_MAX;
+	ok(ring_call(r, &e, NULL) == -EINVAL, "COMPUTE of 4 G tokens");
+	e = compute_entry();
+	e.compute.y = DATA_BYTES - 256;
+	ok(ring_call(r, &e, NULL) == -EFAULT, "COMPUTE whose y leaves the arena");
+	e = compute_entry();
+	e.compute.x_type = 7;
+	ok(ring_call(r, &e, NULL) == -EINVAL, "COMPUTE of an unknown type");
+	e = compute_entry();
+	e.compute.reserved1 = 1;
+	ok(ring_call(r, &e, NULL) == -EINVAL, "COMPUTE with a reserved field set");
+	e = (struct moe_sqe){.user_data = 6, .op = MOE_OP_HINT, .count = 33, .hint = {.ids = 4096}};
+	ok(ring_call(r, &e, NULL) == -EINVAL, "HINT of more ids than experts");
+	e.count = 4;
+	ok(ring_call(r, &e, NULL) == 0, "HINT");
+	e = (struct moe_sqe){.user_data = 7, .op = MOE_OP_PHASE, .phase = {.phase = 3}};
+	ok(ring_call(r, &e, NULL) == -EINVAL, "an unknown PHASE");
+	e.phase.phase = MOE_PHASE_DECODE;
+	ok(ring_call(r, &e, NULL) == 0, "PHASE");
+}
+
+static bool closed_soon(int sock)
+{
+	struct pollfd p = {.fd = sock, .events = POLLRDHUP};
+
+	return poll(&p, 1, 5000) == 1 && p.revents & (POLLHUP | POLLRDHUP);
+}
+
+static void test_broken_rings(void)
+{
+	struct ring r;
+
+	ring_open(&r);
+	__atomic_store_n(&r.client->sq_tail, 1000, __ATOMIC_RELEASE);
+	ring_bell(&r);
+	ok(closed_soon(r.sock), "a tail beyond the queue costs the connection");
+	ring_close(&r);
+	ring_open(&r);
+	__atomic_store_n(&r.client->cq_head, 3, __ATOMIC_RELEASE);
+	ring_bell(&r);
+	ok(closed_soon(r.sock), "a head beyond the tail costs the connection");
+	ring_close(&r);
+	ring_open(&r);
+	for (uint32_t i = 0; i < 17; i++) { /* 16 entries: nothing is ever retired */
+		__atomic_store_n(&r.client->sq_tail, i + 1, __ATOMIC_RELEASE);
+		ring_bell(&r);
+		usleep(2000);
+	}
+	ok(closed_soon(r.sock), "more requests than completions have room for costs the connection");
+	ring_close(&r);
+	ok(alive(), "the daemon is alive");
+}
+
+static void test_readonly_region(void)
+{
+	struct moe_msg_attach a = good_attach();
+	int sock = connect_raw();
+
+	hello(sock);
+	attach(sock, &a);
+	if (access("/proc/self/fd", R_OK) != 0)
+		tap_skip("/proc is not mounted: the daemon region stays writable, as its status says");
+	else
+		ok(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, answer_fds[2], 0) == MAP_FAILED,
+		   "the daemon region cannot be mapped writable");
+	ok(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, answer_fds[4], 0) == MAP_FAILED,
+	   "the weights cannot be mapped writable");
+	ok((fcntl(answer_fds[4], F_GET_SEALS) & F_SEAL_WRITE) != 0, "they carry F_SEAL_WRITE");
+	close(sock);
+}
+
+int main(void)
+{
+	struct ring ring;
+	int before, after;
+
+	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--threads", "2", NULL});
+	alive();
+	usleep(50000);
+	before = fixture_count_fds(fixture.pid);
+	test_broken_messages();
+	test_attach();
+	test_arenas();
+	test_readonly_region();
+	ring_open(&ring);
+	test_entries(&ring);
+	ring_close(&ring);
+	test_broken_rings();
+	fdmsg_close_fds(answer_fds, n_answer_fds);
+	usleep(200000);
+	after = fixture_count_fds(fixture.pid);
+	if (before < 0)
+		tap_skip("/proc is not mounted: descriptors cannot be counted");
+	else
+		ok(before == after, "no descriptor leaked: %d before, %d after", before, after);
+	ok(fixture_stop(&fixture) == 0, "the daemon ends cleanly on SIGTERM");
+	return tap_done();
+}

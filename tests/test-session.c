@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT */
+/* The library against a real daemon: attach, round trips from many threads, tensor-parallel sums, the daemon's death. */
+#include <math.h>
+#include <pthread.h>
+
+#include "base/util.h"
+#include "moe-expert.h"
+#include "tests/fixture.h"
+
+#define THREADS 4
+#define CALLS 500
+#define HIDDEN 128
+
+static struct fixture fixture;
+
+static struct moe_session *attach(struct moe_client *client, uint32_t rank, uint32_t size)
+{
+	const struct moe_attach_params params = {.size = sizeof params, .tp_rank = rank, .tp_size = size};
+	struct moe_session *session = NULL;
+	struct moe_error err = {0};
+
+	if (moe_attach(client, &session, &params, &err) < 0)
+		diag("%s", err.text);
+	return session;
+}
+
+static void test_open(void)
+{
+	struct moe_client *client;
+	struct moe_error err = {0};
+	char path[200];
+
+	ok(moe_open(&client, "/nonexistent/socket", &err) == -ENOENT && strstr(err.text, "systemctl start"),
+	   "no daemon: the error says how to start one");
+	memset(path, 'x', sizeof path);
+	path[sizeof path - 1] = '\0';
+	ok(moe_open(&client, path, &err) == -ENAMETOOLONG, "a socket path that is too long");
+}
+
+static void test_params(struct moe_client *client)
+{
+	struct moe_attach_params params = {.size = sizeof params, .tp_rank = 2, .tp_size = 2};
+	struct moe_session *session = NULL;
+	struct moe_error err = {0};
+
+	ok(moe_attach(client, &session, &params, &err) == -EINVAL && strstr(err.text, "tp_rank 2"),
+	   "tp_rank beyond tp_size");
+	params = (struct moe_attach_params){.size = 8};
+	ok(moe_attach(client, &session, &params, &err) == -EINVAL && strstr(err.text, "params.size"), "params.size");
+	params = (struct moe_attach_params){.size = sizeof params, .policy = "clairvoyant"};
+	ok(moe_attach(client, &session, &params, &err) < 0 && strstr(err.text, "clairvoyant"), "an unknown policy");
+	params = (struct moe_attach_params){.size = sizeof params, .device = "abacus"};
+	ok(moe_attach(client, &session, &params, &err) < 0 && strstr(err.text, "abacus"), "an unknown device");
+	params = (struct moe_attach_params){.size = sizeof params, .model = "nemo"};
+	ok(moe_attach(client, &session, &params, &err) == -ENOENT && strstr(err.text, "tinymoe"), "an unknown model");
+	ok(session == NULL, "outputs are untouched on failure");
+}
+
+static void *call_nops(void *userdata)
+{
+	struct moe_session *session = userdata;
+	intptr_t failures = 0;
+
+	for (int i = 0; i < CALLS; i++)
+		failures += moe_nop(session, NULL) != 0;
+	return (void *)failures;
+}
+
+static void test_threads(struct moe_client *client)
+{
+	struct moe_session *session = attach(client, 0, 1);
+	pthread_t threads[THREADS];
+	intptr_t failures = 0;
+
+	require(session != NULL, "attached");
+	for (int i = 0; i < THREADS; i++)
+		pthread_create(&threads[i], NULL, call_nops, session);
+	for (int i = 0; i < THREADS; i++) {
+		void *failed;
+
+		pthread_join(threads[i], &failed);
+		failures += (intptr_t)failed;
+	}
+	ok(failures == 0, "%d threads share a session: %d round trips", THREADS, THREADS * CALLS);
+	moe_detach(session);
+}
+
+static void fill_inputs(float *x, int32_t *ids, float *weights, uint32_t tokens, uint32_t topk)
+{
+	for (uint32_t i = 0; i < tokens * HIDDEN; i++)
+		x[i] = sinf((float)i);
+	for (uint32_t i = 0; i < tokens * topk; i++) {
+		ids[i] = (int32_t)((i * 7 + i / topk) % 32);
+		weights[i] = 1.0f / (float)(1 + i % topk);
+	}
+}
+
+/* The ranks' partial sums of any tp_size add up to the same layer. */
+static void test_slices(struct moe_client *client)
+{
+	enum { TOKENS = 9, TOPK = 4 };
+	static float x[TOKENS * HIDDEN], whole[TOKENS * HIDDEN], part[TOKENS * HIDDEN], sum[TOKENS * HIDDEN];
+	int32_t ids[TOKENS * TOPK];
+	float weights[TOKENS * TOPK];
+
+	fill_inputs(x, ids, weights, TOKENS, TOPK);
+	for (uint32_t size = 1; size <= 8; size *= 2) {
+		double worst = 0, norm = 0;
+
+		memset(sum, 0, sizeof sum);
+		for (uint32_t rank = 0; rank < size; rank++) {
+			struct moe_session *session = attach(client, rank, size);
+			struct moe_error err = {0};
+
+			require(session != NULL, "rank %u of %u", rank, size);
+			if (moe_compute(session, 3, TOKENS, TOPK, ids, weights, x, part, &err) < 0)
+				diag("%s", err.text);
+			for (size_t i = 0; i < ARRAY_LEN(sum); i++)
+				sum[i] += part[i];
+			moe_detach(session);
+		}
+		if (size == 1)
+			memcpy(whole, sum, sizeof whole);
+		for (size_t i = 0; i < ARRAY_LEN(sum); i++) {
+			worst = fmax(worst, fabs(sum[i] - whole[i]));
+			norm = fmax(norm, fabs(whole[i]));
+		}
+		ok(norm > 0 && worst <= 1e-5 * norm, "tp_size %u: the slices add up (largest difference %.1e of %.1e)",
+		   size, worst, norm);
+	}
+}
+
+static void test_attach_time(struct moe_client *client)
+{
+	uint64_t best = UINT64_MAX;
+
+	for (int i = 0; i < 10; i++) {
+		const uint64_t begin = now_ns();
+		struct moe_session *session = attach(client, 0, 1);
+
+		best = MIN(best, now_ns() - begin);
+		moe_detach(session);
+	}
+	diag("attach takes %.2f ms", (double)best / 1e6);
+	ok(best < 50000000, "a worker attaches in under 50 ms");
+}
+
+static void *kill_later(void *userdata)
+{
+	usleep(100000);
+	kill(fixture.pid, SIGKILL);
+	return NULL;
+}
+
+static void test_death(struct moe_client *client)
+{
+	struct moe_session *session = attach(client, 0, 1);
+	uint64_t begin, killed_ns;
+	pthread_t killer;
+	int r = 0;
+
+	require(session != NULL, "attached");
+	pthread_create(&killer, NULL, kill_later, NULL);
+	begin = now_ns();
+	while (r == 0 && now_ns() - begin < 10000000000u)
+		r = moe_nop(session, NULL);
+	killed_ns = now_ns();
+	pthread_join(killer, NULL);
+	ok(r == -EPIPE, "when the daemon is killed a waiting call ends with -EPIPE");
+	ok(killed_ns - begin < 1500000000, "within a second");
+	ok(moe_nop(session, NULL) == -EPIPE, "and so does every later call");
+	moe_detach(session);
+	ok(true, "and the session can still be given back");
+	waitpid(fixture.pid, NULL, 0);
+}
+
+int main(void)
+{
+	struct moe_client *client;
+	struct moe_error err = {0};
+	char lock[128];
+
+	test_open();
+	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--threads", "2", NULL});
+	require(moe_open(&client, fixture.socket, &err) == 0, "connected");
+	test_params(client);
+	test_threads(client);
+	test_slices(client);
+	test_attach_time(client);
+	test_death(client);
+	moe_close(client);
+	snprintf(lock, sizeof lock, "%s.lock", fixture.socket);
+	unlink(lock);
+	unlink(fixture.socket);
+	rmdir(fixture.folder);
+	return tap_done();
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT */
+/* moe-mkmodel - random models in each family's published format. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "tools/mkmodel/folder.h"
+#include "tools/mkmodel/options.h"
+
+enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+/* Everything printed has reached its place. */
+static int finish(void)
+{
+	return fflush(stdout) == 0 && !ferror(stdout) ? EXIT_DONE : EXIT_FAILED;
+}
+
+int main(int argc, char **argv)
+{
+	struct moe_error err = {0};
+	enum options_verdict verdict;
+	struct folder_result result;
+	struct spec spec;
+	const char *out;
+
+	if (options_parse(argc, argv, &spec, &out, &verdict, &err) < 0) {
+		fprintf(stderr, "moe-mkmodel: %s\nTry 'moe-mkmodel --help'.\n", err.text);
+		return EXIT_USAGE;
+	}
+	if (verdict == OPTIONS_HELP) {
+		options_help(stdout);
+		return finish();
+	}
+	if (folder_write(out, &spec, true, &result, &err) < 0) {
+		fprintf(stderr, "moe-mkmodel: %s\n", err.text);
+		return EXIT_FAILED;
+	}
+	printf("%s: %s, %u layers of %u experts, %" PRIu64 " tensors, %.1f MB in %u %s\n", out,
+	       model_family_name(spec.family), spec.layers, spec.experts, result.n_tensors, (double)result.bytes * 1e-6,
+	       result.shards, result.shards == 1 ? "file" : "shards");
+	return finish();
+}

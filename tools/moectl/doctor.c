@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * doctor - what this machine offers to the daemon, what is in force, and what to type to get more.
+ *
+ * A check is fine, a note (works, could be better) or a problem (does not work): only problems make the exit status 1.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/host.h"
+#include "kernels/kernels.h"
+#include "moectl.h"
+
+enum verdict { FINE, NOTE, PROBLEM };
+
+struct report {
+	json_t *checks;
+	int problems;
+};
+
+static const char *const verdict_names[] = {"ok", "note", "problem"};
+
+__attribute__((format(printf, 5, 6))) static void check(struct report *r, enum verdict verdict, const char *what,
+							const char *fix, const char *format, ...)
+{
+	char found[512];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(found, sizeof found, format, args);
+	va_end(args);
+	r->problems += verdict == PROBLEM;
+	json_array_append_new(r->checks, json_pack("{s:s, s:s, s:s, s:s}", "check", what, "verdict",
+						   verdict_names[verdict], "found", found, "fix", fix ? fix : ""));
+}
+
+static void check_kernel(struct report *r, const struct host *h)
+{
+	int major = 0, minor = 0;
+
+	sscanf(h->kernel, "%d.%d", &major, &minor);
+	if (major * 1000 + minor >= 6001)
+		check(r, FINE, "kernel", NULL, "%s", h->kernel);
+	else
+		check(r, NOTE, "kernel", "install Linux 6.1 or later", "%s: older than the tested floor, 6.1",
+		      h->kernel);
+	if (h->io_uring_works)
+		check(r, FINE, "io_uring", NULL, "works");
+	else
+		check(r, PROBLEM, "io_uring",
+		      "sysctl kernel.io_uring_disabled=0; in a container: a seccomp profile that permits io_uring_*",
+		      "refused: %s", strerror(h->io_uring_error));
+}
+
+static void check_cpu(struct report *r)
+{
+	const char *why;
+	const enum isa isa = isa_detect(&why);
+
+	check(r, isa == ISA_REF ? PROBLEM : FINE, "cpu level",
+	      isa == ISA_REF ? "a CPU with AVX2 and FMA is the minimum" : NULL, "%s: %s", isa_name(isa), why);
+}
+
+static void check_huge(struct report *r, const struct host_node *n, const char *size, int64_t total, int64_t free_pages,
+		       long kib)
+{
+	char what[64], fix[192];
+
+	snprintf(what, sizeof what, "huge pages %s, node %d", size, n->id);
+	snprintf(fix, sizeof fix, "echo N > /sys/devices/system/node/node%d/hugepages/hugepages-%ldkB/nr_hugepages",
+		 n->id, kib);
+	if (total < 0)
+		check(r, NOTE, what, "mount /sys, or boot with huge pages enabled", "unknown");
+	else if (total == 0)
+		check(r, NOTE, what, fix, "none reserved");
+	else
+		check(r, FINE, what, NULL, "%lld reserved, %lld free", (long long)total, (long long)free_pages);
+}
+
+static void check_nodes(struct report *r, const struct host *h)
+{
+	for (uint32_t i = 0; i < h->n_nodes; i++) {
+		const struct host_node *n = &h->nodes[i];
+		char what[32], total[SHOW_TEXT], available[SHOW_TEXT];
+
+		snprintf(what, sizeof what, "node %d", n->id);
+		check(r, n->n_cpus ? FINE : NOTE, what, n->n_cpus ? NULL : "widen the CPU affinity of the daemon",
+		      "%u CPUs, %s memory, %s free", n->n_cpus, show_bytes(total, (double)n->mem_total),
+		      show_bytes(available, (double)n->mem_free));
+		check_huge(r, n, "1 GiB", n->huge_1g_total, n->huge_1g_free, 1048576);
+		check_huge(r, n, "2 MiB", n->huge_2m_total, n->huge_2m_free, 2048);
+	}
+}
+
+static void check_memory(struct report *r, const struct host *h)
+{
+	char size[SHOW_TEXT];
+
+	if (!*h->thp_shmem)
+		check(r, NOTE, "transparent huge shmem", "mount /sys", "unknown");
+	else if (strcmp(h->thp_shmem, "deny") == 0)
+		check(r, NOTE, "transparent huge shmem",
+		      "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled", "denied");
+	else
+		check(r, FINE, "transparent huge shmem", NULL, "shmem_enabled is %s", h->thp_shmem);
+	if (h->mem_limit >= 0)
+		check(r, NOTE, "cgroup memory limit", "raise memory.max of the daemon's cgroup if models do not fit",
+		      "%s", show_bytes(size, (double)h->mem_limit));
+	else
+		check(r, FINE, "cgroup memory limit", NULL, "none");
+	if (h->memlock >= 0 && h->memlock < (64 << 20))
+		check(r, NOTE, "RLIMIT_MEMLOCK", "ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit",
+		      "%s: reads use unregistered buffers", show_bytes(size, (double)h->memlock));
+	else
+		check(r, FINE, "RLIMIT_MEMLOCK", NULL, "%s",
+		      h->memlock < 0 ? "unlimited" : show_bytes(size, (double)h->memlock));
+}
+
+static void check_pools(struct report *r, const json_t *models)
+{
+	const json_t *model, *pool;
+	size_t i, j;
+
+	json_array_foreach (models, i, model)
+		json_array_foreach (json_object_get(model, "pools"), j, pool) {
+			const char *better = get_text(pool, "better");
+			char what[128], size[SHOW_TEXT];
+
+			snprintf(what, sizeof what, "pages of %s, node %.0f", get_text(model, "name"),
+				 get_number(pool, "node"));
+			check(r, *better ? NOTE : FINE, what, better, "rung %s, %s", get_text(pool, "rung"),
+			      show_bytes(size, get_number(pool, "bytes")));
+		}
+}
+
+static void check_daemon(struct report *r, const struct arguments *arg)
+{
+	struct moe_error err = {0};
+	struct moe_client *client;
+	char *text = NULL;
+	json_t *models;
+
+	if (moe_open(&client, arg->socket, &err) < 0) {
+		check(r, NOTE, "daemon", "systemctl start moe-expertd, or moe-expertd --model DIR", "%s", err.text);
+		return;
+	}
+	check(r, FINE, "daemon", NULL, "answers");
+	if (moe_query(client, MOE_DOCUMENT_MODELS, &text, &err) == 0) {
+		models = json_loads(text, 0, NULL);
+		check_pools(r, json_object_get(models, "models"));
+		json_decref(models);
+		free(text);
+	}
+	moe_close(client);
+}
+
+int verb_doctor(const struct arguments *arg)
+{
+	struct report r = {.checks = json_array()};
+	struct host *host = calloc(1, sizeof *host);
+	const json_t *line;
+	size_t i;
+
+	if (!host)
+		return EXIT_FAILED;
+	host_read(host, true);
+	check_kernel(&r, host);
+	check_cpu(&r);
+	check_nodes(&r, host);
+	check_memory(&r, host);
+	check_daemon(&r, arg);
+	free(host);
+	if (arg->json) {
+		json_t *document = json_pack("{s:O, s:i}", "checks", r.checks, "problems", r.problems);
+
+		print_json(document);
+		json_decref(document);
+	} else {
+		json_array_foreach (r.checks, i, line) {
+			printf("%-8s %-28s %s\n", get_text(line, "verdict"), get_text(line, "check"),
+			       get_text(line, "found"));
+			if (*get_text(line, "fix"))
+				printf("%-8s %-28s -> %s\n", "", "", get_text(line, "fix"));
+		}
+	}
+	json_decref(r.checks);
+	return r.problems ? EXIT_FAILED : EXIT_DONE;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+/* load, unload - bring a model into memory with a progress bar; take it out. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "moectl.h"
+
+#define BAR 40
+
+static void print_progress(const struct moe_progress *p, void *userdata)
+{
+	const bool *terminal = userdata;
+	const double share = p->total_bytes ? (double)p->done_bytes / (double)p->total_bytes : 0;
+	const double rate = p->elapsed_ns ? (double)p->done_bytes / (double)p->elapsed_ns : 0;
+	char bar[BAR + 1], total[SHOW_TEXT], eta[SHOW_TEXT];
+
+	if (!*terminal)
+		return;
+	memset(bar, ' ', BAR);
+	memset(bar, '=', (size_t)(share * BAR));
+	bar[BAR] = '\0';
+	fprintf(stderr, "\r[%s] %3.0f %% of %s, %.2f GB/s, %s to go   ", bar, 100 * share,
+		show_bytes(total, (double)p->total_bytes), rate, show_time(eta, (double)p->eta_ns));
+}
+
+int verb_load(const struct arguments *arg)
+{
+	bool terminal = isatty(STDERR_FILENO) && !arg->json;
+	struct moe_client *client;
+	struct moe_error err = {0};
+	char *path = realpath(arg->words[0], NULL);
+	int r;
+
+	if (!path) {
+		fprintf(stderr, "moectl: %s: %s\n", arg->words[0], strerror(errno));
+		return EXIT_FAILED;
+	}
+	r = moe_open(&client, arg->socket, &err);
+	if (r == 0) {
+		r = moe_load(client, path, arg->name, print_progress, &terminal, &err);
+		if (terminal)
+			fputs("\r\033[K", stderr);
+		moe_close(client);
+	}
+	free(path);
+	if (r < 0)
+		return fail(&err);
+	return verb_models(arg);
+}
+
+int verb_unload(const struct arguments *arg)
+{
+	struct moe_client *client;
+	struct moe_error err = {0};
+	int r = moe_open(&client, arg->socket, &err);
+
+	if (r == 0) {
+		r = moe_unload(client, arg->words[0], &err);
+		moe_close(client);
+	}
+	return r < 0 ? fail(&err) : EXIT_DONE;
+}

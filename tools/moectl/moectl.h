@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * moectl - shows and steers moe-expertd from the command line.
+ *
+ * Law: a shell, no policy: each verb is one file that asks the daemon, prints a table for a person or, with --json, the
+ * daemon's document for a script. Exit status: 0 done, 1 failed, 2 usage, 77 cannot run here.
+ */
+#ifndef TOOLS_MOECTL_H
+#define TOOLS_MOECTL_H
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "moe-expert.h"
+
+enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+struct arguments {
+	const char *socket;
+	bool json, watch;
+	double interval; /* seconds, of --watch */
+	const char *name;
+	int n;
+	char **words; /* what follows the verb */
+};
+
+/* Each verb returns the exit status. */
+int verb_status(const struct arguments *arg);
+int verb_stats(const struct arguments *arg);
+int verb_models(const struct arguments *arg);
+int verb_sessions(const struct arguments *arg);
+int verb_load(const struct arguments *arg);
+int verb_unload(const struct arguments *arg);
+int verb_doctor(const struct arguments *arg);
+
+/* -- ask.c: one question to the daemon --------------------------------------------------------------------------------- */
+
+/* Prints "moectl: TEXT" to stderr and returns EXIT_FAILED. */
+int fail(const struct moe_error *err);
+
+/* The parsed document, or NULL after fail(). */
+json_t *ask(const struct arguments *arg, enum moe_document what);
+
+/* -- show.c: values for a person ------------------------------------------------------------------------------------- */
+
+double get_number(const json_t *object, const char *key);
+const char *get_text(const json_t *object, const char *key);
+
+#define SHOW_TEXT 32
+/* Powers of 1000, as disks and links are measured: "1.25 GB". Returns `to`. */
+char *show_bytes(char to[SHOW_TEXT], double bytes);
+char *show_time(char to[SHOW_TEXT], double nanoseconds);
+char *show_share(char to[SHOW_TEXT], double part, double whole);
+
+void print_json(const json_t *document);
+
+#endif

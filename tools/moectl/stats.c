@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT */
+/* stats - on which path the token-expert pairs were computed, per layer and model and session. */
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "moectl.h"
+
+static const char *const paths[] = {"hit", "miss_buffer", "cpu", "local"};
+
+static double all_pairs(const json_t *pairs)
+{
+	double sum = 0;
+
+	for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+		sum += get_number(pairs, paths[i]);
+	return sum;
+}
+
+static void print_rate(const json_t *of)
+{
+	const json_t *rate = json_object_get(of, "hit_rate");
+
+	if (json_is_real(rate))
+		printf("  %7.1f%%", 100 * json_number_value(rate));
+	else
+		printf("  %8s", "-");
+}
+
+static void print_row(const char *name, const json_t *row)
+{
+	const json_t *pairs = json_object_get(row, "pairs");
+	char bytes[SHOW_TEXT], wait[SHOW_TEXT];
+
+	printf("%7s  %9.0f", name, get_number(row, "tokens"));
+	for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+		printf("  %10.0f", get_number(pairs, paths[i]));
+	print_rate(row);
+	printf("  %8.0f  %10s  %10s", get_number(row, "fills"), show_bytes(bytes, get_number(row, "bytes")),
+	       show_time(wait, get_number(row, "wait_ns")));
+}
+
+static void print_model(const json_t *model)
+{
+	const json_t *layers = json_object_get(model, "layers"), *totals = json_object_get(model, "totals"), *layer;
+	const json_t *pairs = json_object_get(totals, "pairs");
+	const char *warning = NULL;
+	double expected = 0;
+	size_t i;
+
+	printf("model %s, top %.0f of %.0f experts\n", get_text(model, "name"), get_number(model, "topk"),
+	       get_number(model, "experts"));
+	printf("%7s  %9s  %10s  %10s  %10s  %10s  %8s  %8s  %10s  %10s  %5s  %6s\n", "layer", "tokens", "hit",
+	       "miss_buffer", "cpu", "local", "hit rate", "fills", "filled", "wait", "slots", "slack");
+	json_array_foreach (layers, i, layer) {
+		char number[SHOW_TEXT];
+
+		snprintf(number, sizeof number, "%.0f", get_number(layer, "layer"));
+		print_row(number, layer);
+		printf("  %5.0f  %6.1f\n", get_number(layer, "slots"), get_number(layer, "slack"));
+		if (*get_text(layer, "warning"))
+			warning = get_text(layer, "warning");
+		expected += get_number(layer, "tokens") * get_number(model, "topk");
+	}
+	print_row("all", totals);
+	printf("\n  paths add up to %.0f pairs; tokens x layers x k is %.0f: %s\n", all_pairs(pairs), expected,
+	       all_pairs(pairs) == expected ? "equal" : "NOT EQUAL (padding, or another top-k)");
+	if (warning)
+		printf("  warning: %s\n", warning);
+}
+
+static void print_sessions(const json_t *sessions)
+{
+	const json_t *s;
+	size_t i;
+
+	if (json_array_size(sessions) == 0)
+		return;
+	printf("session      pid  model             rank         hit  miss_buffer         cpu     fills\n");
+	json_array_foreach (sessions, i, s) {
+		const json_t *pairs = json_object_get(s, "pairs");
+
+		printf("%7.0f  %7.0f  %-16s  %2.0f/%-2.0f  %10.0f   %10.0f  %10.0f  %8.0f\n", get_number(s, "id"),
+		       get_number(s, "pid"), get_text(s, "model"), get_number(s, "tp_rank"), get_number(s, "tp_size"),
+		       get_number(pairs, "hit"), get_number(pairs, "miss_buffer"), get_number(pairs, "cpu"),
+		       get_number(s, "fills"));
+	}
+}
+
+static int print_once(const struct arguments *arg)
+{
+	json_t *document = ask(arg, MOE_DOCUMENT_STATS);
+	const json_t *model;
+	size_t i;
+
+	if (!document)
+		return EXIT_FAILED;
+	if (arg->json) {
+		print_json(document);
+	} else {
+		if (json_array_size(json_object_get(document, "models")) == 0)
+			printf("no model is loaded: moectl load DIR\n");
+		json_array_foreach (json_object_get(document, "models"), i, model)
+			print_model(model);
+		print_sessions(json_object_get(document, "sessions"));
+	}
+	json_decref(document);
+	fflush(stdout);
+	return EXIT_DONE;
+}
+
+int verb_stats(const struct arguments *arg)
+{
+	const struct timespec pause = {.tv_sec = (time_t)arg->interval,
+				       .tv_nsec = (long)(1e9 * (arg->interval - (double)(time_t)arg->interval))};
+	const bool screen = arg->watch && !arg->json && isatty(STDOUT_FILENO);
+	int r;
+
+	do {
+		if (screen)
+			printf("\033[H\033[2J");
+		r = print_once(arg);
+	} while (arg->watch && r == EXIT_DONE && nanosleep(&pause, NULL) == 0);
+	return r;
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * experts - who computes the routed experts of a layer: this process itself, or moe-expertd through libmoe-expert.
+ *
+ * A layer's step is begun, and ended before the next one is begun; between the two the caller may do other work. The
+ * result of a rank of a group is its partial sum: the group adds them up. Back-ends are alternative files
+ * (experts-local.c, experts-daemon.c), each with one constructor.
+ */
+#ifndef WORKER_EXPERTS_H
+#define WORKER_EXPERTS_H
+
+#include "moe-expert.h"
+#include "tools/worker/group.h"
+#include "tools/worker/options.h"
+#include "tools/worker/weights.h"
+
+/* (token, expert) pairs by the path on which they were computed, and what was copied for them. */
+struct experts_stats {
+	uint64_t hit, miss_buffer, cpu, local;
+	uint64_t resident; /* of them, pairs whose expert was in a cache slot before the step */
+	uint64_t fills, fill_bytes;
+};
+
+struct experts_step {
+	uint32_t layer, tokens;
+	const int32_t *ids;   /* [tokens][topk] */
+	const float *weights; /* [tokens][topk] */
+	const float *x;       /* [tokens][hidden] */
+};
+
+struct experts {
+	struct experts_stats stats;
+	int (*phase)(struct experts *experts, enum moe_step_phase phase, uint64_t number, struct moe_error *err);
+	int (*begin)(struct experts *experts, const struct experts_step *step, struct moe_error *err);
+	int (*end)(struct experts *experts, float *y, struct moe_error *err); /* writes y [tokens][hidden] whole */
+	struct experts *(*free)(struct experts *experts);
+};
+
+/* The plain implementation: reads the experts' tensors in the mapped shards, shares no code with the daemon's kernels
+ * or with the library. Computes rank group->rank's share of the intermediate dimension. */
+int experts_local_new(struct experts **ret, const struct weights *weights, const struct arch *arch,
+		      const struct group *group, uint32_t tokens_max, struct moe_error *err);
+
+/* Attached to the model behind `socket` as the group's rank. model_name NULL: the only one loaded. */
+int experts_daemon_new(struct experts **ret, const struct options *options, const char *socket, const char *model_name,
+		       const struct arch *arch, struct group *group, uint32_t tokens_max, struct moe_error *err);
+
+static inline struct experts *experts_free(struct experts *experts)
+{
+	return experts ? experts->free(experts) : NULL;
+}
+
+#endif

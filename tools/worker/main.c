@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: MIT */
+#include "tools/worker/run.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/util.h"
+#include "tools/worker/loaded.h"
+#include "tools/worker/spawn.h"
+
+#define EXIT_USAGE 2
+#define EXIT_CANNOT_RUN_HERE 77
+#define WINDOW_DEFAULT 256u
+
+static volatile sig_atomic_t signalled;
+
+static void on_signal(int number)
+{
+	signalled = number;
+}
+
+bool run_interrupted(void)
+{
+	return signalled != 0;
+}
+
+static void catch_signals(void)
+{
+	static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+	struct sigaction action = {.sa_handler = on_signal};
+
+	for (size_t i = 0; i < ARRAY_LEN(signals); i++)
+		sigaction(signals[i], &action, NULL);
+	signal(SIGPIPE, SIG_IGN); /* a reader that has gone is an error of the write */
+}
+
+/* What a run needs, in the order in which it is opened; closed in the other. */
+struct worker {
+	struct options options;
+	struct model *model;
+	struct arch arch;
+	struct tokens input;
+	struct weights *weights;
+	struct spawn *spawn;
+	char *model_name; /* at a daemon that was running */
+	struct group group;
+	struct run run;
+	uint32_t positions, tokens_max;
+};
+
+static void note_vocabulary(const struct arch *arch, const struct options *o)
+{
+	if (arch->vocab != 256 && !o->ids)
+		fprintf(stderr,
+			"moe-worker: there is no tokenizer: bytes are used as token ids of a vocabulary of %u\n",
+			arch->vocab);
+}
+
+/* How long the context and the steps get; refuses what cannot fit before anything is started. */
+static int measure(struct worker *w, struct moe_error *err)
+{
+	struct options *o = &w->options;
+	const uint32_t positions = w->arch.positions;
+
+	if (o->command == COMMAND_SCORE) {
+		w->run.window = o->window ? o->window : MIN(WINDOW_DEFAULT, positions);
+		if (w->run.window > positions)
+			return moe_error_set(err, -EINVAL,
+					     "--window: found %u, expected at most max_position_embeddings (%u)",
+					     w->run.window, positions);
+		if (w->input.n < w->run.window)
+			return moe_error_set(err, -EINVAL, "%s: found %zu tokens, expected at least one window of %u",
+					     o->ids ? o->ids : o->text, w->input.n, w->run.window);
+		w->positions = w->run.window;
+		w->tokens_max = MIN(w->run.window, FORWARD_TOKENS_MAX);
+		return 0;
+	}
+	if (w->input.n > positions)
+		return moe_error_set(err, -EINVAL,
+				     "the prompt has %zu tokens, expected at most max_position_embeddings (%u)",
+				     w->input.n, positions);
+	if (o->tokens > positions - w->input.n + 1) {
+		o->tokens = (uint32_t)(positions - w->input.n + 1);
+		fprintf(stderr, "moe-worker: max_position_embeddings is %u: %u tokens at most after this prompt\n",
+			positions, o->tokens);
+	}
+	w->positions = (uint32_t)(w->input.n + o->tokens - 1);
+	w->tokens_max = (uint32_t)MIN(w->input.n, (size_t)FORWARD_TOKENS_MAX);
+	return 0;
+}
+
+static int open_daemon(struct worker *w, struct moe_error *err)
+{
+	const struct options *o = &w->options;
+
+	if (o->experts == EXPERTS_LOCAL)
+		return 0;
+	if (o->daemon)
+		return loaded_find(&w->model_name, o->daemon, o->model, err);
+	return spawn_new(&w->spawn, o, err);
+}
+
+static int open_all(struct worker *w, struct moe_error *err)
+{
+	const struct options *o = &w->options;
+	int r;
+
+	if ((r = model_open(&w->model, o->model, err)) < 0 || (r = arch_read(&w->arch, w->model, err)) < 0 ||
+	    (r = tokens_read(&w->input, o, w->arch.vocab, err)) < 0 || (r = measure(w, err)) < 0)
+		return r;
+	if (o->tp > w->arch.expert_inter)
+		return moe_error_set(err, -EINVAL, "--tp: found %u, expected at most the expert's %u", o->tp,
+				     w->arch.expert_inter);
+	note_vocabulary(&w->arch, o);
+	/* The daemon loads its weights while the worker prepares its own. */
+	if ((r = open_daemon(w, err)) < 0 || (r = weights_load(&w->weights, w->model, &w->arch, err)) < 0)
+		return r;
+	return w->spawn ? spawn_wait(w->spawn, err) : 0;
+}
+
+/* In every rank. */
+static int run_rank(struct worker *w, struct moe_error *err)
+{
+	const struct options *o = &w->options;
+	struct run *run = &w->run;
+	const char *socket = w->spawn ? spawn_socket(w->spawn) : o->daemon;
+	int r;
+
+	run->options = o;
+	run->arch = &w->arch;
+	run->group = &w->group;
+	run->input = &w->input;
+	run->speaks = w->group.rank == 0;
+	if (o->experts == EXPERTS_LOCAL)
+		r = experts_local_new(&run->experts, w->weights, &w->arch, &w->group, w->tokens_max, err);
+	else
+		r = experts_daemon_new(&run->experts, o, socket, w->model_name, &w->arch, &w->group, w->tokens_max,
+				       err);
+	if (r == 0)
+		r = forward_new(&run->forward, &w->arch, w->weights, run->experts, &w->group, w->positions,
+				w->tokens_max, err);
+	if (r == 0)
+		r = (o->command == COMMAND_SCORE ? run_score : run_generate)(run, err);
+	if (r < 0)
+		group_fail(&w->group, w->group.rank, err->text);
+	run->forward = forward_free(run->forward);
+	run->experts = experts_free(run->experts);
+	return r;
+}
+
+static void close_all(struct worker *w)
+{
+	spawn_free(w->spawn);
+	weights_free(w->weights);
+	tokens_free(&w->input);
+	free(w->model_name);
+	model_free(w->model);
+}
+
+static int run_worker(struct worker *w, struct moe_error *err)
+{
+	int r = open_all(w, err), end;
+
+	if (r < 0)
+		return r;
+	r = group_new(&w->group, w->options.tp, (uint64_t)w->tokens_max * w->arch.hidden, err);
+	if (r == 0) {
+		if (w->group.rank > 0)
+			spawn_disown(w->spawn);
+		r = run_rank(w, err);
+	}
+	if (w->group.rank > 0)
+		return r;
+	end = group_end(&w->group, r < 0, r < 0 ? NULL : err);
+	return r < 0 ? r : end;
+}
+
+int main(int argc, char **argv)
+{
+	struct moe_error err = {0};
+	struct worker w = {0};
+	int r;
+
+	r = options_parse(&w.options, argc, argv);
+	if (r != 0)
+		return r < 0 ? EXIT_USAGE : EXIT_SUCCESS;
+	catch_signals();
+	r = run_worker(&w, &err);
+	if (r < 0 && w.group.rank == 0) {
+		if (!run_interrupted()) {
+			fflush(stdout);
+			fprintf(stderr, "moe-worker: %s\n", err.text);
+			if (r != -ECHILD && r != -ENOTSUP)
+				spawn_dead(w.spawn);
+		}
+	}
+	close_all(&w);
+	if (run_interrupted() && w.group.rank == 0) {
+		signal(signalled, SIG_DFL);
+		raise(signalled);
+	}
+	return r == 0 ? EXIT_SUCCESS : r == -ENOTSUP ? EXIT_CANNOT_RUN_HERE : EXIT_FAILURE;
+}

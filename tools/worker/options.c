@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: MIT */
+#include "tools/worker/options.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/util.h"
+
+static const char usage_text[] =
+	"Usage: moe-worker generate --model DIR --prompt TEXT [--tokens N] [OPTIONS]\n"
+	"       moe-worker score --model DIR --text FILE [OPTIONS]\n"
+	"\n"
+	"Runs a published Mixture-of-Experts model. The experts come from moe-expertd; without --daemon a private one\n"
+	"is started and ended with the worker.\n"
+	"\n"
+	"  generate                   continue a prompt and write the text as it comes\n"
+	"  score                      negative log-likelihood per token of a text, in windows from an empty context\n"
+	"\n"
+	"Input\n"
+	"  --model DIR                folder with config.json and safetensors\n"
+	"  --prompt TEXT              what to continue; its bytes are the token ids\n"
+	"  --text FILE                what to score; its bytes are the token ids\n"
+	"  --ids FILE                 token ids instead of a prompt or a text: decimal numbers\n"
+	"  --limit N                  only the first N tokens of the input\n"
+	"  --tokens N                 how many tokens to write (default 64)\n"
+	"  --window N                 tokens of one scored window (default 256, at most the model's positions)\n"
+	"  --temperature T            0 takes the likeliest token (default 0)\n"
+	"  --top-p P                  draw from the likeliest tokens that sum to P (default 1)\n"
+	"  --seed N                   of the draw (default 0)\n"
+	"\n"
+	"Experts\n"
+	"  --experts local|cpu|cache  computed by the worker itself, by the daemon's CPU pool, or on cached slots and "
+	"the\n"
+	"                             CPU pool (default cache)\n"
+	"  --mode auto|decode|prefetch|full   how slots are filled (default auto)\n"
+	"  --tp N                     as N processes, each with its slice of every expert (default 1)\n"
+	"  --slots N                  cache slots per layer, at most the layer's experts (default 8)\n"
+	"  --policy lru|original      which slot is given up (default lru)\n"
+	"  --cache-topk N             original: a token's first choices that count as touches (default 2)\n"
+	"  --update N                 decode: fills per layer and step at most (default 2)\n"
+	"  --fill push|pull           the daemon copies into slots, or the worker out of the pool (default push)\n"
+	"  --share part|group         CPU part with --tp: each rank its slice, or rank 0 for all (default part)\n"
+	"  --n-copy cost|stairs|N     prefetch: missing experts copied per layer (default cost)\n"
+	"\n"
+	"Daemon\n"
+	"  --daemon SOCKET            use the running daemon at SOCKET, which has the model loaded\n"
+	"  --threads N                private daemon: CPU pool threads\n"
+	"  --pages auto|1g|2m|thp|4k  private daemon: page size of the weights\n"
+	"  --isa auto|ref|avx2|avx512 private daemon: instruction set of the kernels\n"
+	"\n"
+	"Output\n"
+	"  --stats                    generate: a table after the text\n"
+	"  --json                     one JSON object instead of text\n"
+	"  -v, --verbose              show the private daemon's log\n"
+	"  --help, --version\n"
+	"\n"
+	"Exit code: 0 done, 1 failed, 2 usage, 77 cannot run on this machine.\n";
+
+const char *const experts_names[] = {"local", "cpu", "cache", NULL};
+const char *const mode_names[] = {"auto", "decode", "prefetch", "full", NULL};
+static const char *const policy_names[] = {"lru", "original", NULL};
+static const char *const fill_names[] = {"push", "pull", NULL};
+static const char *const share_names[] = {"part", "group", NULL};
+static const char *const n_copy_names[] = {"cost", "stairs", NULL};
+
+enum option_code {
+	OPTION_MODEL = 256,
+	OPTION_PROMPT,
+	OPTION_TEXT,
+	OPTION_IDS,
+	OPTION_LIMIT,
+	OPTION_TOKENS,
+	OPTION_WINDOW,
+	OPTION_TEMPERATURE,
+	OPTION_TOP_P,
+	OPTION_SEED,
+	OPTION_EXPERTS,
+	OPTION_MODE,
+	OPTION_TP,
+	OPTION_SLOTS,
+	OPTION_POLICY,
+	OPTION_CACHE_TOPK,
+	OPTION_UPDATE,
+	OPTION_FILL,
+	OPTION_SHARE,
+	OPTION_N_COPY,
+	OPTION_DAEMON,
+	OPTION_THREADS,
+	OPTION_PAGES,
+	OPTION_ISA,
+	OPTION_STATS,
+	OPTION_JSON,
+	OPTION_VERSION
+};
+
+static const struct option long_options[] = {
+	{"model", required_argument, NULL, OPTION_MODEL},
+	{"prompt", required_argument, NULL, OPTION_PROMPT},
+	{"text", required_argument, NULL, OPTION_TEXT},
+	{"ids", required_argument, NULL, OPTION_IDS},
+	{"limit", required_argument, NULL, OPTION_LIMIT},
+	{"tokens", required_argument, NULL, OPTION_TOKENS},
+	{"window", required_argument, NULL, OPTION_WINDOW},
+	{"temperature", required_argument, NULL, OPTION_TEMPERATURE},
+	{"top-p", required_argument, NULL, OPTION_TOP_P},
+	{"seed", required_argument, NULL, OPTION_SEED},
+	{"experts", required_argument, NULL, OPTION_EXPERTS},
+	{"mode", required_argument, NULL, OPTION_MODE},
+	{"tp", required_argument, NULL, OPTION_TP},
+	{"slots", required_argument, NULL, OPTION_SLOTS},
+	{"policy", required_argument, NULL, OPTION_POLICY},
+	{"cache-topk", required_argument, NULL, OPTION_CACHE_TOPK},
+	{"update", required_argument, NULL, OPTION_UPDATE},
+	{"fill", required_argument, NULL, OPTION_FILL},
+	{"share", required_argument, NULL, OPTION_SHARE},
+	{"n-copy", required_argument, NULL, OPTION_N_COPY},
+	{"daemon", required_argument, NULL, OPTION_DAEMON},
+	{"threads", required_argument, NULL, OPTION_THREADS},
+	{"pages", required_argument, NULL, OPTION_PAGES},
+	{"isa", required_argument, NULL, OPTION_ISA},
+	{"stats", no_argument, NULL, OPTION_STATS},
+	{"json", no_argument, NULL, OPTION_JSON},
+	{"verbose", no_argument, NULL, 'v'},
+	{"help", no_argument, NULL, 'h'},
+	{"version", no_argument, NULL, OPTION_VERSION},
+	{0},
+};
+
+static int wrong(const char *option, const char *found, const char *expected)
+{
+	fprintf(stderr, "moe-worker: %s: found '%s', expected %s\n", option, found, expected);
+	return -EINVAL;
+}
+
+static int parse_number(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *ret)
+{
+	unsigned long long n;
+	char expected[80], *end;
+
+	snprintf(expected, sizeof(expected), "a number from %llu to %llu", (unsigned long long)min,
+		 (unsigned long long)max);
+	errno = 0;
+	n = strtoull(text, &end, 10);
+	if (errno || end == text || *end || text[0] < '0' || text[0] > '9' || n < min || n > max)
+		return wrong(option, text, expected);
+	*ret = n;
+	return 0;
+}
+
+static int parse_u32(const char *option, const char *text, uint32_t min, uint32_t max, uint32_t *ret)
+{
+	uint64_t n;
+	int r = parse_number(option, text, min, max, &n);
+
+	if (r == 0)
+		*ret = (uint32_t)n;
+	return r;
+}
+
+static int parse_real(const char *option, const char *text, double min, double max, double *ret)
+{
+	char expected[80], *end;
+	const double x = strtod(text, &end);
+
+	snprintf(expected, sizeof(expected), "a number from %g to %g", min, max);
+	if (end == text || *end || !(x >= min && x <= max))
+		return wrong(option, text, expected);
+	*ret = x;
+	return 0;
+}
+
+/* The word's place in the list, or -EINVAL. */
+static int parse_word(const char *option, const char *text, const char *const *words)
+{
+	char expected[96] = "";
+
+	for (int i = 0; words[i]; i++) {
+		if (strcmp(text, words[i]) == 0)
+			return i;
+		snprintf(expected + strlen(expected), sizeof(expected) - strlen(expected), "%s%s", i ? ", " : "",
+			 words[i]);
+	}
+	return wrong(option, text, expected);
+}
+
+static int parse_n_copy(struct options *o, const char *text)
+{
+	int r = 0;
+
+	if (text[0] >= '0' && text[0] <= '9') {
+		o->n_copy_rule = N_COPY_NUMBER;
+		return parse_u32("--n-copy", text, 0, 1u << 20, &o->n_copy);
+	}
+	r = parse_word("--n-copy", text, n_copy_names);
+	if (r >= 0)
+		o->n_copy_rule = (enum n_copy_rule)r;
+	return MIN(r, 0);
+}
+
+/* Options of the text and of the output. -ENOENT: not one of these. */
+static int parse_text(struct options *o, int option, const char *name, const char *arg)
+{
+	switch (option) {
+	case OPTION_PROMPT:
+		o->prompt = arg;
+		return 0;
+	case OPTION_TEXT:
+		o->text = arg;
+		return 0;
+	case OPTION_IDS:
+		o->ids = arg;
+		return 0;
+	case OPTION_LIMIT:
+		return parse_u32(name, arg, 1, UINT32_MAX, &o->limit);
+	case OPTION_TOKENS:
+		return parse_u32(name, arg, 1, 1u << 24, &o->tokens);
+	case OPTION_WINDOW:
+		return parse_u32(name, arg, 2, 1u << 24, &o->window);
+	case OPTION_TEMPERATURE:
+		return parse_real(name, arg, 0, 100, &o->temperature);
+	case OPTION_TOP_P:
+		return parse_real(name, arg, 0, 1, &o->top_p);
+	case OPTION_SEED:
+		return parse_number(name, arg, 0, UINT64_MAX, &o->seed);
+	case OPTION_STATS:
+		o->stats = true;
+		return 0;
+	case OPTION_JSON:
+		o->json = true;
+		return 0;
+	case 'v':
+		o->verbose = true;
+		return 0;
+	default:
+		return -ENOENT;
+	}
+}
+
+static int parse_experts(struct options *o, int option, const char *name, const char *arg)
+{
+	int word = 0, r = 0;
+
+	switch (option) {
+	case OPTION_MODEL:
+		o->model = arg;
+		break;
+	case OPTION_EXPERTS:
+		r = word = parse_word(name, arg, experts_names);
+		o->experts = (enum experts_kind)MAX(word, 0);
+		break;
+	case OPTION_MODE:
+		r = word = parse_word(name, arg, mode_names);
+		o->mode = (enum moe_mode)MAX(word, 0);
+		break;
+	case OPTION_FILL:
+		r = word = parse_word(name, arg, fill_names);
+		o->fill = (enum moe_fill)MAX(word, 0);
+		break;
+	case OPTION_SHARE:
+		r = word = parse_word(name, arg, share_names);
+		o->share = (enum moe_share)MAX(word, 0);
+		break;
+	case OPTION_POLICY:
+		r = parse_word(name, arg, policy_names);
+		o->policy = arg;
+		break;
+	case OPTION_TP:
+		r = parse_u32(name, arg, 1, 64, &o->tp);
+		break;
+	case OPTION_SLOTS:
+		r = parse_u32(name, arg, 1, 1u << 20, &o->slots);
+		break;
+	case OPTION_CACHE_TOPK:
+		r = parse_u32(name, arg, 1, 64, &o->cache_topk);
+		break;
+	case OPTION_UPDATE:
+		r = parse_u32(name, arg, 1, 1u << 20, &o->update);
+		break;
+	case OPTION_N_COPY:
+		r = parse_n_copy(o, arg);
+		break;
+	case OPTION_DAEMON:
+		o->daemon = arg;
+		break;
+	case OPTION_THREADS:
+		r = parse_u32(name, arg, 1, 4096, &o->threads);
+		break;
+	case OPTION_PAGES:
+		o->pages = arg;
+		break;
+	case OPTION_ISA:
+		o->isa = arg;
+		break;
+	default:
+		r = -EINVAL;
+	}
+	return MIN(r, 0);
+}
+
+static int check(struct options *o, int argc, char **argv)
+{
+	const char *input;
+
+	if (argc - optind > 1) {
+		fprintf(stderr, "moe-worker: %s: one command at a time\n", argv[optind + 1]);
+		return -EINVAL;
+	}
+	if (optind < argc && strcmp(argv[optind], "generate") == 0) {
+		o->command = COMMAND_GENERATE;
+		input = o->prompt;
+	} else if (optind < argc && strcmp(argv[optind], "score") == 0) {
+		o->command = COMMAND_SCORE;
+		input = o->text;
+	} else {
+		return wrong("command", optind < argc ? argv[optind] : "", "generate or score; see --help");
+	}
+	if (!o->model) {
+		fprintf(stderr, "moe-worker: --model DIR is missing\n");
+		return -EINVAL;
+	}
+	if (!input == !o->ids) {
+		fprintf(stderr, "moe-worker: expected either %s or --ids FILE\n",
+			o->command == COMMAND_GENERATE ? "--prompt TEXT" : "--text FILE");
+		return -EINVAL;
+	}
+	return 0;
+}
+
+int options_parse(struct options *ret, int argc, char **argv)
+{
+	struct options o = {
+		.experts = EXPERTS_CACHE, .mode = MOE_MODE_AUTO, .tp = 1, .slots = 8, .tokens = 64, .top_p = 1.0};
+	int option, index = 0, r;
+
+	while ((option = getopt_long(argc, argv, "vh", long_options, &index)) != -1) {
+		char name[32];
+
+		if (option == '?') {
+			fputs("moe-worker: see moe-worker --help\n", stderr);
+			return -EINVAL;
+		}
+		if (option == 'h') {
+			fputs(usage_text, stdout);
+			return 1;
+		}
+		if (option == OPTION_VERSION) {
+			puts("moe-worker " MOE_EXPERT_VERSION);
+			return 1;
+		}
+		snprintf(name, sizeof(name), "--%s", option == 'v' ? "verbose" : long_options[index].name);
+		r = parse_text(&o, option, name, optarg);
+		if (r == -ENOENT)
+			r = parse_experts(&o, option, name, optarg);
+		if (r < 0)
+			return r;
+	}
+	r = check(&o, argc, argv);
+	if (r == 0)
+		*ret = o;
+	return r;
+}

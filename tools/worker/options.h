@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT */
+/* options - the command line of moe-worker, parsed and checked. Strings belong to argv. */
+#ifndef WORKER_OPTIONS_H
+#define WORKER_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "moe-expert.h"
+
+enum command { COMMAND_GENERATE, COMMAND_SCORE };
+enum experts_kind { EXPERTS_LOCAL, EXPERTS_CPU, EXPERTS_CACHE };
+enum n_copy_rule { N_COPY_COST, N_COPY_STAIRS, N_COPY_NUMBER };
+
+struct options {
+	enum command command;
+	const char *model, *prompt, *text, *ids, *daemon; /* NULL: not given */
+
+	enum experts_kind experts;
+	enum moe_mode mode;
+	uint32_t tp, slots, cache_topk, update; /* the last two 0: the library's defaults */
+	const char *policy;
+	enum moe_fill fill;
+	enum moe_share share;
+	enum n_copy_rule n_copy_rule;
+	uint32_t n_copy;
+	uint32_t threads; /* of a private daemon, 0: its default */
+	const char *pages, *isa;
+
+	uint32_t tokens, window, limit; /* 0: the default, the whole text */
+	uint64_t seed;
+	double temperature, top_p;
+	bool stats, json, verbose;
+};
+
+extern const char *const experts_names[];
+extern const char *const mode_names[];
+
+/* 0; 1 when help or version was asked for and printed; -EINVAL after a line on stderr. */
+int options_parse(struct options *ret, int argc, char **argv);
+
+#endif
