@@ -20,7 +20,7 @@ check:
 	./check
 
 bench: all
-	$(BUILD)/tools/moe-bench
+	scripts/bench.sh
 
 install: all
 	meson configure $(BUILD) -Dprefix=$(prefix)

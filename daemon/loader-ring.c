@@ -2,13 +2,14 @@
 #include "daemon/loader-ring.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <time.h>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/util.h"
+
+#define DROP_BYTES (64ull << 20)
 
 #define ALIGN_DOWN(value, align) ((value) & ~((__typeof__(value))(align)-1))
 
@@ -180,6 +181,15 @@ bool loader_next(struct loader *l, struct loader_slot *slot)
 	return good;
 }
 
+/* Once per DROP_BYTES; what may still be in flight, and read ahead, stays. */
+static void drop_behind(const struct loader *l, const struct shardfile *file, const struct loader_block *block)
+{
+	const uint64_t window = DROP_BYTES + (uint64_t)l->depth * l->block_bytes;
+
+	if (block->offset > window && block->offset / DROP_BYTES != (block->offset - l->block_bytes) / DROP_BYTES)
+		shardfile_drop(file, block->offset - window);
+}
+
 enum loader_read loader_took(struct loader *l, struct loader_slot *slot, int64_t result)
 {
 	const struct loader_block *block = &slot->block;
@@ -200,8 +210,7 @@ enum loader_read loader_took(struct loader *l, struct loader_slot *slot, int64_t
 	atomic_fetch_add_explicit(&l->read_bytes, (uint64_t)result, memory_order_relaxed);
 	got = slot->got + (uint32_t)result;
 	if (got >= block->expected) {
-		if (!file->direct)
-			posix_fadvise(file->fd, (off_t)block->offset, block->length, POSIX_FADV_DONTNEED);
+		drop_behind(l, file, block);
 		return LOADER_FULL;
 	}
 	/* A direct read can go on only where a unit begins. */

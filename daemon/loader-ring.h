@@ -3,8 +3,8 @@
  * loader-ring - what the loader and its two readers share: the bounce ring, the cursor over the blocks, the failure.
  *
  * A slot is FREE (on the free list), READING (a reader owns it) or FULL (in the queues of nodes_left nodes). Only the
- * functions here move it. One lock covers the free list, the queues and the first error; the cursor has its own, so that
- * opening a shard holds up no worker.
+ * functions here move it. One lock covers the free list, the queues and the first error; the cursor has its own, so
+ * that opening a shard holds up no worker.
  */
 #ifndef DAEMON_LOADER_RING_H
 #define DAEMON_LOADER_RING_H
@@ -78,8 +78,8 @@ void loader_give_slot(struct loader *loader, struct loader_slot *slot);
 /* Moves the cursor: the slot gets the next block, and its shard is open. False at the end or after a failure. */
 bool loader_next(struct loader *loader, struct loader_slot *slot);
 
-/* A read of the slot's bytes from `got` on returned `result` (bytes or -errno). On LOADER_READ_ON the rest is to be read;
- * on LOADER_STOP the failure is noted. */
+/* A read of the slot's bytes from `got` on returned `result` (bytes or -errno). On LOADER_READ_ON the rest is to
+ * be read; on LOADER_STOP the failure is noted. */
 enum loader_read loader_took(struct loader *loader, struct loader_slot *slot, int64_t result);
 
 /* The slot is full: to the nodes that own pieces of it. */

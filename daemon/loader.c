@@ -95,8 +95,11 @@ static void *work_thread(void *argument)
 
 static void free_loader(struct loader *l)
 {
-	for (uint32_t i = 0; l->files && i < l->params->n_shards; i++)
+	for (uint32_t i = 0; l->files && i < l->params->n_shards; i++) {
+		if (l->files[i].fd >= 0)
+			shardfile_drop(&l->files[i], 0);
 		shardfile_close(&l->files[i]);
+	}
 	for (uint32_t i = 0; i < l->params->n_nodes; i++) {
 		pthread_cond_destroy(&l->queues[i].work);
 		free(l->queues[i].slots);

@@ -4,10 +4,11 @@
  *
  *   shards --reads--> bounce ring --queue per node--> workers of the node --> records, digest when complete
  *
- * Pieces (one tensor each) are given in file order; neighbours form an extent, and an extent is read in aligned blocks,
- * many at a time, into the slots of a bounce ring: the only memory that a load takes besides the model. A full slot goes
- * to the queue of each node that owns a piece of it; the node's workers copy their pieces out, and the worker that brings
- * a record's last byte hashes the record. The last worker to be done with a slot gives it back to the reader.
+ * Pieces (one tensor each) are given in file order; neighbours form an extent, and an extent is read in aligned
+ * blocks, many at a time, into the slots of a bounce ring: the only memory that a load takes besides the model. A
+ * full slot goes to the queue of each node that owns a piece of it; the node's workers copy their pieces out, and the
+ * worker that brings a record's last byte hashes the record. The last worker to be done with a slot gives it back to
+ * the reader.
  *
  * Two readers: io_uring, and where that is forbidden threads that call pread. The first failure stops everything, and
  * nothing is left: no read in flight, no thread, no fd.

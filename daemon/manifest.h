@@ -3,8 +3,8 @@
  * manifest - the table of a model that is being loaded: made in private memory, filled, then published for ever.
  *
  * The numbers come from the model's config, the inner layout and the places of the records from the law in
- * uapi/moe_manifest.h; digests are filled in while the records are read. A published manifest is a sealed memory file and
- * never changes again.
+ * uapi/moe_manifest.h; digests are filled in while the records are read. A published manifest is a sealed memory file
+ * and never changes again.
  */
 #ifndef DAEMON_MANIFEST_H
 #define DAEMON_MANIFEST_H
@@ -15,9 +15,9 @@
 #include "moe-error.h"
 #include "uapi/moe_manifest.h"
 
-/* A malloc'ed manifest for `config` with elements of `type` (enum moe_type), its records dealt to `n_nodes` pool files by
- * (row + expert) % n_nodes. n_pools and pools[].bytes say what the files must hold; a node without any record gets none
- * (only nodes at the end can be without). Digests, name and epoch are zero. */
+/* A malloc'ed manifest for `config` with elements of `type` (enum moe_type), its records dealt to `n_nodes` pool
+ * files by (row + expert) % n_nodes. n_pools and pools[].bytes say what the files must hold; a node without any
+ * record gets none (only nodes at the end can be without). Digests, name and epoch are zero. */
 int manifest_new(struct moe_manifest **ret, const struct model_config *config, uint32_t type, uint32_t n_nodes,
 		 struct moe_error *err);
 

@@ -2,10 +2,11 @@
 /*
  * pages - memory for one pool file: the best page size that this machine gives, on the NUMA node that was asked for.
  *
- * The ladder, best first: 1 GiB hugetlb, 2 MiB hugetlb, transparent huge pages on shmem, 4 KiB. A rung holds only when
- * every page is really there: the file is made, mapped writable, bound (MPOL_BIND) before the first touch, prefaulted by
- * threads pinned to the node (MADV_POPULATE_WRITE, so that a shortage is an error and not SIGBUS), and a sample of pages
- * is verified to lie on the node. When a rung fails everything of it is given back before the next one is tried.
+ * The ladder, best first: 1 GiB hugetlb, 2 MiB hugetlb, transparent huge pages on shmem, 4 KiB. A rung holds only
+ * when every page is really there: the file is made, mapped writable, bound (MPOL_BIND) before the first touch,
+ * prefaulted by threads pinned to the node (MADV_POPULATE_WRITE, so that a shortage is an error and not SIGBUS), and
+ * a sample of pages is verified to lie on the node. When a rung fails everything of it is given back before the next
+ * one is tried.
  */
 #ifndef DAEMON_PAGES_H
 #define DAEMON_PAGES_H
@@ -39,14 +40,15 @@ struct pages {
 int pages_new(struct pages *ret, const char *name, uint64_t bytes, int want, const struct host_node *node,
 	      struct moe_error *err);
 
-/* As pages_new; `progress` is called from this thread a few times a second with the bytes prefaulted on the rung that is
- * being tried. A non-zero return ends it (-ECANCELED). */
+/* As pages_new; `progress` is called from this thread a few times a second with the bytes prefaulted on the rung
+ * that is being tried. A non-zero return ends it (-ECANCELED). */
 int pages_new_watched(struct pages *ret, const char *name, uint64_t bytes, int want, const struct host_node *node,
 		      int (*progress)(uint64_t done, uint64_t total, void *userdata), void *userdata,
 		      struct moe_error *err);
 
-/* Drops the writable mapping, seals the file against every write for ever (F_SEAL_WRITE, SHRINK, GROW, SEAL), maps it
- * read-only at a new address. `writable_clients` leaves F_SEAL_WRITE out: for GPUs that register only writable mappings. */
+/* Drops the writable mapping, seals the file against every write for ever (F_SEAL_WRITE, SHRINK, GROW, SEAL), maps
+ * it read-only at a new address. `writable_clients` leaves F_SEAL_WRITE out: for GPUs that register only writable
+ * mappings. */
 int pages_publish(struct pages *pages, bool writable_clients, struct moe_error *err);
 
 /* Gives everything back and leaves PAGES_NONE, which it also takes. */

@@ -2,10 +2,10 @@
 /*
  * prefault - bring every page of a shared mapping into being, and say what came.
  *
- * Threads pinned to the node take stripes of the mapping and ask the kernel to populate them, so that a shortage is an
- * error code where a store would be SIGBUS. Collapsing makes huge pages of shmem even where shmem_enabled is "never":
- * one page of each 2 MiB is touched, the kernel is asked to collapse it (Linux 6.1), then the rest is populated; it gives
- * up as soon as more than a tenth could not be made huge.
+ * Threads pinned to the node take stripes of the mapping and ask the kernel to populate them, so that a shortage is
+ * an error code where a store would be SIGBUS. Collapsing makes huge pages of shmem even where shmem_enabled is
+ * "never": one page of each 2 MiB is touched, the kernel is asked to collapse it (Linux 6.1), then the rest is
+ * populated; it gives up as soon as more than a tenth could not be made huge.
  */
 #ifndef DAEMON_PREFAULT_H
 #define DAEMON_PREFAULT_H
@@ -31,8 +31,8 @@ struct prefault {
 /* 0, -ECANCELED, or the kernel's -errno; -EOPNOTSUPP when too little could be collapsed. */
 int prefault_run(const struct prefault *prefault, struct moe_error *err);
 
-/* Bytes of the mapping that lie on huge pages: as /proc/self/smaps counts them, -1 when that cannot be read. The mapping
- * is not a hugetlb one. */
+/* Bytes of the mapping that lie on huge pages: as /proc/self/smaps counts them, -1 when that cannot be read. The
+ * mapping is not a hugetlb one. */
 int64_t prefault_huge_bytes(const void *map);
 
 /* Whether a sample of the mapping's pages lies on the node: 0 or -EXDEV with the page and the node found. A kernel that

@@ -16,8 +16,8 @@
 #include "daemon/pages.h"
 #include "moe-error.h"
 
-/* Room for one file of `bytes` on this rung of the ladder and this node: 0, or -ENOMEM with needed, available and the way
- * out. */
+/* Room for one file of `bytes` on this rung of the ladder and this node: 0, or -ENOMEM with needed, available and
+ * the way out. */
 int room_check(enum pages_rung rung, uint64_t bytes, const struct host_node *node, struct moe_error *err);
 
 /* Room for all files of a model together: bytes[i] on nodes[i]. `want` as in pages_new. */

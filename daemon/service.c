@@ -20,7 +20,8 @@
 #include "daemon/ringsrv.h"
 
 #define PEERS_MAX 4096
-#define PROGRESS_NS 250000000u
+#define PROGRESS_NS 250000000u /* to a peer that shows a bar */
+#define LOGGED_NS 5000000000u  /* to the log */
 
 /* -- load ----------------------------------------------------------------------------------------------------------- */
 
@@ -65,7 +66,7 @@ static void report_progress(struct service *s)
 	const uint64_t done = atomic_load(&load->done_bytes), total = atomic_load(&load->total_bytes);
 	const uint64_t elapsed = atomic_load(&load->elapsed_ns), eta = load_eta_ns(load);
 
-	if (now_ns() - s->load_reported_ns < PROGRESS_NS || total == 0)
+	if (now_ns() - s->load_reported_ns < (s->load_peer ? PROGRESS_NS : LOGGED_NS) || total == 0)
 		return;
 	s->load_reported_ns = now_ns();
 	if (s->load_peer)

@@ -10,7 +10,8 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 
-/* What the file system says about direct reads, or, where the kernel does not know, what a read of the first block says. */
+/* What the file system says about direct reads, or, where the kernel does not know, what a read of the first block
+ * says. */
 static bool can_read_direct(int fd)
 {
 	_Alignas(SHARDFILE_ALIGN) char block[SHARDFILE_ALIGN];
@@ -76,6 +77,12 @@ int shardfile_short(const struct shardfile *file, uint64_t offset, uint64_t expe
 			     " expected: the file was cut "
 			     "while it was read",
 			     file->shard->path, found, offset, expected);
+}
+
+void shardfile_drop(const struct shardfile *file, uint64_t offset)
+{
+	if (!file->direct)
+		posix_fadvise(file->fd, 0, (off_t)offset, POSIX_FADV_DONTNEED);
 }
 
 void shardfile_close(struct shardfile *file)

@@ -35,6 +35,10 @@ int shardfile_check(const struct shardfile *file, struct moe_error *err);
 int shardfile_short(const struct shardfile *file, uint64_t offset, uint64_t expected, uint64_t found,
 		    struct moe_error *err);
 
+/* A buffered file's pages before `offset` (0: all of it) need not stay in the page cache: they would be a second copy
+ * of the model. Whole large folios go or stay, so this is for long ranges. */
+void shardfile_drop(const struct shardfile *file, uint64_t offset);
+
 void shardfile_close(struct shardfile *file);
 
 #endif

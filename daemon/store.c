@@ -227,7 +227,7 @@ static int make_pools(struct load *load, struct moe_error *err)
 		struct pages *pages = &resident->pools[i];
 		int r;
 
-		snprintf(name, sizeof name, "moe-%s-node%d", m->name, p->host->nodes[i].id);
+		snprintf(name, sizeof name, "moe-pool-%s-node%d", m->name, p->host->nodes[i].id);
 		r = pages_new_watched(pages, name, m->pools[i].bytes, p->pages, &p->host->nodes[i], report_prefault,
 				      load, err);
 		if (r < 0)

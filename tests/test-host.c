@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* host: what it says of this machine holds together, and in a root that we make up it says exactly what stands there. */
+/* host: what it says of this machine holds together, and in a root that we make up it says exactly what stands
+ * there. */
 #include "base/host.h"
 
 #include <errno.h>

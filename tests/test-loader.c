@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * loader: any pieces, any blocks, any ring: each byte lands where it belongs; files that change, readers that are
- * forbidden and loads that are canceled end in an error and leave nothing. The seed is printed; TEST_SEED repeats a run.
+ * forbidden and loads that are canceled end in an error and leave nothing. The seed is printed; TEST_SEED repeats a
+ * run.
  */
 #include "daemon/loader.h"
 

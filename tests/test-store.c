@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* store: a folder becomes exactly its experts, whatever its shards look like; what is wrong is refused and leaves nothing. */
+/* store: a folder becomes exactly its experts, whatever its shards look like; what is wrong is refused and leaves
+ * nothing. */
 #include "daemon/store.h"
 
 #include <errno.h>

@@ -61,7 +61,8 @@ int64_t host_read_number(const char *path)
 	return errno ? -1 : value;
 }
 
-/* The value after `key` in lines of "key value"; `key` with its punctuation, at the start of a line or after a blank. */
+/* The value after `key` in lines of "key value"; `key` with its punctuation, at the start of a line or after a
+ * blank. */
 static int64_t find_value(const char *text, const char *key)
 {
 	const size_t length = strlen(key);

@@ -4,7 +4,8 @@
  * each call; where /proc or /sys is not mounted the answer is "unknown", never a guess.
  *
  * A node counts when this process may run on one of its CPUs and may allocate its memory. A CPU whose own node has no
- * memory for us is listed with the nearest node that has. On a machine with one node the node's memory is the machine's.
+ * memory for us is listed with the nearest node that has. On a machine with one node the node's memory is the
+ * machine's.
  */
 #ifndef BASE_HOST_H
 #define BASE_HOST_H
@@ -50,7 +51,8 @@ void host_read(struct host *ret, bool probe_io_uring);
 void host_read_node_memory(struct host_node *node);
 void host_read_memory(int64_t *ret_available, int64_t *ret_limit, int64_t *ret_limit_left);
 
-/* The sysfs folder of the node's hugepages of one size (the machine's on a kernel without NUMA): it holds nr_hugepages. */
+/* The sysfs folder of the node's hugepages of one size (the machine's on a kernel without NUMA): it holds
+ * nr_hugepages. */
 void host_hugepages_path(char *ret, uint32_t size, int node, uint64_t page_bytes);
 
 /* The decimal number that a small file (of sysfs or /proc) begins with, or -1. */

@@ -90,12 +90,12 @@ static void block_multiply(float *y, size_t y_pitch, const float *x, size_t x_pi
 	const float *rows[BLOCK_ROWS];
 
 	for (uint32_t r = 0; r < BLOCK_ROWS; r++) {
-		if (r >= n_rows) {
-			rows[r] = rows[0]; /* computed and dropped */
-		} else if (w->type == MATRIX_F32) {
-			rows[r] = (const float *)(const void *)(w->data + (row + r) * w->pitch) + col;
+		const uint32_t from = row + MIN(r, n_rows - 1); /* beyond the last row: computed again and dropped */
+
+		if (w->type == MATRIX_F32) {
+			rows[r] = (const float *)(const void *)(w->data + from * w->pitch) + col;
 		} else {
-			matrix_widen(wide[r], w, row + r, col, n);
+			matrix_widen(wide[r], w, from, col, n);
 			rows[r] = wide[r];
 		}
 	}

@@ -1,0 +1,44 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# families - a random model of each family, in its published format, gives the same score whoever computes its experts.
+# shellcheck source=tests/e2e/lib.sh
+. "$(dirname -- "$0")/lib.sh"
+
+limit=1024
+
+# score OPTION...: prints nll_per_token
+score() {
+	"$worker" score --model "$dir/model" --text $sample/text.txt --limit $limit --json "$@" \
+		>"$dir/score.json" 2>"$dir/score.err" && json "$dir/score.json" nll_per_token
+}
+
+same() {
+	found=$(score "$@")
+	within "$found" "$(awk -v x="$reference" 'BEGIN { print x - 1e-5 }')" \
+		"$(awk -v x="$reference" 'BEGIN { print x + 1e-5 }')" "$family: $*" || sed 's/^/#   /' "$dir/score.err"
+}
+
+for family in mixtral qwen2_moe qwen3_moe olmoe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe; do
+	rm -rf "$dir/model"
+	"$mkmodel" --family $family --out "$dir/model" >"$dir/mkmodel.log" 2>&1
+	ok $? "$family: a model is made" "$dir/mkmodel.log" || continue
+	reference=$(score --experts local)
+	ok $? "$family: local" "$dir/score.err" || continue
+	same --experts cpu
+	same --experts cache --slots 3 --mode decode --policy original
+	same --experts cache --slots 3 --mode full --fill pull
+	same --experts cache --slots 3 --tp 2 --share group --n-copy stairs
+done
+
+# FP16 experts, whose range and precision differ from BF16's.
+rm -rf "$dir/model"
+family=mixtral
+"$mkmodel" --family mixtral --dtype f16 --out "$dir/model" >"$dir/mkmodel.log" 2>&1
+ok $? 'mixtral in FP16: a model is made' "$dir/mkmodel.log"
+reference=$(score --experts local)
+for isa in ref avx2 avx512; do
+	"$expertd" --isa $isa --version >/dev/null 2>"$dir/isa.err" || { skip "$isa: $(cat "$dir/isa.err")" && continue; }
+	same --experts cpu --isa $isa
+done
+finish

@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * fake-daemon - a thread that serves one session's ring with plain memory and plain arithmetic, so that the engine can be
+ * tested without a daemon, and under a daemon that is slow, out of order, wrong, or gone.
+ *
+ * It claims entries in order and finishes them in any order. A fill first makes the slot unreadable (NaN), pauses, and
+ * only then writes the weights: whoever reads a slot too early, or is still reading it, gets a result that is wrong. It
+ * holds the client to the ring's rules and counts each breach.
+ */
+#ifndef TESTS_FAKE_DAEMON_H
+#define TESTS_FAKE_DAEMON_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/futex.h"
+#include "base/util.h"
+#include "session.h"
+#include "tests/plain-experts.h"
+
+#define FAKE_PENDING 64
+#define FAKE_LEASES 4096
+
+struct fake {
+	struct moe_session session; /* the client's; made by fake_new */
+	struct moe_manifest manifest;
+	uint8_t *records; /* [n_moe_layers][n_experts], the one pool */
+	struct moe_record *table;
+	int32_t *layer_index;
+
+	struct moe_client_page *client;
+	struct moe_daemon_page *daemon;
+	uint32_t sq_head, cq_tail;
+	int peer; /* our end of the socket */
+	uint8_t *slots;
+	uint64_t slots_bytes;
+
+	pthread_t thread;
+	_Atomic bool stop, stall;
+	_Atomic uint64_t seed;
+	_Atomic uint32_t pause_us; /* at random up to this, before and within each request */
+	_Atomic int fail_fills, fail_computes; /* so many of the next ones are answered with -EIO */
+	_Atomic uint32_t breaches;
+	_Atomic uint32_t nops, fills, leases, computes, wholes, releases, hints, phases;
+	_Atomic int leases_held;
+	bool lease_open[FAKE_LEASES];
+	struct moe_sqe pending[FAKE_PENDING];
+	uint32_t n_pending;
+};
+
+/* Set by fake_new for the session functions below, which have nothing but the session. */
+static struct fake *fake_of(const struct moe_session *session)
+{
+	return container_of(session, struct fake, session);
+}
+
+/* -- what session.c does with a socket, here with memory ---------------------------------------------------------- */
+
+int session_row(const struct moe_session *session, uint32_t layer, struct moe_error *err)
+{
+	return layer < session->info.n_layers && session->info.layer_index[layer] >= 0
+		       ? session->info.layer_index[layer]
+		       : -EINVAL;
+}
+
+int session_map_pools(struct moe_session *session, struct moe_error *err)
+{
+	session->pools[0].map = fake_of(session)->records;
+	return 0;
+}
+
+int session_new_data(struct moe_session *session, uint64_t bytes, struct moe_error *err)
+{
+	session->data_bytes = ALIGN_UP(bytes, (uint64_t)4096);
+	session->data = aligned_alloc(4096, session->data_bytes);
+	return session->data ? 0 : -ENOMEM;
+}
+
+int session_send_slots(struct moe_session *session, int fd, uint64_t bytes, struct moe_error *err)
+{
+	struct fake *f = fake_of(session);
+
+	f->slots = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	f->slots_bytes = bytes;
+	return f->slots == MAP_FAILED ? -ENOMEM : 0;
+}
+
+/* -- the thread -------------------------------------------------------------------------------------------------- */
+
+static uint32_t fake_below(struct fake *f, uint32_t n)
+{
+	unsigned long long state = atomic_load(&f->seed);
+	const uint32_t value = (uint32_t)(tap_random(&state) % n);
+
+	atomic_store(&f->seed, state);
+	return value;
+}
+
+static void fake_pause(struct fake *f)
+{
+	const uint32_t us = atomic_load(&f->pause_us);
+
+	if (us && fake_below(f, 2))
+		nanosleep(&(struct timespec){.tv_nsec = (long)fake_below(f, us) * 1000}, NULL);
+}
+
+static void fake_expect(struct fake *f, bool good, const char *what)
+{
+	if (!good && atomic_fetch_add(&f->breaches, 1) == 0)
+		diag("the client broke a rule: %s", what);
+}
+
+static const uint8_t *fake_record(const struct fake *f, uint16_t layer, uint32_t expert)
+{
+	return f->records + f->table[(uint32_t)f->layer_index[layer] * f->manifest.n_experts + expert].offset;
+}
+
+static bool fake_takes_one(_Atomic int *count)
+{
+	int seen = atomic_load(count);
+
+	while (seen > 0 && !atomic_compare_exchange_weak(count, &seen, seen - 1))
+		;
+	return seen > 0;
+}
+
+static void fake_lease(struct fake *f, const struct moe_sqe *sqe, struct moe_cqe *cqe)
+{
+	const uint32_t lease = atomic_fetch_add(&f->leases, 1);
+
+	fake_expect(f, sqe->fill.dst == 0, "a lease has no dst");
+	f->lease_open[lease % FAKE_LEASES] = true;
+	atomic_fetch_add(&f->leases_held, 1);
+	cqe->lease = lease + 1;
+	cqe->offset = (uint64_t)(fake_record(f, sqe->layer, sqe->fill.expert) - f->records);
+}
+
+static void fake_fill(struct fake *f, const struct moe_sqe *sqe, struct moe_cqe *cqe)
+{
+	const struct moe_slice *slice = &f->session.slice;
+
+	fake_expect(f, sqe->fill.expert < f->manifest.n_experts && sqe->count == 0 && sqe->fill.reserved0 == 0, "FILL");
+	cqe->bytes = slice->bytes;
+	if (fake_takes_one(&f->fail_fills)) {
+		cqe->status = -EIO;
+		if (!(sqe->flags & MOE_SQE_LEASE))
+			memset(f->slots + sqe->fill.dst, 0xff, slice->bytes);
+		return;
+	}
+	if (sqe->flags & MOE_SQE_LEASE) {
+		fake_lease(f, sqe, cqe);
+		return;
+	}
+	fake_expect(f, sqe->fill.dst % 64 == 0 && sqe->fill.dst + slice->bytes <= f->slots_bytes, "FILL.dst");
+	memset(f->slots + sqe->fill.dst, 0xff, slice->bytes);
+	fake_pause(f);
+	plain_pack(slice, fake_record(f, sqe->layer, sqe->fill.expert), f->slots + sqe->fill.dst);
+	atomic_fetch_add(&f->fills, 1);
+}
+
+static void fake_compute(struct fake *f, const struct moe_sqe *sqe, struct moe_cqe *cqe)
+{
+	const struct moe_session *s = &f->session;
+	const uint32_t hidden = f->manifest.hidden, topk = sqe->compute.topk;
+	const bool whole = sqe->flags & MOE_SQE_WHOLE;
+	const uint32_t first = whole ? 0 : s->params.tp_rank * s->slice.inter;
+	const float *x = (const float *)(s->data + sqe->compute.x);
+	const int32_t *ids = (const int32_t *)(s->data + sqe->compute.ids);
+	const float *weights = (const float *)(s->data + sqe->compute.weights);
+	float *y = (float *)(s->data + sqe->compute.y);
+	double sum[256];
+	uint32_t t, k, j;
+
+	atomic_fetch_add(&f->computes, 1);
+	atomic_fetch_add(&f->wholes, whole);
+	fake_expect(f,
+		    (sqe->compute.x | sqe->compute.ids | sqe->compute.weights | sqe->compute.y) % 64 == 0 &&
+			    sqe->compute.y + sqe->count * hidden * 4 <= s->data_bytes && topk > 0 &&
+			    sqe->compute.x_type == MOE_TYPE_F32 && sqe->compute.y_type == MOE_TYPE_F32,
+		    "COMPUTE");
+	if (fake_takes_one(&f->fail_computes)) {
+		cqe->status = -EIO;
+		return;
+	}
+	for (t = 0; t < sqe->count; t++) {
+		memset(sum, 0, sizeof sum);
+		for (k = 0; k < topk; k++) {
+			const int32_t id = ids[t * topk + k];
+
+			if (id < 0)
+				continue;
+			cqe->pairs++;
+			plain_expert(&f->manifest, fake_record(f, sqe->layer, (uint32_t)id), first,
+				     whole ? f->manifest.inter : s->slice.inter, (double)weights[t * topk + k],
+				     x + t * hidden, sum);
+		}
+		for (j = 0; j < hidden; j++)
+			y[t * hidden + j] = (float)sum[j];
+	}
+	fake_expect(f, cqe->pairs > 0, "COMPUTE without pairs");
+}
+
+static void fake_release(struct fake *f, const struct moe_sqe *sqe)
+{
+	bool *open = &f->lease_open[(sqe->release.lease - 1) % FAKE_LEASES];
+
+	fake_expect(f, sqe->release.lease > 0 && *open, "RELEASE of a lease that is not held");
+	*open = false;
+	atomic_fetch_add(&f->releases, 1);
+	atomic_fetch_sub(&f->leases_held, 1);
+}
+
+static void fake_finish(struct fake *f, const struct moe_sqe *sqe)
+{
+	struct moe_cqe cqe = {.user_data = sqe->user_data, .op = sqe->op, .layer = sqe->layer, .wait_ns = 1000};
+	const uint64_t began = now_ns();
+
+	fake_pause(f);
+	switch (sqe->op) {
+	case MOE_OP_NOP:
+		atomic_fetch_add(&f->nops, 1);
+		break;
+	case MOE_OP_FILL:
+		fake_fill(f, sqe, &cqe);
+		break;
+	case MOE_OP_COMPUTE:
+		fake_compute(f, sqe, &cqe);
+		break;
+	case MOE_OP_RELEASE:
+		fake_release(f, sqe);
+		break;
+	case MOE_OP_HINT:
+		atomic_fetch_add(&f->hints, 1);
+		break;
+	case MOE_OP_PHASE:
+		atomic_fetch_add(&f->phases, 1);
+		break;
+	default:
+		fake_expect(f, false, "no such operation");
+	}
+	cqe.work_ns = now_ns() - began;
+	((struct moe_cqe *)((uint8_t *)f->daemon + f->daemon->cqe_offset))[f->cq_tail & (f->daemon->cq_entries - 1)] =
+		cqe;
+	__atomic_store_n(&f->daemon->cq_tail, ++f->cq_tail, __ATOMIC_RELEASE);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&f->client->cq_wait, __ATOMIC_RELAXED))
+		futex_wake(&f->daemon->cq_tail, FUTEX_ALL);
+}
+
+static void fake_claim(struct fake *f)
+{
+	const struct moe_sqe *sqes = (const struct moe_sqe *)((const uint8_t *)f->client + f->daemon->sqe_offset);
+	const uint32_t tail = __atomic_load_n(&f->client->sq_tail, __ATOMIC_ACQUIRE);
+
+	while (f->sq_head != tail && f->n_pending < FAKE_PENDING) {
+		f->pending[f->n_pending++] = sqes[f->sq_head & (f->daemon->sq_entries - 1)];
+		__atomic_store_n(&f->daemon->sq_head, ++f->sq_head, __ATOMIC_RELEASE);
+	}
+}
+
+static void *fake_main(void *arg)
+{
+	struct fake *f = arg;
+
+	while (!atomic_load(&f->stop)) {
+		struct moe_sqe sqe;
+		uint32_t pick;
+
+		fake_claim(f);
+		if (f->n_pending == 0 || atomic_load(&f->stall)) {
+			nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+			continue;
+		}
+		pick = fake_below(f, f->n_pending);
+		sqe = f->pending[pick];
+		f->pending[pick] = f->pending[--f->n_pending];
+		fake_finish(f, &sqe);
+	}
+	return NULL;
+}
+
+/* -- life -------------------------------------------------------------------------------------------------------- */
+
+struct fake_shape {
+	uint32_t layers, experts, hidden, inter, type, entries; /* layer 0 is dense */
+};
+
+static void *fake_alloc(uint64_t bytes)
+{
+	const uint64_t size = ALIGN_UP(MAX(bytes, 1), (uint64_t)4096);
+	void *p = aligned_alloc(4096, size);
+
+	if (!p)
+		abort();
+	return memset(p, 0, size);
+}
+
+static void fake_make_model(struct fake *f, const struct fake_shape *shape, unsigned long long *seed)
+{
+	const uint32_t rows = shape->layers - 1, n = rows * shape->experts;
+	uint32_t i;
+
+	plain_manifest(&f->manifest, rows, shape->experts, shape->hidden, shape->inter, shape->type,
+		       MOE_ACTIVATION_SILU);
+	f->manifest.n_layers = shape->layers;
+	f->records = fake_alloc(n * f->manifest.record_bytes);
+	f->table = fake_alloc(n * sizeof *f->table);
+	f->layer_index = fake_alloc(shape->layers * sizeof *f->layer_index);
+	for (i = 0; i < shape->layers; i++)
+		f->layer_index[i] = (int32_t)i - 1;
+	for (i = 0; i < n; i++) {
+		/* Records lie in another order than their numbers. */
+		f->table[i].offset = (n - 1 - i) * f->manifest.record_bytes;
+		plain_fill_record(&f->manifest, f->records + f->table[i].offset, seed);
+	}
+}
+
+static void fake_make_ring(struct fake *f, uint32_t entries)
+{
+	f->client = fake_alloc(4096 + entries * sizeof(struct moe_sqe));
+	f->daemon = fake_alloc(4096 + entries * sizeof(struct moe_cqe));
+	f->daemon->magic = MOE_RING_MAGIC;
+	f->daemon->sq_entries = f->daemon->cq_entries = entries;
+	f->daemon->sqe_offset = f->daemon->cqe_offset = 4096;
+}
+
+/* The session of `params`, all but its engine. The same *seed gives the same model. */
+static struct fake *fake_new(const struct fake_shape *shape, const struct moe_attach_params *params,
+			     unsigned long long model_seed)
+{
+	struct fake *f = calloc(1, sizeof *f);
+	struct moe_session *s;
+	int sockets[2];
+
+	if (!f || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0)
+		abort();
+	s = &f->session;
+	fake_make_model(f, shape, &model_seed);
+	fake_make_ring(f, shape->entries);
+	f->peer = sockets[1];
+	f->seed = model_seed | 1;
+	f->pause_us = 100;
+	s->socket = sockets[0];
+	s->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	s->params = *params;
+	s->manifest = &f->manifest;
+	s->records = f->table;
+	s->n_pools = 1;
+	s->pools[0] = (struct session_pool){.fd = -1, .bytes = f->manifest.record_bytes};
+	s->stats = fake_alloc(shape->layers * sizeof *s->stats);
+	moe_slice_of(&s->slice, &f->manifest, params->tp_rank, params->tp_size);
+	s->info = (struct moe_session_info){
+		.n_layers = shape->layers,
+		.n_moe_layers = shape->layers - 1,
+		.n_experts = shape->experts,
+		.hidden = shape->hidden,
+		.inter = shape->inter,
+		.slice_inter = s->slice.inter,
+		.cache_slots = params->cache_expert_num,
+		.cpu_threads = 1,
+		.record_bytes = f->manifest.record_bytes,
+		.slot_bytes = s->slice.bytes,
+		.layer_index = f->layer_index,
+	};
+	if (params->cache_expert_num)
+		s->info.miss_slots = params->miss_expert_num ? params->miss_expert_num
+							     : shape->experts - params->cache_expert_num;
+	if (queue_init(&s->queue, f->client, f->daemon, s->doorbell, s->socket) < 0 ||
+	    pthread_create(&f->thread, NULL, fake_main, f) != 0)
+		abort();
+	return f;
+}
+
+/* The daemon dies: nobody answers any more and the socket is closed. */
+static void fake_die(struct fake *f)
+{
+	if (atomic_exchange(&f->stop, true))
+		return;
+	pthread_join(f->thread, NULL);
+	close(f->peer);
+}
+
+static void fake_free(struct fake *f)
+{
+	struct moe_session *s = &f->session;
+
+	s->engine = engine_free(s->engine);
+	fake_die(f);
+	queue_fini(&s->queue);
+	close(s->socket);
+	close(s->doorbell);
+	if (f->slots)
+		munmap(f->slots, f->slots_bytes);
+	free(s->data);
+	free(s->stats);
+	free(f->client);
+	free(f->daemon);
+	free(f->records);
+	free(f->table);
+	free(f->layer_index);
+	free(f);
+}
+
+#endif
