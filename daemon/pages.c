@@ -218,18 +218,17 @@ static int make_rung(struct pages *ret, enum pages_rung rung, const struct reque
 
 static void write_better(struct pages *pages, const struct request *request)
 {
+	const enum pages_rung better = pages->rung == PAGES_2M ? PAGES_1G : PAGES_2M;
 	char word[16];
 
 	pages->better[0] = '\0';
-	if (pages->rung == PAGES_1G || (pages->rung == PAGES_2M && request->bytes < PAGES_1G_MIN))
+	if (pages->rung == PAGES_1G || (better == PAGES_1G && request->bytes < PAGES_1G_MIN))
 		return;
 	host_read_thp_shmem(word, sizeof word);
-	if (pages->rung == PAGES_4K && strcmp(word, "deny") == 0) {
+	if (pages->rung == PAGES_4K && strcmp(word, "deny") == 0)
 		snprintf(pages->better, sizeof pages->better, "echo advise > " THP_SHMEM);
-		return;
-	}
-	room_command(pages->better, sizeof pages->better, pages->rung == PAGES_2M ? PAGES_1G : PAGES_2M, request->bytes,
-		     request->node);
+	else if (room_check(better, request->bytes, request->node, NULL) < 0) /* else: a lower rung was asked for */
+		room_command(pages->better, sizeof pages->better, better, request->bytes, request->node);
 }
 
 /* The command that may help when the room was there and the kernel still refused. */

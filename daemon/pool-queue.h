@@ -2,12 +2,13 @@
 /*
  * pool-queue - what the pool's threads take their work from, and where they sleep when there is none.
  *
- * A submitted job is an entry in the inbox; one thread takes it and turns it into batches of units. A batch has one view
- * per team: a cursor from which that team's threads draw unit numbers until none is left. A team's queue holds the views
- * of its batches, oldest job first within a priority, most urgent priority first.
+ * A submitted job is an entry in the inbox; one thread takes it and turns it into batches of units. A batch has one
+ * view per team: a cursor from which that team's threads draw unit numbers until none is left. A team's queue holds
+ * the views of its batches, oldest job first within a priority, most urgent priority first.
  *
- * Law of references: each link in a queue and each thread that works on a batch holds one; the last one frees the batch.
- * All that a thread touches after it drew a number beyond the end is the view itself, never the job, which may be gone.
+ * Law of references: each link in a queue and each thread that works on a batch holds one; the last one frees the
+ * batch. All that a thread touches after it drew a number beyond the end is the view itself, never the job, which
+ * may be gone.
  *
  * Law of sleeping: who adds work then rings (bell + 1, then looks for sleepers); who finds no work has read the bell
  * before it looked, counts itself as a sleeper and sleeps only while the bell is as it was read. All of that is
@@ -82,7 +83,8 @@ static inline bool pool_queue_waiting(struct pool_queue *queue)
 void pool_batch_init(struct pool_batch *batch, void (*run)(struct pool_batch *, uint32_t, uint32_t),
 		     enum pool_priority priority, uint64_t seq);
 
-/* Hands the batch to the teams whose views have units (at least one has). It may be run, and gone, when this returns. */
+/* Hands the batch to the teams whose views have units (at least one has). It may be run, and gone, when this
+ * returns. */
 void pool_queue_publish(struct pool_queue *queue, struct pool_batch *batch);
 
 /* The oldest view of a priority with a reference to its batch, or NULL. */

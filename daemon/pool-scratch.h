@@ -2,8 +2,8 @@
 /*
  * pool-scratch - the memory that computations put their intermediate values in.
  *
- * Blocks are kept and given out again, because fresh ones cost a page fault per page; what is kept is bounded, and so is
- * what the jobs of one priority hold before another one of that priority may start. Thread-safe.
+ * Blocks are kept and given out again, because fresh ones cost a page fault per page; what is kept is bounded, and
+ * so is what the jobs of one priority hold before another one of that priority may start. Thread-safe.
  */
 #ifndef DAEMON_POOL_SCRATCH_H
 #define DAEMON_POOL_SCRATCH_H

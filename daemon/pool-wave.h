@@ -10,9 +10,9 @@
  *   h        [pairs][h_stride]   act(gate . x) * (up . x), written by the gate-and-up units
  *   partial  [pairs][y_stride]   down . h, written by the down units
  *
- * Each counter says how many units are still to come: of activations to widen, of an expert's gate-and-up blocks, of the
- * experts of an output block, of output blocks. Who takes one to zero (acquire and release order) sees all that the
- * others wrote.
+ * Each counter says how many units are still to come: of activations to widen, of an expert's gate-and-up blocks,
+ * of the experts of an output block, of output blocks. Who takes one to zero (acquire and release order) sees all
+ * that the others wrote.
  */
 #ifndef DAEMON_POOL_WAVE_H
 #define DAEMON_POOL_WAVE_H

@@ -2,13 +2,14 @@
 /*
  * pool - the CPU threads that compute experts and copy slices.
  *
- * One team of pinned threads per NUMA node; a team touches only records of its own node. A job is cut into units that
- * the team's threads take in order from one atomic cursor; there is no global barrier: each (job, expert) has its own
- * dependency counter, and whoever finishes the last part of an output block adds it up. Sums are formed in a fixed order, so
- * a result depends neither on the number of threads or who was faster, nor on what other tokens are in the job.
+ * One team of pinned threads per NUMA node; a team touches only records of its own node. A job is cut into units
+ * that the team's threads take in order from one atomic cursor; there is no global barrier: each (job, expert) has
+ * its own dependency counter, and whoever finishes the last part of an output block adds it up. Sums are formed in
+ * a fixed order, so a result depends neither on the number of threads or who was faster, nor on what other tokens
+ * are in the job.
  *
- * An idle thread polls for spin_us and then sleeps: an idle pool uses no CPU. Higher priorities go first between units; a
- * unit that runs is not interrupted. Scratch memory is bounded: a computation is cut into waves of tokens.
+ * An idle thread polls for spin_us and then sleeps: an idle pool uses no CPU. Higher priorities go first between
+ * units; a unit that runs is not interrupted. Scratch memory is bounded: a computation is cut into waves of tokens.
  */
 #ifndef DAEMON_POOL_H
 #define DAEMON_POOL_H
@@ -26,8 +27,8 @@ struct pool;
 
 struct pool_params {
 	const struct host *host; /* read by pool_new only; struct moe_record.pool is an index into its nodes */
-	/* In all, dealt evenly to the nodes; 0: every CPU of the process's affinity mask. A node that gets none, or has no
-	 * CPU, is served by the others. */
+	/* In all, dealt evenly to the nodes; 0: every CPU of the process's affinity mask. A node that gets none, or
+	 * has no CPU, is served by the others. */
 	uint32_t threads;
 	const struct kernels *kernels;
 	uint32_t spin_us; /* how long an idle thread polls before it sleeps */
@@ -50,10 +51,10 @@ struct pool_entry {
 };
 
 /*
- * y[t] = sum_k weights[t][k] * W_down(act(W_gate x[t]) * (W_up x[t])) over the pairs with ids[t][k] >= 0; rows without a
- * pair are written as zeros. The caller has checked ids (-1 .. n_experts-1) and owns all memory until `done` is called
- * (from a pool thread, exactly once). x and y may be shared with a client that writes them meanwhile: then the result is
- * garbage, and nothing else happens.
+ * y[t] = sum_k weights[t][k] * W_down(act(W_gate x[t]) * (W_up x[t])) over the pairs with ids[t][k] >= 0; rows
+ * without a pair are written as zeros. The caller has checked ids (-1 .. n_experts-1) and owns all memory until
+ * `done` is called (from a pool thread, exactly once). x and y may be shared with a client that writes them
+ * meanwhile: then the result is garbage, and nothing else happens.
  */
 struct pool_compute {
 	const struct resident *model;
@@ -70,7 +71,8 @@ struct pool_compute {
 	struct pool_entry entry;
 };
 
-/* Copies one slice of one record, packed, to dst (slice.bytes, of which the padding between the parts stays as it was). */
+/* Copies one slice of one record, packed, to dst (slice.bytes, of which the padding between the parts stays as it
+ * was). */
 struct pool_copy {
 	const struct resident *model;
 	uint32_t row, expert;

@@ -8,10 +8,10 @@
  * n * 2^-149 more where numbers become denormal. Activations of a add 2^-21 of the result (SiLU) or of |a| (GELUs), or
  * 2^-140. A result depends on its own row and token only: not on which other rows and tokens are in the call.
  *
- * Matrices are row-major with `pitch` bytes between rows; inputs and outputs are FP32 rows given by pointers, so that
- * tokens grouped by expert need no gather. A function reads exactly `cols` elements of a row and writes exactly `rows`
- * results per token: nothing before, nothing after. No alignment beyond the element's is required. Denormals, infinities
- * and NaNs go the way IEEE 754 says. Thread-safe: no state.
+ * Matrices are row-major with `pitch` bytes between rows; inputs and outputs are FP32 rows given by pointers, so
+ * that tokens grouped by expert need no gather. A function reads exactly `cols` elements of a row and writes
+ * exactly `rows` results per token: nothing before, nothing after. No alignment beyond the element's is required.
+ * Denormals, infinities and NaNs go the way IEEE 754 says. Thread-safe: no state.
  */
 #ifndef MOE_KERNELS_H
 #define MOE_KERNELS_H
@@ -49,7 +49,8 @@ struct kernels {
 
 enum isa { ISA_REF, ISA_AVX2, ISA_AVX512, ISA_COUNT };
 
-/* The best level that this CPU and its operating system offer; *ret_why (may be NULL) says what decided, a static string. */
+/* The best level that this CPU and its operating system offer; *ret_why (may be NULL) says what decided, a static
+ * string. */
 enum isa isa_detect(const char **ret_why);
 const char *isa_name(enum isa isa);
 

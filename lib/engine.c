@@ -29,10 +29,11 @@ static int check_params(const struct moe_attach_params *p, struct moe_error *err
 		return moe_error_set(err, -EINVAL, "moe_attach: no such fill (%d), share (%d) or n_copy (%d)",
 				     (int)p->fill, (int)p->share, (int)p->n_copy);
 	if (p->share == MOE_SHARE_GROUP && p->tp_size > 1 && p->n_copy == MOE_N_COPY_COST)
-		return moe_error_set(err, -EINVAL,
-				     "moe_attach: share is MOE_SHARE_GROUP and n_copy MOE_N_COPY_COST, but the ranks must "
-				     "plan alike and measure differently: set n_copy to MOE_N_COPY_STAIRS, and use "
-				     "moe_set_n_copy on every rank for another number");
+		return moe_error_set(
+			err, -EINVAL,
+			"moe_attach: share is MOE_SHARE_GROUP and n_copy MOE_N_COPY_COST, but the ranks must "
+			"plan alike and measure differently: set n_copy to MOE_N_COPY_STAIRS, and use "
+			"moe_set_n_copy on every rank for another number");
 	if (!policy_find(p->policy))
 		return moe_error_set(err, -EINVAL, "moe_attach: policy '%s' found, one of %s expected", p->policy,
 				     policy_names());
@@ -49,10 +50,11 @@ static int open_device(struct engine *e, struct moe_error *err)
 		return moe_error_set(err, -EINVAL, "moe_attach: this library has no device '%s'; it has 'host'",
 				     p->device);
 	if (p->fill == MOE_FILL_PUSH && !ops->exports)
-		return moe_error_set(err, -ENOTSUP,
-				     "moe_attach: fill is MOE_FILL_PUSH, but the memory of device '%s' cannot be pushed "
-				     "into: set fill to MOE_FILL_PULL",
-				     ops->name);
+		return moe_error_set(
+			err, -ENOTSUP,
+			"moe_attach: fill is MOE_FILL_PUSH, but the memory of device '%s' cannot be pushed "
+			"into: set fill to MOE_FILL_PULL",
+			ops->name);
 	e->ops = ops;
 	r = ops->open(&e->device, err);
 	if (r == 0)
@@ -70,12 +72,13 @@ static int make_slots(struct engine *e, struct moe_error *err)
 	int r;
 
 	if (n > INT32_MAX || !checked_mul(&bytes, n, s->slice.bytes))
-		return moe_error_set(err, -EINVAL,
-				     "moe_attach: %llu slots (%u layers of %u, and two miss buffers of %u) are too many",
-				     (unsigned long long)n, e->n_rows, e->n_slots, e->miss_slots);
+		return moe_error_set(
+			err, -EINVAL,
+			"moe_attach: %llu slots (%u layers of %u, and two miss buffers of %u) are too many",
+			(unsigned long long)n, e->n_rows, e->n_slots, e->miss_slots);
 	r = e->ops->alloc(e->device, bytes, &e->slots, err);
 	if (r == 0)
-		r = e->ops->alloc(e->device, s->params.max_steps * step_work_bytes(s), &e->work, err);
+		r = e->ops->alloc(e->device, step_work_bytes(s), &e->work, err);
 	if (r == 0 && s->params.fill == MOE_FILL_PUSH)
 		r = session_send_slots(s, e->slots.export_fd, e->slots.bytes, err);
 	return r;

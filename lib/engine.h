@@ -52,7 +52,7 @@ struct engine {
 	struct device *device;
 	struct device_stream *compute, *copy;
 	struct device_memory slots; /* [n_rows * n_slots + 2 * miss_slots] of slice.bytes */
-	struct device_memory work;  /* each step's x and y */
+	struct device_memory work;  /* x and y of the step that the compute stream is at; streams keep steps apart */
 
 	pthread_mutex_t order, lock;
 	struct engine_row *rows; /* [n_rows] */

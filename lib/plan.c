@@ -30,9 +30,10 @@ static struct moe_plan *plan_alloc(uint32_t n_experts, uint32_t tokens, uint32_t
 	const size_t pairs = (size_t)tokens * topk;
 	struct moe_plan *plan;
 
-	plan = calloc(1, sizeof *plan +
-				 n_experts * (sizeof *plan->copies + sizeof *plan->requests + sizeof *plan->expert_map) +
-				 pairs * (2 * sizeof(int32_t) + sizeof(float)));
+	plan = calloc(1,
+		      sizeof *plan +
+			      n_experts * (sizeof *plan->copies + sizeof *plan->requests + sizeof *plan->expert_map) +
+			      pairs * (2 * sizeof(int32_t) + sizeof(float)));
 	if (!plan)
 		return NULL;
 	plan->tokens = tokens;
@@ -98,9 +99,8 @@ static int read_ids(struct plan_work *work, struct moe_plan *plan, struct moe_er
 			if (id == -1)
 				continue;
 			if (id < 0 || (uint32_t)id >= plan->n_experts)
-				return moe_error_set(err, -EINVAL,
-						     "moe_plan: ids[%u][%u]: %d found, -1 to %u expected", t, k, id,
-						     plan->n_experts - 1);
+				return moe_error_set(err, -EINVAL, "moe_plan: ids[%u][%u]: %d found, -1 to %u expected",
+						     t, k, id, plan->n_experts - 1);
 			if (work->seen[id] == t + 1)
 				return moe_error_set(err, -EINVAL,
 						     "moe_plan: ids[%u][%u]: expert %d stands twice in one token", t, k,
@@ -126,8 +126,8 @@ static void list_requests(struct plan_work *work, struct moe_plan *plan)
 	for (e = 0; e < plan->n_experts; e++) {
 		if (work->pairs[e] == 0)
 			continue;
-		plan->requests[plan->n_requests++] =
-			(struct cache_request){(int32_t)e, work->pairs[e], work->touched[e]};
+		plan->requests[plan->n_requests++] = (struct cache_request){(int32_t)e, work->pairs[e],
+									    work->touched[e]};
 		if (slot_of(work->cache, (int32_t)e) >= 0)
 			plan->pairs_resident += work->pairs[e];
 		else
@@ -137,9 +137,9 @@ static void list_requests(struct plan_work *work, struct moe_plan *plan)
 
 static void plan_decode(struct plan_work *work, struct moe_plan *plan)
 {
-	plan->n_copies = plan->n_cache_copies =
-		cache_update(work->cache, plan->requests, plan->n_requests,
-			     MIN(work->params->update_expert_num, plan->n_experts), plan->copies);
+	plan->n_copies = plan->n_cache_copies = cache_update(work->cache, plan->requests, plan->n_requests,
+							     MIN(work->params->update_expert_num, plan->n_experts),
+							     plan->copies);
 }
 
 static uint32_t choose_n_copy(const struct plan_work *work, const struct moe_plan *plan, uint32_t room)

@@ -44,7 +44,7 @@ struct moe_plan {
 	enum moe_mode mode;
 	uint32_t layer, tokens, topk, n_experts, cache_slots;
 	uint32_t n_copy;
-	uint32_t n_copies, n_cache_copies; /* the copies into cache slots come first */
+	uint32_t n_copies, n_cache_copies;    /* the copies into cache slots come first */
 	uint32_t n_requests, n_device, n_cpu; /* distinct experts: all, on the device, on the CPU */
 	uint64_t pairs_hit, pairs_miss_buffer, pairs_cpu, pairs_resident;
 	bool frozen;

@@ -18,8 +18,8 @@ static void raise_to(__u64 *number, uint64_t value)
 {
 	__u64 seen = __atomic_load_n(number, __ATOMIC_RELAXED);
 
-	while (seen < value && !__atomic_compare_exchange_n(number, &seen, value, true, __ATOMIC_RELAXED,
-							    __ATOMIC_RELAXED))
+	while (seen < value &&
+	       !__atomic_compare_exchange_n(number, &seen, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		;
 }
 

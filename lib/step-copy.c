@@ -121,13 +121,12 @@ static int pull_begin(void *arg)
 	end_fills(step, s->slice.bytes);
 	for (i = 0; i < step->plan->n_copies; i++) {
 		const struct moe_copy *copy = &step->plan->copies[i];
-		const struct moe_record *record = &s->records[(uint64_t)step->row * step->engine->n_experts +
-							      (uint32_t)copy->expert];
+		const struct moe_record *record =
+			&s->records[(uint64_t)step->row * step->engine->n_experts + (uint32_t)copy->expert];
 		const struct step_request *fill = &step->fills[i];
 
 		/* What is copied is where the manifest says; the lease must be for the same bytes. */
-		if (fill->status == 0 &&
-		    (fill->op.cqe.pool != record->pool || fill->op.cqe.offset != record->offset))
+		if (fill->status == 0 && (fill->op.cqe.pool != record->pool || fill->op.cqe.offset != record->offset))
 			fill_failed(step, copy, -EPROTO);
 	}
 	move_missbuf(step, MISSBUF_FREE, MISSBUF_FILLING);
@@ -163,9 +162,8 @@ static int pull_copies(struct moe_step *step)
 		const struct moe_record *record =
 			&s->records[(uint64_t)step->row * e->n_experts + (uint32_t)plan->copies[i].expert];
 		const uint8_t *from = s->pools[record->pool].map + record->offset;
-		const device_ptr to =
-			e->slots.base +
-			engine_slot(e, step->row, plan->layer, plan->copies[i].slot) * s->slice.bytes;
+		const device_ptr to = e->slots.base +
+				      engine_slot(e, step->row, plan->layer, plan->copies[i].slot) * s->slice.bytes;
 
 		for (part = 0; part < 3 && r == 0; part++) {
 			const struct moe_slice_part *p = &s->slice.part[part];

@@ -57,8 +57,6 @@ static int step_init(struct moe_step *step, struct engine *e, uint32_t index, st
 	step->weights = (float *)(data + pairs_bytes(s));
 	if (!e->has_slots)
 		return 0;
-	step->device_x = e->work.base + index * step_work_bytes(s);
-	step->device_y = step->device_x + rows_bytes(s);
 	step->map = calloc(e->n_experts, sizeof *step->map);
 	step->fills = calloc(e->n_experts, sizeof *step->fills);
 	step->releases = calloc(e->n_experts, sizeof *step->releases);
@@ -383,8 +381,8 @@ static int launch_experts(struct moe_step *step)
 		.tokens = plan->tokens,
 		.topk = plan->topk,
 		.n_experts = e->n_experts,
-		.x = step->device_x,
-		.y = step->device_y,
+		.x = e->work.base,
+		.y = e->work.base + rows_bytes(s),
 		.ids = plan->ids,
 		.weights = plan->weights,
 		.map = step->map,
@@ -398,7 +396,7 @@ static int enqueue_device(struct moe_step *step, bool missbuf)
 	struct engine *e = step->engine;
 	const struct device_ops *ops = e->ops;
 	const uint64_t bytes = (uint64_t)step->plan->tokens * e->session->info.hidden * sizeof(float);
-	int r = ops->copy_to_device(e->compute, step->device_x, step->x, bytes);
+	int r = ops->copy_to_device(e->compute, e->work.base, step->x, bytes);
 
 	if (r == 0 && step->has_copies)
 		r = ops->stream_wait_event(e->compute, step->copied);
@@ -428,7 +426,7 @@ static void start_device(struct moe_step *step)
 		e->missbufs[plan->layer % MISSBUF_COUNT].released = step->end;
 	pthread_mutex_unlock(&e->lock);
 	if (r == 0)
-		r = e->ops->copy_to_host(e->compute, step->y_device, step->device_y, bytes);
+		r = e->ops->copy_to_host(e->compute, step->y_device, e->work.base + rows_bytes(e->session), bytes);
 	if (r == 0)
 		r = recorded;
 	if (r < 0)
@@ -443,6 +441,8 @@ int step_submit(struct engine *e, struct moe_plan *plan, const float *x, struct 
 	int row = session_row(e->session, plan->layer, err), r = row;
 	struct moe_step *step = NULL;
 
+	if (r >= 0 && plan->tokens && !x)
+		r = moe_error_set(err, -EINVAL, "moe_submit: x must be given");
 	if (r >= 0) {
 		step = step_reserve(e);
 		r = step ? 0

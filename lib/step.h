@@ -2,7 +2,7 @@
 /*
  * step - one submitted plan: what it asked the daemon and the device for, and what has come back.
  *
- * A step owns a region of the data arena and of device memory for good; its slot in the table goes round
+ * A step owns a region of the data arena for good; its slot in the table goes round
  * FREE -> BUSY (moe_submit) -> FREE (moe_wait), or by way of LEFT when moe_wait timed out: then the caller has forgotten
  * it, the daemon and the device have not, and it is swept once they are done.
  *
@@ -41,8 +41,7 @@ struct moe_step {
 	float *x, *y, *y_device; /* [max_tokens][hidden], in the data arena */
 	int32_t *ids;            /* [max_tokens][MOE_TOPK_MAX], the same */
 	float *weights;          /* the same */
-	device_ptr device_x, device_y;
-	int32_t *map; /* [n_experts] expert -> index in the slot arena, or -1 */
+	int32_t *map;            /* [n_experts] expert -> index in the slot arena, or -1 */
 
 	struct step_request compute;
 	struct step_request *fills, *releases; /* [n_experts], one per copy */
@@ -54,7 +53,7 @@ struct moe_step {
 int step_table_init(struct engine *e, struct moe_error *err);
 void step_table_fini(struct engine *e); /* waits for what is in flight */
 
-/* Bytes of one step's region in the data arena, and of its x and y in device memory. */
+/* Bytes of one step's region in the data arena, and of the device's x and y. */
 uint64_t step_data_bytes(const struct moe_session *session);
 uint64_t step_work_bytes(const struct moe_session *session);
 

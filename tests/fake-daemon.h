@@ -43,7 +43,7 @@ struct fake {
 	pthread_t thread;
 	_Atomic bool stop, stall;
 	_Atomic uint64_t seed;
-	_Atomic uint32_t pause_us; /* at random up to this, before and within each request */
+	_Atomic uint32_t pause_us;             /* at random up to this, before and within each request */
 	_Atomic int fail_fills, fail_computes; /* so many of the next ones are answered with -EIO */
 	_Atomic uint32_t breaches;
 	_Atomic uint32_t nops, fills, leases, computes, wholes, releases, hints, phases;

@@ -10,10 +10,6 @@
 #include "heat.h"
 #include "tests/tap.h"
 
-#ifndef TEST_DATA
-#define TEST_DATA "tests/data"
-#endif
-
 static unsigned long long seed;
 
 static uint32_t below(uint32_t n)
@@ -65,7 +61,8 @@ static void test_heat(void)
 	}
 	ok(sorted && kept, "heat_sort gives a descending permutation");
 	ok(heat_key(3, 7) > heat_key(2, 0) && heat_key(3, 7) > heat_key(3, 8), "more pairs are hotter, then lower ids");
-	ok(heat_expert(heat_key(9, 4095)) == 4095 && heat_pairs(heat_key(9, 4095)) == 9, "a key holds expert and pairs");
+	ok(heat_expert(heat_key(9, 4095)) == 4095 && heat_pairs(heat_key(9, 4095)) == 9,
+	   "a key holds expert and pairs");
 }
 
 /* -- invariants ------------------------------------------------------------------------------------------------- */
@@ -120,7 +117,8 @@ static void test_invariants(const char *policy)
 		struct cache *c = new_cache(n_experts, n_slots, policy);
 
 		for (step = 0; step < 40 && !wrong; step++, steps++) {
-			const uint32_t n = random_requests(n_experts, requests), limit = below(2) ? below(4) : n_experts;
+			const uint32_t n = random_requests(n_experts, requests),
+				       limit = below(2) ? below(4) : n_experts;
 			uint32_t done;
 
 			memcpy(facts.before, c->cache_map, n_experts * sizeof(int32_t));
@@ -135,7 +133,8 @@ static void test_invariants(const char *policy)
 		}
 		cache_free(c);
 	}
-	ok(!wrong, "%s: %d random steps keep every invariant%s%s", policy, steps, wrong ? ": " : "", wrong ? wrong : "");
+	ok(!wrong, "%s: %d random steps keep every invariant%s%s", policy, steps, wrong ? ": " : "",
+	   wrong ? wrong : "");
 }
 
 static void test_largest(void)
@@ -177,7 +176,8 @@ static void test_maps(void)
 	ok(cache_sort(c)[0] == 4 && cache_sort(c)[1] == 5, "policy_sort runs from cold to hot");
 	cache_remove(c, 4);
 	ok(c->cache_map[4] == -1 && c->n_free == 1 && !cache_check(c), "a removed expert leaves its slot free");
-	ok(cache_insert(c, 3, 1) == 0 && c->cache_map[3] == 1 && cache_insert(c, 3, 1) == 0, "insert takes a free slot");
+	ok(cache_insert(c, 3, 1) == 0 && c->cache_map[3] == 1 && cache_insert(c, 3, 1) == 0,
+	   "insert takes a free slot");
 	ok(cache_insert(c, 3, 0) == -EEXIST && cache_insert(c, 6, 0) == -EINVAL && cache_insert(c, 0, 2) == -EINVAL,
 	   "insert refuses an expert that is elsewhere, and numbers out of range");
 	ok(cache_insert(c, 0, 0) == 0 && c->cache_map[5] == -1 && !cache_check(c), "insert turns out who was there");
@@ -299,10 +299,15 @@ static bool replay_layer(const json_t *trace, const json_t *result, size_t layer
 
 static void test_vectors(void)
 {
+	const char *source = getenv("MOE_SOURCE");
+	json_t *file, *cases;
 	json_error_t error;
-	json_t *file = json_load_file(TEST_DATA "/cache.json", 0, &error), *cases = json_object_get(file, "cases");
+	char path[4096];
 	size_t i, j, layer, run = 0;
 
+	snprintf(path, sizeof path, "%s/tests/data/cache.json", source ? source : ".");
+	file = json_load_file(path, 0, &error);
+	cases = json_object_get(file, "cases");
 	require(file, "tests/data/cache.json is read%s%s", file ? "" : ": ", file ? "" : error.text);
 	for (i = 0; i < json_array_size(cases); i++) {
 		const json_t *one = json_array_get(cases, i), *trace = json_object_get(one, "trace");
@@ -330,8 +335,8 @@ static void test_vectors(void)
 
 struct plain {
 	int n_experts, n_slots;
-	int sort[512];              /* cold to hot */
-	int slot_of[512];           /* -1 */
+	int sort[512];             /* cold to hot */
+	int slot_of[512];          /* -1 */
 	int filled[512], n_filled; /* this step */
 };
 

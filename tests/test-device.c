@@ -66,7 +66,8 @@ static void test_order(void)
 		r |= ops->copy_to_host(s, back, m.base, sizeof back);
 	}
 	r |= ops->event_record(e, s);
-	ok(r == 0 && ops->event_query(e) == -EBUSY && back[0] == 0, "4000 copies are taken at once, while the stream waits");
+	ok(r == 0 && ops->event_query(e) == -EBUSY && back[0] == 0,
+	   "4000 copies are taken at once, while the stream waits");
 	ok(ops->event_wait(e, 1000000) == -ETIMEDOUT, "a wait with a limit ends at it");
 	atomic_store(&gate, 1);
 	ok(ops->event_wait(e, 0) == 0 && ops->event_query(e) == 0 && memcmp(host, back, sizeof host) == 0,
@@ -107,9 +108,9 @@ static void test_events(void)
 	   "an event that was never recorded holds nobody");
 	ops->event_record(e, a);
 	ops->event_wait(e, 0);
-	ops->stream_wait_event(b, e);  /* holds for the record before ... */
+	ops->stream_wait_event(b, e); /* holds for the record before ... */
 	ops->stream_wait_host(a, wait_gate, &gate);
-	ops->event_record(e, a);       /* ... not for this one */
+	ops->event_record(e, a); /* ... not for this one */
 	ops->event_record(done, b);
 	ok(ops->event_wait(done, 0) == 0 && ops->event_query(e) == -EBUSY,
 	   "a wait holds for the latest record before it was given");
@@ -336,7 +337,8 @@ static void test_experts(void)
 		ops->free(device, &x);
 		launch_fini(&l);
 	}
-	ok(launched == 60 && worst < 1e-5, "experts: BF16 and FP16, all activations, slices of 1, 2, 4: error %.2e", worst);
+	ok(launched == 60 && worst < 1e-5, "experts: BF16 and FP16, all activations, slices of 1, 2, 4: error %.2e",
+	   worst);
 }
 
 int main(void)

@@ -20,7 +20,7 @@ static void test_staircase(void)
 	static const struct {
 		uint64_t tokens;
 		uint32_t n_copy;
-	} steps[] = {{1, 80},      {1023, 80},   {1024, 128},  {1999, 128},  {2000, 144},   {4096, 176},
+	} steps[] = {{1, 80},     {1023, 80},  {1024, 128}, {1999, 128}, {2000, 144},   {4096, 176},
 		     {7999, 224}, {8000, 240}, {8192, 240}, {8193, 256}, {100000, 256}, {UINT64_MAX, 256}};
 	size_t i;
 
@@ -103,7 +103,8 @@ static void test_learns_line(void)
 		const uint64_t experts = 1 + below(64), pairs = experts * (1 + below(40));
 		const double noise = 0.95 + below(100) / 1000.0;
 
-		ncopy_measure(&nc.cpu, experts, pairs, (uint64_t)(noise * (90000.0 * (double)experts + 700.0 * (double)pairs)));
+		ncopy_measure(&nc.cpu, experts, pairs,
+			      (uint64_t)(noise * (90000.0 * (double)experts + 700.0 * (double)pairs)));
 	}
 	ok(near(nc.cpu.per_expert, 90000, 0.15) && near(nc.cpu.per_pair, 700, 0.3),
 	   "from noisy steps of all sizes: %.0f ns an expert (90000), %.0f ns a pair (700)", nc.cpu.per_expert,

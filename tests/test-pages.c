@@ -17,12 +17,14 @@
 
 #include "base/cleanup.h"
 #include "base/util.h"
+#include "daemon/prefault.h"
 #include "daemon/room.h"
 #include "tests/leaks.h"
 #include "tests/tap.h"
 
 #define MIB (1ull << 20)
 #define TURNS 16
+#define FILES_MAX 32
 #define ADVICE_COLLAPSE 25
 #define ADVICE_POPULATE_WRITE 23
 
@@ -93,8 +95,10 @@ static void test_rung(enum pages_rung rung, bool writable)
 	   (unsigned long long)p.huge_bytes);
 	ok((uintptr_t)p.map % pages_rung_bytes(rung) == 0 && all_zero(&p), "%s: aligned and zeroed",
 	   pages_rung_name(rung));
-	ok(rung == PAGES_1G || rung == PAGES_2M || node->huge_2m_total < 0 || strstr(p.better, "hugepages-2048kB"),
-	   "%s: better is: %s", pages_rung_name(rung), p.better);
+	if (rung == PAGES_THP || rung == PAGES_4K)
+		ok(node->huge_2m_total < 0 ||
+			   !strstr(p.better, "hugepages-2048kB") == (room_check(PAGES_2M, bytes, node, NULL) == 0),
+		   "%s: better is: %s", pages_rung_name(rung), p.better);
 	((uint8_t *)p.map)[0] = 1;
 	((uint8_t *)p.map)[p.bytes - 1] = 2;
 	((uint8_t *)p.map)[p.bytes / 2] = 3;
@@ -113,6 +117,25 @@ static void test_auto(void)
 	require(pages_new(&p, "test", 3 * MIB, PAGES_AUTO, node, &err) == 0, "auto finds a rung");
 	ok(p.rung != PAGES_1G, "auto: 3 MiB lie on %s pages, not on 1 GiB ones", pages_rung_name(p.rung));
 	pages_free(&p);
+}
+
+static void test_nodes(void)
+{
+	for (uint32_t i = 0; i < host->n_nodes; i++) {
+		const int id = host->nodes[i].id;
+		struct pages p = PAGES_NONE;
+		struct moe_error err = {0};
+
+		if (!ok(pages_new(&p, "test", 9 * MIB, PAGES_4K, &host->nodes[i], &err) == 0, "memory of node %d", id))
+			continue;
+		ok(prefault_check_node(p.map, p.bytes, id, &err) == 0, "its pages lie there");
+		if (syscall(SYS_move_pages, 0, 0ul, NULL, NULL, NULL, 0) < 0)
+			tap_skip("the kernel does not say where pages lie");
+		else
+			ok(prefault_check_node(p.map, p.bytes, id + 1, &err) == -EXDEV, "and nowhere else: %s",
+			   err.text);
+		pages_free(&p);
+	}
 }
 
 static void test_publish_refused(void)
@@ -149,7 +172,6 @@ static void check_refused(uint64_t bytes, int want, int code)
 
 static void test_too_much(void)
 {
-	uint64_t half = (uint64_t)INT64_MAX / 4;
 	struct moe_error err;
 
 	check_refused(1ull << 45, PAGES_AUTO, -ENOMEM);
@@ -159,11 +181,29 @@ static void test_too_much(void)
 	check_refused(1ull << 45, PAGES_1G, -ENOMEM);
 	check_refused(UINT64_MAX, PAGES_AUTO, -EINVAL);
 	check_refused(0, PAGES_AUTO, -EINVAL);
-	ok(room_check_all((uint64_t[]){half, half}, host->nodes, 1, PAGES_4K, &err) == -ENOMEM, "all files: %s",
-	   err.text);
-	half = (uint64_t)node->mem_available / 3 * 2;
-	ok(room_check_all((uint64_t[]){half, half}, (struct host_node[]){*node, *node}, 2, PAGES_4K, &err) == -ENOMEM,
-	   "two files that fit one by one: %s", err.text);
+	ok(room_check_all((uint64_t[]){INT64_MAX / 4}, node, 1, PAGES_4K, &err) == -ENOMEM, "all files: %s", err.text);
+}
+
+/* Each file fits its node, all of them together fit no machine. */
+static void test_too_many(void)
+{
+	struct host_node nodes[FILES_MAX];
+	uint64_t bytes[FILES_MAX];
+	const uint64_t each = (uint64_t)node->mem_available / 3 * 2;
+	const uint64_t n = (uint64_t)host->mem_available / each + 1;
+	struct moe_error err;
+
+	if (n > FILES_MAX) {
+		tap_skip("files that fit one by one: the first node is too small a part of this machine");
+		return;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		nodes[i] = *node;
+		bytes[i] = each;
+	}
+	ok(room_check_all(bytes, nodes, 1, PAGES_4K, &err) == 0, "one file fits");
+	ok(room_check_all(bytes, nodes, (uint32_t)n, PAGES_4K, &err) == -ENOMEM, "%llu that fit one by one: %s",
+	   (unsigned long long)n, err.text);
 }
 
 /* -- failures, in children whose system calls or limits fail -------------------------------------------------------*/
@@ -306,8 +346,10 @@ int main(void)
 		test_rung((enum pages_rung)rung, true);
 	}
 	test_auto();
+	test_nodes();
 	test_publish_refused();
 	test_too_much();
+	test_too_many();
 	check_child(no_failure, "making and freeing leaks nothing");
 	check_child(no_populate, "no memory while prefaulting: an error, nothing leaks");
 	check_child(no_collapse, "no transparent huge pages: the rung is given back, 4k serves");

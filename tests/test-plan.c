@@ -449,7 +449,8 @@ static void test_full_warms_free_slots(void)
 	w.params.mode = MOE_MODE_FULL;
 	world_route(&w, 1, 8, ids);
 	plan = world_plan(&w);
-	ok(plan->pairs_cpu == 3 && plan->n_copies == 5 && !judge(&w, plan), "too small a miss buffer: the rest is the CPU's");
+	ok(plan->pairs_cpu == 3 && plan->n_copies == 5 && !judge(&w, plan),
+	   "too small a miss buffer: the rest is the CPU's");
 	moe_plan_free(plan);
 	world_fini(&w);
 }

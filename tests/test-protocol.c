@@ -3,80 +3,7 @@
  * What a client may send and what not: a raw socket against a real daemon. Each broken message is refused with an error
  * or costs the connection, never the daemon; nothing leaks.
  */
-#include <stdalign.h>
-#include <stdint.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-
-#include "base/fdmsg.h"
-#include "base/memfd.h"
-#include "base/util.h"
-#include "tests/fixture.h"
-#include "uapi/moe_proto.h"
-#include "uapi/moe_ring.h"
-
-static struct fixture fixture;
-static alignas(8) char answer[MOE_PROTO_MAX];
-static int answer_fds[FDMSG_FDS_MAX];
-static size_t n_answer_fds;
-
-static int connect_raw(void)
-{
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-	snprintf(address.sun_path, sizeof address.sun_path, "%s", fixture.socket);
-	require(connect(sock, (struct sockaddr *)&address, sizeof address) == 0, "connected");
-	return sock;
-}
-
-static void begin(void *message, size_t bytes, unsigned int type, unsigned int fds)
-{
-	*(struct moe_msg *)message = (struct moe_msg){
-		.magic = MOE_PROTO_MAGIC, .type = (__u16)type, .fds = (__u16)fds, .bytes = (__u32)bytes};
-}
-
-/* Sends and returns the answer's type, 0 when the daemon closed the connection. */
-static unsigned int exchange(int sock, const void *message, size_t bytes, const int *fds, size_t n_fds)
-{
-	long n;
-
-	fdmsg_close_fds(answer_fds, n_answer_fds);
-	n_answer_fds = 0;
-	if (fdmsg_send(sock, message, bytes, fds, n_fds, 0) < 0)
-		return 0;
-	n = fdmsg_recv(sock, answer, sizeof answer, answer_fds, &n_answer_fds, 0);
-	return n >= (long)sizeof(struct moe_msg) ? ((struct moe_msg *)answer)->type : 0;
-}
-
-static unsigned int hello(int sock)
-{
-	struct moe_msg_hello m = {.features = MOE_FEATURES_ALL};
-
-	begin(&m, sizeof m, MOE_MSG_HELLO, 0);
-	return exchange(sock, &m, sizeof m, NULL, 0);
-}
-
-static unsigned int attach(int sock, struct moe_msg_attach *m)
-{
-	begin(m, sizeof *m, MOE_MSG_ATTACH, 0);
-	return exchange(sock, m, sizeof *m, NULL, 0);
-}
-
-static struct moe_msg_attach good_attach(void)
-{
-	return (struct moe_msg_attach){.layout = MOE_LAYOUT_VERSION, .tp_size = 1, .entries = 16};
-}
-
-static bool alive(void)
-{
-	int sock = connect_raw();
-	bool good = hello(sock) == (MOE_MSG_HELLO | MOE_MSG_REPLY);
-
-	close(sock);
-	return good;
-}
+#include "tests/raw-client.h"
 
 static bool refused(int status, const char *word)
 {
@@ -183,14 +110,6 @@ static void test_attach(void)
 	close(sock);
 }
 
-static unsigned int arena(int sock, int fd, uint64_t bytes, unsigned int kind)
-{
-	struct moe_msg_arena m = {.bytes = bytes, .kind = kind};
-
-	begin(&m, sizeof m, MOE_MSG_ARENA, 1);
-	return exchange(sock, &m, sizeof m, &fd, 1);
-}
-
 static void test_arenas(void)
 {
 	struct moe_msg_attach a = good_attach();
@@ -223,85 +142,6 @@ static void test_arenas(void)
 }
 
 /* -- the ring, entry by entry ------------------------------------------------------------------------------------------ */
-
-struct ring {
-	int sock, doorbell;
-	struct moe_client_page *client;
-	const struct moe_daemon_page *daemon;
-	uint64_t client_bytes, daemon_bytes;
-	uint8_t *data;
-	uint32_t tail, head;
-};
-
-#define DATA_BYTES (1 << 20)
-
-static void ring_open(struct ring *r)
-{
-	const struct moe_msg_attached *a = (const struct moe_msg_attached *)answer;
-	struct moe_msg_attach m = good_attach();
-	int data = memfd_new("data", DATA_BYTES, NULL), slots = memfd_new("slots", DATA_BYTES, NULL);
-	void *p;
-
-	*r = (struct ring){.sock = connect_raw()};
-	hello(r->sock);
-	require(attach(r->sock, &m) == (MOE_MSG_ATTACH | MOE_MSG_REPLY) && n_answer_fds == 4 + a->n_pools, "attached");
-	r->client_bytes = a->client_bytes;
-	r->daemon_bytes = a->daemon_bytes;
-	r->doorbell = dup(answer_fds[3]);
-	require(memfd_map(&p, answer_fds[1], r->client_bytes, PROT_READ | PROT_WRITE, "client", NULL) == 0,
-		"client region");
-	r->client = p;
-	require(memfd_map(&p, answer_fds[2], r->daemon_bytes, PROT_READ, "daemon", NULL) == 0, "daemon region");
-	r->daemon = p;
-	require(memfd_map(&p, data, DATA_BYTES, PROT_READ | PROT_WRITE, "data", NULL) == 0, "data arena");
-	r->data = p;
-	require(arena(r->sock, data, DATA_BYTES, MOE_ARENA_DATA) == (MOE_MSG_ARENA | MOE_MSG_REPLY), "data registered");
-	require(arena(r->sock, slots, DATA_BYTES, MOE_ARENA_SLOTS) == (MOE_MSG_ARENA | MOE_MSG_REPLY),
-		"slots registered");
-	close(data);
-	close(slots);
-}
-
-static void ring_close(struct ring *r)
-{
-	munmap(r->client, r->client_bytes);
-	munmap((void *)r->daemon, r->daemon_bytes);
-	munmap(r->data, DATA_BYTES);
-	close(r->doorbell);
-	close(r->sock);
-}
-
-static void ring_bell(struct ring *r)
-{
-	const uint64_t one = 1;
-
-	if (write(r->doorbell, &one, sizeof one) != sizeof one)
-		diag("doorbell: %s", strerror(errno));
-}
-
-/* Status of one entry; -ETIME when nothing comes. */
-static int ring_call(struct ring *r, const struct moe_sqe *sqe, struct moe_cqe *ret)
-{
-	struct moe_sqe *sqes = (struct moe_sqe *)((uint8_t *)r->client + r->daemon->sqe_offset);
-	const struct moe_cqe *cqes = (const struct moe_cqe *)((const uint8_t *)r->daemon + r->daemon->cqe_offset);
-	struct moe_cqe cqe;
-
-	sqes[r->tail & (r->daemon->sq_entries - 1)] = *sqe;
-	__atomic_store_n(&r->client->sq_tail, ++r->tail, __ATOMIC_RELEASE);
-	ring_bell(r);
-	for (int i = 0; i < 5000; i++) {
-		if (__atomic_load_n(&r->daemon->cq_tail, __ATOMIC_ACQUIRE) != r->head)
-			break;
-		usleep(1000);
-	}
-	if (__atomic_load_n(&r->daemon->cq_tail, __ATOMIC_ACQUIRE) == r->head)
-		return -ETIME;
-	cqe = cqes[r->head & (r->daemon->cq_entries - 1)];
-	__atomic_store_n(&r->client->cq_head, ++r->head, __ATOMIC_RELEASE);
-	if (ret)
-		*ret = cqe;
-	return cqe.user_data == sqe->user_data ? cqe.status : -EBADMSG;
-}
 
 static struct moe_sqe compute_entry(void)
 {

@@ -29,7 +29,8 @@ static inline vec vec_load(const float *p)
 	return _mm256_loadu_ps(p);
 }
 
-/* As vec_load, but kept in a register: the compiler must not load it again for each use, loads are the scarcer resource. */
+/* As vec_load, but kept in a register: the compiler must not load it again for each use, loads are the scarcer
+ * resource. */
 static inline vec vec_loaded(const float *p)
 {
 	vec v = vec_load(p);

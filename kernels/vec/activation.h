@@ -2,8 +2,9 @@
 /*
  * activation - SiLU and the two GELUs of a vector.
  *
- * Errors against the exact function of the same argument a: SiLU at most 2^-21 of its value, the GELUs at most 2^-21 |a|,
- * and in each case 2^-140 more where numbers become denormal. An infinite a < 0 gives NaN, as a * 0 does.
+ * Errors against the exact function of the same argument a: SiLU at most 2^-21 of its value, the GELUs at most
+ * 2^-21 |a|, and in each case 2^-140 more where numbers become denormal. An infinite a < 0 gives NaN, as a * 0
+ * does.
  */
 #ifndef KERNELS_VEC_ACTIVATION_H
 #define KERNELS_VEC_ACTIVATION_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * convert - bfloat16 to binary32 and back, written in the vec_* names of the level that includes this file. What does not
- * fill a vector goes through a copy that does.
+ * convert - bfloat16 to binary32 and back, written in the vec_* names of the level that includes this file. What
+ * does not fill a vector goes through a copy that does.
  */
 #ifndef KERNELS_VEC_CONVERT_H
 #define KERNELS_VEC_CONVERT_H

@@ -4,15 +4,16 @@
  *
  * Templates over the vec_* names: a level's file includes its own vec.h first, then one operation from this folder.
  *
- * The activations of up to VEC_TOKENS_MAX tokens are packed into a panel that stays in the first-level cache: step by
- * step (2 * VEC_FLOATS columns), token by token. Within a step they lie in the order in which the weights come out of
- * their registers: BF16 weights are split into even and odd columns by one shift and one mask (half the cost of
- * unpacking them in order; the BF16 dot-product instruction runs at half the rate of FP32 FMA), F16 weights are converted
- * in order. A loaded weight vector is used for all tokens of the tile, an activation for all its rows.
+ * The activations of up to VEC_TOKENS_MAX tokens are packed into a panel that stays in the first-level cache: step
+ * by step (2 * VEC_FLOATS columns), token by token. Within a step they lie in the order in which the weights come
+ * out of their registers: BF16 weights are split into even and odd columns by one shift and one mask, half the cost
+ * of unpacking them in order (and the BF16 dot-product instruction was measured at half the rate of FP32 FMA on an
+ * Emerald Rapids); F16 weights are converted in order. A loaded weight vector is used for all tokens of the tile, an
+ * activation for all its rows.
  *
- * Law: each sum is one chain of fused multiply-adds per vector element, over the steps in order, and one tree over the
- * elements, whatever the tile's shape and however columns are blocked. So a result depends on its own row and token only,
- * not on which others stand in the call: the same bits for a token alone and in a batch.
+ * Law: each sum is one chain of fused multiply-adds per vector element, over the steps in order, and one tree over
+ * the elements, whatever the tile's shape and however columns are blocked. So a result depends on its own row and
+ * token only, not on which others stand in the call: the same bits for a token alone and in a batch.
  */
 #ifndef KERNELS_VEC_TILE_H
 #define KERNELS_VEC_TILE_H
@@ -131,8 +132,8 @@ TILE_INLINE void tile_tail(enum kernel_type type, size_t rows, size_t tokens, ve
 }
 
 /*
- * kept[i][t] += w_i . x_t as vectors, over one column block. `next` is where the next tile's rows begin: with one or two
- * tokens memory is the limit, and its first KiB is asked for while this tile ends.
+ * kept[i][t] += w_i . x_t as vectors, over one column block. `next` is where the next tile's rows begin: with one
+ * or two tokens memory is the limit, and its first KiB is asked for while this tile ends.
  */
 TILE_INLINE void tile_run(enum kernel_type type, size_t rows, size_t tokens, vec *kept, const uint16_t *const *w,
 			  const uint16_t *const *next, size_t cols, const float *panel)
@@ -171,9 +172,9 @@ TILE_INLINE void tile_run(enum kernel_type type, size_t rows, size_t tokens, vec
 #define TILE_ROWS_FOR(tokens) ((tokens) < VEC_TOKENS_MAX ? TILE_ROWS : TILE_ROWS / 2)
 
 /*
- * kept[r][t] += w_r . x_t for rows first .. first + rows, rows <= CHUNK_ROWS, and the columns that the panel holds. Where
- * rows do not fill the last tile, its last row stands in for the missing ones, whose sums nobody looks at: so `kept` has
- * room for a multiple of TILE_ROWS rows.
+ * kept[r][t] += w_r . x_t for rows first .. first + rows, rows <= CHUNK_ROWS, and the columns that the panel holds.
+ * Where rows do not fill the last tile, its last row stands in for the missing ones, whose sums nobody looks at: so
+ * `kept` has room for a multiple of TILE_ROWS rows.
  */
 TILE_INLINE void chunk_run(enum kernel_type type, size_t tokens, vec *kept, const struct kernel_matrix *m, size_t first,
 			   size_t rows, size_t first_col, size_t cols, const float *panel)

@@ -11,9 +11,9 @@
 
 /* The scratch memory of one launch, cut up. */
 struct work_area {
-	uint32_t *first;           /* [n_experts + 1] of an expert's pairs in `pairs` */
-	uint32_t *pairs;           /* [tokens * topk] positions in ids, grouped by expert */
-	const float *x[BATCH];     /* rows of the batch */
+	uint32_t *first;            /* [n_experts + 1] of an expert's pairs in `pairs` */
+	uint32_t *pairs;            /* [tokens * topk] positions in ids, grouped by expert */
+	const float *x[BATCH];      /* rows of the batch */
 	float *h[BATCH], *y[BATCH]; /* [slice.inter] and [hidden] for each */
 };
 
@@ -107,8 +107,7 @@ int host_experts(const struct kernels *kernels, struct host_scratch *scratch, co
 
 		for (at = area.first[e]; at < end; at += BATCH)
 			run_batch(kernels, type, &area, work,
-				  (const uint8_t *)(uintptr_t)(work->slots +
-							       (uint64_t)work->map[e] * work->slot_bytes),
+				  (const uint8_t *)(uintptr_t)(work->slots + (uint64_t)work->map[e] * work->slot_bytes),
 				  area.pairs + at, MIN(end - at, BATCH));
 	}
 	return 0;

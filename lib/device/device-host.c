@@ -252,21 +252,20 @@ static struct device_stream *host_stream_free(struct device_stream *s)
 
 static int host_event_record(struct device_event *event, struct device_stream *stream)
 {
-	return push_command(stream, &(struct host_command){.kind = HOST_RECORD,
-							   .event = {event, host_event_next_turn(event)}});
+	return push_command(stream,
+			    &(struct host_command){.kind = HOST_RECORD, .event = {event, host_event_next_turn(event)}});
 }
 
 static int host_stream_wait_event(struct device_stream *stream, struct device_event *event)
 {
-	return push_command(stream, &(struct host_command){.kind = HOST_WAIT,
-							   .event = {event, host_event_last_turn(event)}});
+	return push_command(stream,
+			    &(struct host_command){.kind = HOST_WAIT, .event = {event, host_event_last_turn(event)}});
 }
 
 static int host_copy(struct device_stream *stream, void *to, const void *from, uint64_t pitch, uint64_t width,
 		     uint64_t rows)
 {
-	return push_command(stream,
-			    &(struct host_command){.kind = HOST_COPY, .copy = {to, from, pitch, width, rows}});
+	return push_command(stream, &(struct host_command){.kind = HOST_COPY, .copy = {to, from, pitch, width, rows}});
 }
 
 static int host_copy_to_device(struct device_stream *stream, device_ptr dst, const void *src, uint64_t bytes)

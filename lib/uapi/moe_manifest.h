@@ -11,7 +11,7 @@
  *   `type`; each part starts on a 64-byte boundary, the record on a 4096-byte boundary; padding bytes are zero.
  *
  * A record's digest is XXH3-128 (seed 0, canonical big-endian form) of its record_bytes, padding included. The model's
- * digest is XXH3-128 of the string "moe-expertd layout 1", the eight __u32 from n_layers to activation, layer_index and all
+ * digest is XXH3-128 of the 20 bytes "moe-expertd layout 1" (no NUL), the eight __u32 from n_layers to activation, layer_index and all
  * record digests, in this order: equal digests mean equal experts, whatever files they came from.
  */
 #ifndef MOE_UAPI_MANIFEST_H

@@ -14,64 +14,33 @@ struct experts_daemon {
 	struct moe_session *session;
 	struct moe_session_info info;
 	struct moe_step *step; /* begun and not ended */
-	struct group *group;
+	const char *socket;
 	uint32_t topk;
 	enum moe_mode mode;
-	bool agree; /* the ranks follow rank 0's n_copy */
 };
+
+/* A call's failure in the words of whoever watches the worker: a closed connection is a daemon that has ended. */
+static int explain(const struct experts_daemon *d, int r, struct moe_error *err)
+{
+	return r == -EPIPE ? moe_error_set(err, r, "the daemon at %s has gone away", d->socket) : r;
+}
 
 static int daemon_phase(struct experts *base, enum moe_step_phase phase, uint64_t number, struct moe_error *err)
 {
-	return moe_phase(((struct experts_daemon *)base)->session, phase, number, false, err);
-}
+	struct experts_daemon *d = (struct experts_daemon *)base;
 
-static int make_plan(struct experts_daemon *d, const struct experts_step *s, struct moe_plan **ret,
-		     struct moe_error *err)
-{
-	return moe_plan(d->session, s->layer, d->mode, s->tokens, d->topk, s->ids, s->weights, ret, err);
-}
-
-/* Rank 0 plans by its cost model; the others repeat its n_copy, so that all plans are alike. */
-static int make_agreed_plan(struct experts_daemon *d, const struct experts_step *s, struct moe_plan **ret,
-			    struct moe_error *err)
-{
-	struct moe_plan_view view;
-	struct moe_plan *plan = NULL;
-	uint32_t n_copy = 0;
-	int r;
-
-	if (d->group->rank == 0) {
-		r = make_plan(d, s, &plan, err);
-		if (r < 0)
-			return r;
-		moe_plan_view(plan, &view);
-		n_copy = view.n_copy;
-	}
-	r = group_agree(d->group, &n_copy, err);
-	if (r < 0) {
-		moe_plan_free(plan);
-		return r;
-	}
-	if (d->group->rank > 0) {
-		moe_set_n_copy(d->session, n_copy);
-		r = make_plan(d, s, &plan, err);
-		if (r < 0)
-			return r;
-	}
-	*ret = plan;
-	return 0;
+	return explain(d, moe_phase(d->session, phase, number, false, err), err);
 }
 
 static int daemon_begin(struct experts *base, const struct experts_step *s, struct moe_error *err)
 {
 	struct experts_daemon *d = (struct experts_daemon *)base;
 	struct experts_stats *stats = &base->stats;
-	const bool prefetch = d->mode == MOE_MODE_PREFETCH || (d->mode == MOE_MODE_AUTO && s->tokens > 1);
 	struct moe_plan_view view;
 	struct moe_plan *plan = NULL;
 	int r;
 
-	r = d->agree && prefetch ? make_agreed_plan(d, s, &plan, err) : make_plan(d, s, &plan, err);
+	r = moe_plan(d->session, s->layer, d->mode, s->tokens, d->topk, s->ids, s->weights, &plan, err);
 	if (r < 0)
 		return r;
 	moe_plan_view(plan, &view);
@@ -81,12 +50,14 @@ static int daemon_begin(struct experts *base, const struct experts_step *s, stru
 	stats->resident += view.pairs_resident;
 	stats->fills += view.n_copies;
 	stats->fill_bytes += view.n_copies * d->info.slot_bytes;
-	return moe_submit(d->session, plan, s->x, &d->step, err);
+	return explain(d, moe_submit(d->session, plan, s->x, &d->step, err), err);
 }
 
 static int daemon_end(struct experts *base, float *y, struct moe_error *err)
 {
-	return moe_wait(steal_ptr(((struct experts_daemon *)base)->step), y, 0, err);
+	struct experts_daemon *d = (struct experts_daemon *)base;
+
+	return explain(d, moe_wait(steal_ptr(d->step), y, 0, err), err);
 }
 
 static struct experts *daemon_free(struct experts *base)
@@ -121,7 +92,7 @@ static int check_model(const struct experts_daemon *d, const struct arch *arch, 
 }
 
 int experts_daemon_new(struct experts **ret, const struct options *o, const char *socket, const char *model_name,
-		       const struct arch *arch, struct group *group, uint32_t tokens_max, struct moe_error *err)
+		       const struct arch *arch, const struct group *group, uint32_t tokens_max, struct moe_error *err)
 {
 	_cleanup_(cleanup_experts) struct experts *base = NULL;
 	struct experts_daemon *d = calloc(1, sizeof(*d));
@@ -139,7 +110,7 @@ int experts_daemon_new(struct experts **ret, const struct options *o, const char
 		.policy = o->policy,
 		.fill = o->fill,
 		.share = o->share,
-		.n_copy = o->n_copy_rule == N_COPY_STAIRS ? MOE_N_COPY_STAIRS : MOE_N_COPY_COST,
+		.n_copy = o->n_copy_rule == N_COPY_COST ? MOE_N_COPY_COST : MOE_N_COPY_STAIRS,
 	};
 	int r;
 
@@ -147,10 +118,9 @@ int experts_daemon_new(struct experts **ret, const struct options *o, const char
 		return moe_error_set(err, -ENOMEM, "no memory for a session");
 	base = &d->base;
 	*base = (struct experts){.phase = daemon_phase, .begin = daemon_begin, .end = daemon_end, .free = daemon_free};
-	d->group = group;
+	d->socket = socket;
 	d->topk = arch->router.topk;
 	d->mode = cached ? o->mode : MOE_MODE_DECODE; /* without slots there is nothing to prefetch into */
-	d->agree = cached && group->size > 1 && o->share == MOE_SHARE_GROUP && o->n_copy_rule == N_COPY_COST;
 	if ((r = moe_open(&d->client, socket, err)) < 0 || (r = moe_attach(d->client, &d->session, &params, err)) < 0)
 		return r;
 	moe_session_info(d->session, &d->info);

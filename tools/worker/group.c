@@ -28,7 +28,6 @@ struct group_shared {
 	_Atomic uint32_t arrived;
 	uint32_t pad1[15];
 	_Atomic uint32_t failed; /* 0; 1: somebody writes the text; 2: it is there */
-	uint32_t agreed[2];
 	char text[MOE_ERROR_TEXT_MAX];
 	float values[]; /* [2][size][floats] */
 };
@@ -126,22 +125,6 @@ int group_sum(struct group *g, float *values, uint64_t n, struct moe_error *err)
 			values[i] += other[i];
 	}
 	return 0;
-}
-
-int group_agree(struct group *g, uint32_t *value, struct moe_error *err)
-{
-	const uint32_t turn = g->turn;
-	int r;
-
-	if (!g->shared)
-		return 0;
-	g->turn = !turn;
-	if (g->rank == 0)
-		g->shared->agreed[turn] = *value;
-	r = group_wait(g, err);
-	if (r == 0)
-		*value = g->shared->agreed[turn];
-	return r;
 }
 
 /* In the child: becomes the rank, and dies with its parent. */

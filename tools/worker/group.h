@@ -6,7 +6,7 @@
  * All ranks go through the same sequence of calls. A sum adds the ranks' rows in the order of their numbers, so every
  * rank holds the same bits afterwards. Nobody waits for the dead: rank 0 collects its children while it waits, the
  * kernel kills the children when rank 0 dies, and whoever fails says so in shared memory and wakes the others.
- * Buffers and the agreed number exist twice and are used in turn: a rank is at most one barrier ahead of another.
+ * Buffers exist twice and are used in turn: a rank is at most one barrier ahead of another.
  */
 #ifndef WORKER_GROUP_H
 #define WORKER_GROUP_H
@@ -35,9 +35,6 @@ int group_new(struct group *ret, uint32_t size, uint64_t floats, struct moe_erro
 
 /* values[i] = sum over ranks. Every rank must come. n <= floats. */
 int group_sum(struct group *group, float *values, uint64_t n, struct moe_error *err);
-
-/* Rank 0's number for everybody. */
-int group_agree(struct group *group, uint32_t *value, struct moe_error *err);
 
 /* Tells the others that `rank` (this one) leaves with an error. */
 void group_fail(struct group *group, uint32_t rank, const char *text);

@@ -44,7 +44,9 @@ static const char usage_text[] =
 	"  --update N                 decode: fills per layer and step at most (default 2)\n"
 	"  --fill push|pull           the daemon copies into slots, or the worker out of the pool (default push)\n"
 	"  --share part|group         CPU part with --tp: each rank its slice, or rank 0 for all (default part)\n"
-	"  --n-copy cost|stairs|N     prefetch: missing experts copied per layer (default cost)\n"
+	"  --n-copy cost|stairs|N     prefetch: missing experts copied per layer, by the measured cost, by the number "
+	"of\n"
+	"                             tokens, or N (default cost; stairs with --share group)\n"
 	"\n"
 	"Daemon\n"
 	"  --daemon SOCKET            use the running daemon at SOCKET, which has the model loaded\n"
@@ -301,6 +303,18 @@ static int parse_experts(struct options *o, int option, const char *name, const 
 	return MIN(r, 0);
 }
 
+/* Ranks that share the CPU part must plan alike, and each measures its own costs. */
+static int check_n_copy(struct options *o)
+{
+	const bool alike = o->share == MOE_SHARE_GROUP && o->tp > 1;
+
+	if (o->n_copy_rule == N_COPY_COST && alike)
+		return wrong("--n-copy", "cost", "stairs or a number with --share group");
+	if (o->n_copy_rule == N_COPY_DEFAULT)
+		o->n_copy_rule = alike ? N_COPY_STAIRS : N_COPY_COST;
+	return 0;
+}
+
 static int check(struct options *o, int argc, char **argv)
 {
 	const char *input;
@@ -327,13 +341,20 @@ static int check(struct options *o, int argc, char **argv)
 			o->command == COMMAND_GENERATE ? "--prompt TEXT" : "--text FILE");
 		return -EINVAL;
 	}
-	return 0;
+	return check_n_copy(o);
 }
 
 int options_parse(struct options *ret, int argc, char **argv)
 {
 	struct options o = {
-		.experts = EXPERTS_CACHE, .mode = MOE_MODE_AUTO, .tp = 1, .slots = 8, .tokens = 64, .top_p = 1.0};
+		.experts = EXPERTS_CACHE,
+		.mode = MOE_MODE_AUTO,
+		.tp = 1,
+		.slots = 8,
+		.n_copy_rule = N_COPY_DEFAULT,
+		.tokens = 64,
+		.top_p = 1.0,
+	};
 	int option, index = 0, r;
 
 	while ((option = getopt_long(argc, argv, "vh", long_options, &index)) != -1) {

@@ -10,7 +10,7 @@
 
 enum command { COMMAND_GENERATE, COMMAND_SCORE };
 enum experts_kind { EXPERTS_LOCAL, EXPERTS_CPU, EXPERTS_CACHE };
-enum n_copy_rule { N_COPY_COST, N_COPY_STAIRS, N_COPY_NUMBER };
+enum n_copy_rule { N_COPY_COST, N_COPY_STAIRS, N_COPY_NUMBER, N_COPY_DEFAULT /* replaced by one of the others */ };
 
 struct options {
 	enum command command;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "tools/worker/spawn.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +21,7 @@
 #define DAEMON_NAME "moe-expertd"
 #define SOCKET_PATH_MAX 107     /* sun_path without its NUL */
 #define END_NS 2000000000ull    /* a daemon that is asked to end has this long */
+#define DEAD_NS 100000000ull    /* and one that may have died has this long to be collected */
 #define LOG_TAIL 2048           /* bytes of its log that are looked at when it fails */
 #define READY_FD 3              /* in the daemon */
 #define EXIT_CANNOT_RUN_HERE 77 /* of the daemon */
@@ -31,7 +34,8 @@ struct spawn {
 	int input;     /* the write end of its standard input */
 	int ready;     /* the read end of its READY pipe */
 	bool shown;    /* its messages go to our stderr */
-	char *dir, *socket, *log;
+	int log;       /* a memory file: its messages */
+	char *dir, *socket;
 };
 
 static void cleanup_spawn(struct spawn **spawn)
@@ -80,10 +84,6 @@ static int make_dir(struct spawn *s, struct moe_error *err)
 		s->socket = NULL;
 		return moe_error_set(err, -ENOMEM, "no memory to start " DAEMON_NAME);
 	}
-	if (asprintf(&s->log, "%s/log", dir) < 0) {
-		s->log = NULL;
-		return moe_error_set(err, -ENOMEM, "no memory to start " DAEMON_NAME);
-	}
 	if (strlen(s->socket) > SOCKET_PATH_MAX)
 		return moe_error_set(err, -ENAMETOOLONG,
 				     "%s: found %zu bytes, a socket's path has at most %d; set TMPDIR", s->socket,
@@ -96,7 +96,7 @@ static void become_daemon(const struct spawn *s, const struct options *o, const 
 {
 	char ready_text[16], threads[16];
 	const char *argv[24];
-	int n = 0, log;
+	int n = 0;
 
 	setpgid(0, 0); /* the terminal's interrupt is for the worker, which then ends its daemon */
 	snprintf(ready_text, sizeof(ready_text), "%d", READY_FD);
@@ -124,11 +124,8 @@ static void become_daemon(const struct spawn *s, const struct options *o, const 
 	if (o->verbose)
 		argv[n++] = "-v";
 	argv[n] = NULL;
-	if (!s->shown) {
-		log = open(s->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-		if (log >= 0)
-			dup2(log, STDERR_FILENO);
-	}
+	if (!s->shown)
+		dup2(s->log, STDERR_FILENO);
 	/* Standard output is the worker's text: whatever the daemon may say belongs to its messages. */
 	dup2(STDERR_FILENO, STDOUT_FILENO);
 	/* First out of each other's way, then into place; dup2 leaves the copies open across exec. */
@@ -148,7 +145,10 @@ int spawn_new(struct spawn **ret, const struct options *options, struct moe_erro
 	if (!s || !path)
 		return moe_error_set(err, -ENOMEM, "no memory to start " DAEMON_NAME);
 	s->input = s->ready = -1;
+	s->log = memfd_create("moe-expertd log", MFD_CLOEXEC);
 	s->shown = options->verbose;
+	if (s->log < 0)
+		return moe_error_sys(err, -errno, "cannot make a memory file for the messages of " DAEMON_NAME);
 	r = make_dir(s, err);
 	if (r < 0)
 		return r;
@@ -197,19 +197,13 @@ static bool collect(struct spawn *s, uint64_t ns)
 /* The last lines of its log; "" when there are none. */
 static void read_tail(const struct spawn *s, char *text, size_t size)
 {
-	_cleanup_fclose_ FILE *log = s->shown ? NULL : fopen(s->log, "re");
-	long bytes;
-	size_t n;
+	const off_t bytes = s->shown ? 0 : lseek(s->log, 0, SEEK_END);
+	ssize_t n;
 
-	text[0] = '\0';
-	if (!log || fseek(log, 0, SEEK_END) < 0)
-		return;
-	bytes = ftell(log);
-	if (bytes < 0 || fseek(log, MAX(bytes - (long)size + 1, 0), SEEK_SET) < 0)
-		return;
-	n = fread(text, 1, size - 1, log);
+	n = pread(s->log, text, size - 1, MAX(bytes - (off_t)size + 1, 0));
 	while (n > 0 && text[n - 1] == '\n')
 		n--;
+	n = MAX(n, 0);
 	text[n] = '\0';
 }
 
@@ -225,7 +219,7 @@ bool spawn_dead(struct spawn *s)
 {
 	char tail[LOG_TAIL], end[48];
 
-	if (!s || s->disowned || !collect(s, END_NS / 4))
+	if (!s || s->disowned || !collect(s, DEAD_NS))
 		return false;
 	describe_end(s, end, sizeof(end));
 	read_tail(s, tail, sizeof(tail));
@@ -296,12 +290,27 @@ void spawn_disown(struct spawn *s)
 	s->disowned = true;
 }
 
+/* With whatever a daemon that was killed has left in it. */
+static void remove_dir(const char *path)
+{
+	DIR *dir = opendir(path);
+	const struct dirent *entry;
+
+	while (dir && (entry = readdir(dir)))
+		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+			unlinkat(dirfd(dir), entry->d_name, 0);
+	if (dir)
+		closedir(dir);
+	rmdir(path);
+}
+
 struct spawn *spawn_free(struct spawn *s)
 {
 	if (!s)
 		return NULL;
 	close_fd(s->input);
 	close_fd(s->ready);
+	close_fd(s->log);
 	if (!s->disowned) {
 		if (s->pid > 0)
 			kill(s->pid, SIGTERM);
@@ -309,15 +318,10 @@ struct spawn *spawn_free(struct spawn *s)
 			kill(s->pid, SIGKILL);
 			waitpid(s->pid, &s->status, 0);
 		}
-		if (s->socket)
-			unlink(s->socket);
-		if (s->log)
-			unlink(s->log);
 		if (s->dir)
-			rmdir(s->dir);
+			remove_dir(s->dir);
 	}
 	free(s->socket);
-	free(s->log);
 	free(s->dir);
 	free(s);
 	return NULL;

@@ -3,8 +3,8 @@
  * spawn - a private moe-expertd: started for one run of the worker, gone when the worker is gone.
  *
  * The daemon listens in a temporary folder of its own, says READY on a pipe when the model is loaded, and ends when
- * the pipe that is its standard input closes, which the kernel does for a worker that dies. Its messages go to a file
- * in that folder, unless they are shown, and its last lines are told when it fails.
+ * the pipe that is its standard input closes, which the kernel does for a worker that dies. Its messages are kept,
+ * unless they are shown, and its last lines are told when it fails.
  */
 #ifndef WORKER_SPAWN_H
 #define WORKER_SPAWN_H

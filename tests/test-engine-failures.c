@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The engine when something goes wrong: failed fills and computations, a lost daemon, time-outs, dropped plans. A step that
+ * cannot be right ends with a code, never with wrong numbers, and what comes after it is right again. And the calls beside
+ * submit and wait.
+ */
+#include <errno.h>
+
+#include "tests/engine-jobs.h"
+
+/* One token that wants two experts. */
+static void job_of(struct job *job, uint32_t layer, int32_t first, int32_t second)
+{
+	uint32_t i;
+
+	*job = (struct job){
+		.layer = layer, .tokens = 1, .topk = 2, .ids = {first, second}, .weights = {1, -1}, .pairs = 2};
+	for (i = 0; i < HIDDEN; i++)
+		job->x[i] = (float)plain_random(&seed, 1);
+}
+
+/* -- failures ---------------------------------------------------------------------------------------------------- */
+
+static void test_group_stops_when_ranks_may_differ(void)
+{
+	struct moe_attach_params p = default_params();
+	struct moe_error err = {0};
+	struct fake *f;
+	struct job job;
+	int r;
+
+	p.tp_size = 2;
+	p.share = MOE_SHARE_GROUP;
+	p.n_copy = MOE_N_COPY_STAIRS;
+	f = open_fake(&p);
+	job_of(&job, 1, 3, 4);
+	f->fail_fills = 1;
+	ok(job_run(f, &job, MOE_MODE_DECODE) == -EIO, "a failed fill fails the step");
+	r = job_submit(f, &job, MOE_MODE_DECODE, &err);
+	ok(r == -EIO, "and a rank of a group plans no more: %s", err.text);
+	fake_free(f);
+}
+
+static void test_failed_fill(enum moe_fill fill, const char *name)
+{
+	struct moe_attach_params p = default_params();
+	struct fake *f;
+	struct job job, next;
+	struct moe_error err = {0};
+	int r, second;
+
+	p.fill = fill;
+	f = open_fake(&p);
+	job_of(&job, 1, 7, 8);
+	next = job;
+	f->stall = true; /* so that the second step is submitted before the first one's fill fails */
+	f->fail_fills = 2;
+	r = job_submit(f, &job, MOE_MODE_DECODE, &err);
+	second = job_submit(f, &next, MOE_MODE_DECODE, &err);
+	require(r == 0 && second == 0, "%s: two steps on the same new slots are submitted", name);
+	f->stall = false;
+	r = moe_wait(job.step, job.y, 0, &err);
+	second = moe_wait(next.step, next.y, 0, &err);
+	ok(r == -EIO && second == -EIO, "%s: both fail when the fill does: %s", name, err.text);
+	ok(f->session.engine->rows[0].cache->n_cached == 0, "%s: the slots are empty again", name);
+	ok(job_run(f, &job, MOE_MODE_DECODE) == 0 && job_run(f, &next, MOE_MODE_DECODE) == 0 &&
+		   f->session.engine->rows[0].cache->n_cached == 2,
+	   "%s: and are filled anew by the next step", name);
+	f->fail_fills = 1;
+	job.layer = 2;
+	ok(job_run(f, &job, MOE_MODE_FULL) == -EIO && job_run(f, &job, MOE_MODE_FULL) == 0,
+	   "%s: a failed copy of a prefetch fails its step only", name);
+	ok(read_stats(f).steps == 3, "%s: failed steps are not counted", name);
+	fake_free(f);
+}
+
+static void test_failed_compute(void)
+{
+	struct moe_attach_params p = default_params();
+	struct fake *f;
+	struct job job;
+
+	p.cache_expert_num = 0;
+	f = open_fake(&p);
+	do
+		job_init(&job);
+	while (job.pairs == 0);
+	f->fail_computes = 1;
+	ok(job_run(f, &job, MOE_MODE_DECODE) == -EIO, "a failed COMPUTE fails the step");
+	ok(job_run(f, &job, MOE_MODE_DECODE) == 0, "and that step only");
+	fake_free(f);
+}
+
+static void test_lost_daemon(void)
+{
+	struct moe_attach_params p = default_params();
+	struct fake *f = open_fake(&p);
+	struct job jobs[2];
+	struct moe_error err = {0};
+	uint64_t began;
+	int r[3], i;
+
+	f->stall = true;
+	for (i = 0; i < 2; i++) {
+		job_of(&jobs[i], (uint32_t)i + 1, 5, 6);
+		r[i] = job_submit(f, &jobs[i], i ? MOE_MODE_FULL : MOE_MODE_DECODE, &err);
+	}
+	require(r[0] == 0 && r[1] == 0, "two steps are in flight");
+	fake_die(f);
+	began = now_ns();
+	for (i = 0; i < 2; i++)
+		r[i] = moe_wait(jobs[i].step, jobs[i].y, 0, &err);
+	ok(r[0] == -EPIPE && r[1] == -EPIPE && now_ns() - began < 2000000000, "a lost daemon ends both with -EPIPE: %s",
+	   err.text);
+	job_of(&jobs[0], 3, 11, 10);
+	r[0] = job_run(f, &jobs[0], MOE_MODE_DECODE);
+	ok(r[0] == -EPIPE && moe_nop(&f->session, &err) == -EPIPE, "and so does every later call");
+	fake_free(f);
+}
+
+static void test_time_out(void)
+{
+	struct moe_attach_params p = default_params();
+	struct moe_error err = {0};
+	struct fake *f;
+	struct job job;
+	int i, r, wrong = 0;
+
+	p.max_steps = 1;
+	f = open_fake(&p);
+	job_of(&job, 1, 5, 6);
+	f->stall = true;
+	r = job_submit(f, &job, MOE_MODE_DECODE, &err);
+	if (r == 0)
+		r = moe_wait(job.step, job.y, 20, &err);
+	ok(r == -ETIMEDOUT, "a wait ends at its time-out: %s", err.text);
+	ok(job_submit(f, &job, MOE_MODE_DECODE, &err) == -EBUSY,
+	   "the step's memory is not reused while it is in flight");
+	f->stall = false;
+	for (i = 0; i < 1000 && (r = job_submit(f, &job, MOE_MODE_DECODE, &err)) == -EBUSY; i++)
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	wrong += r != 0 || moe_wait(job.step, job.y, 0, &err) < 0 || job_error(f, &job, job.y) > 1e-4;
+	for (i = 0; i < 20; i++) {
+		job_init(&job);
+		wrong += job_run(f, &job, MOE_MODE_AUTO) != 0;
+	}
+	ok(wrong == 0, "once the daemon answers, the forgotten step is swept and the next ones are right");
+	f->stall = true;
+	job_of(&job, 2, 1, 2);
+	r = job_submit(f, &job, MOE_MODE_FULL, &err);
+	if (r == 0)
+		moe_wait(job.step, job.y, 1, &err);
+	f->stall = false;
+	fake_free(f);
+	ok(true, "detaching waits for a step that was left");
+}
+
+static void test_busy(void)
+{
+	struct moe_attach_params p = default_params();
+	struct fake *f = open_fake(&p);
+	struct moe_error err = {0};
+	struct job jobs[FLIGHT + 1];
+	int i, wrong = 0;
+
+	for (i = 0; i < FLIGHT; i++) {
+		job_init(&jobs[i]);
+		wrong += job_submit(f, &jobs[i], MOE_MODE_DECODE, &err) != 0;
+	}
+	job_init(&jobs[FLIGHT]);
+	ok(wrong == 0 && job_submit(f, &jobs[FLIGHT], MOE_MODE_DECODE, &err) == -EBUSY, "one step too many: %s",
+	   err.text);
+	for (i = 0; i < FLIGHT; i++)
+		wrong += moe_wait(jobs[i].step, jobs[i].y, 0, &err) != 0;
+	ok(wrong == 0 && job_run(f, &jobs[FLIGHT], MOE_MODE_DECODE) == 0, "once they are waited for it runs");
+	fake_free(f);
+}
+
+/* Plans that are dropped, or submitted in the wrong order, never lead to a slot that holds something else. */
+static void test_dropped_plans(void)
+{
+	struct moe_attach_params p = default_params();
+	struct fake *f = open_fake(&p);
+	struct moe_error err = {0};
+	struct moe_plan *first, *second;
+	struct moe_step *step;
+	struct job a, b;
+	int round, wrong = 0, r;
+
+	job_of(&a, 1, 1, 2);
+	if (job_plan(f, &a, MOE_MODE_DECODE, &first, NULL) < 0)
+		abort();
+	moe_plan_free(first);
+	ok(f->session.engine->rows[0].cache->n_cached == 0 && job_run(f, &a, MOE_MODE_DECODE) == 0,
+	   "a plan that is dropped leaves no promise in the cache");
+	a.layer = 2;
+	if (job_plan(f, &a, MOE_MODE_DECODE, &first, NULL) < 0 || job_plan(f, &a, MOE_MODE_DECODE, &second, NULL) < 0)
+		abort();
+	r = moe_submit(&f->session, second, a.x, &step, &err);
+	ok(r == -ESTALE, "a plan that counts on one not yet submitted is refused: %s", err.text);
+	moe_plan_free(first);
+	for (round = 0; round < 100; round++) {
+		job_init(&b);
+		if (job_plan(f, &b, (enum moe_mode)below(4), &first, NULL) < 0)
+			abort();
+		if (below(2)) {
+			moe_plan_free(first);
+			continue;
+		}
+		r = moe_submit(&f->session, first, b.x, &b.step, NULL);
+		if (r == 0)
+			r = moe_wait(b.step, b.y, 0, NULL);
+		wrong += r != 0 || job_error(f, &b, b.y) > 1e-4;
+	}
+	ok(wrong == 0, "with every other plan dropped the rest is right");
+	fake_free(f);
+}
+
+/* -- the other calls --------------------------------------------------------------------------------------------- */
+
+static void test_fill(enum moe_fill fill, const char *name)
+{
+	struct moe_attach_params p = default_params();
+	struct fake *f;
+	struct moe_plan_view view;
+	struct moe_plan *plan;
+	struct moe_error err = {0};
+	struct job job;
+
+	job_of(&job, 3, 9, 4);
+	p.fill = fill;
+	f = open_fake(&p);
+	ok(moe_fill(&f->session, 3, 9, 2, &err) == 0 && moe_fill(&f->session, 3, 4, 0, &err) == 0, "%s: warm start",
+	   name);
+	ok(moe_fill(&f->session, 3, 9, 2, &err) == 0, "%s: what is there already is no error", name);
+	ok(moe_fill(&f->session, 3, 9, 1, &err) == -EEXIST, "%s: one place an expert: %s", name, err.text);
+	ok(moe_fill(&f->session, 3, EXPERTS, 1, &err) == -EINVAL && moe_fill(&f->session, 3, 1, 4, &err) == -EINVAL &&
+		   moe_fill(&f->session, 0, 1, 1, &err) == -EINVAL,
+	   "%s: numbers out of range are refused", name);
+	if (job_plan(f, &job, MOE_MODE_DECODE, &plan, NULL) < 0)
+		abort();
+	moe_plan_view(plan, &view);
+	ok(view.n_copies == 0 && view.pairs_hit == 2 && view.expert_map[9] == 2 && view.expert_map[4] == 0,
+	   "%s: the next step hits both", name);
+	ok(moe_submit(&f->session, plan, job.x, &job.step, NULL) == 0 && moe_wait(job.step, job.y, 0, NULL) == 0 &&
+		   job_error(f, &job, job.y) < 1e-4,
+	   "%s: and computes right", name);
+	ok(moe_fill(&f->session, 3, 1, 2, &err) == 0 && job_run(f, &job, MOE_MODE_DECODE) == 0,
+	   "%s: who was in the slot is turned out", name);
+	f->fail_fills = 1;
+	ok(moe_fill(&f->session, 3, 7, 0, &err) == -EIO && job_run(f, &job, MOE_MODE_DECODE) == 0,
+	   "%s: a failed fill leaves the slot empty", name);
+	fake_free(f);
+}
+
+static void test_calls(void)
+{
+	struct moe_attach_params p = default_params();
+	struct fake *f = open_fake(&p);
+	const int32_t good[] = {1, 2, 3}, bad[] = {1, EXPERTS};
+	struct moe_error err = {0};
+	struct job job;
+	int i, wrong = 0;
+
+	for (i = 0; i < 20; i++) {
+		job_init(&job);
+		wrong += moe_compute(&f->session, job.layer, job.tokens, job.topk, job.ids, job.weights, job.x, job.y,
+				     &err) != 0;
+		wrong += job_error(f, &job, job.y) > 1e-4;
+	}
+	ok(wrong == 0 && read_stats(f).cpu == read_stats(f).pairs, "moe_compute: all on the CPU, and right");
+	ok(moe_compute(&f->session, 1, 1, 1, good, job.weights, NULL, job.y, &err) == -EINVAL, "moe_compute: no x: %s",
+	   err.text);
+	ok(moe_compute(&f->session, 0, 1, 1, good, job.weights, job.x, job.y, &err) == -EINVAL,
+	   "moe_compute: a dense layer is refused");
+	ok(moe_nop(&f->session, &err) == 0 && f->nops == 1, "moe_nop");
+	for (i = 0; i < 5; i++)
+		wrong += moe_hint(&f->session, 2, 3, good, &err) != 0;
+	ok(wrong == 0 && moe_nop(&f->session, &err) == 0, "moe_hint");
+	ok(moe_hint(&f->session, 2, 2, bad, &err) == -EINVAL && moe_hint(&f->session, 2, 0, good, &err) == -EINVAL,
+	   "moe_hint: ids out of range are refused: %s", err.text);
+	ok(moe_phase(&f->session, MOE_STEP_PREFILL, 7, false, &err) == 0 && f->phases == 1, "moe_phase");
+	ok(moe_phase(&f->session, (enum moe_step_phase)3, 7, false, &err) == -EINVAL, "moe_phase: %s", err.text);
+	ok(f->breaches == 0, "and nothing broke the ring's rules");
+	fake_free(f);
+}
+
+static void test_dummy(void)
+{
+	struct moe_attach_params p = default_params();
+	struct fake *f = open_fake(&p);
+	struct totals before, after;
+	struct job job;
+	int i, wrong = 0, cached = 0;
+
+	for (i = 0; i < 20; i++) {
+		job_init(&job);
+		wrong += job_run(f, &job, MOE_MODE_AUTO) != 0;
+	}
+	before = read_stats(f);
+	for (i = 0; i < LAYERS - 1; i++)
+		cached += (int)f->session.engine->rows[i].cache->n_cached;
+	wrong += moe_phase(&f->session, MOE_STEP_DECODE, 1, true, NULL) != 0;
+	for (i = 0; i < 20; i++) {
+		job_init(&job);
+		wrong += job_run(f, &job, (enum moe_mode)below(4)) != 0;
+	}
+	after = read_stats(f);
+	for (i = 0; i < LAYERS - 1; i++)
+		cached -= (int)f->session.engine->rows[i].cache->n_cached;
+	ok(wrong == 0 && memcmp(&before, &after, sizeof before) == 0 && cached == 0,
+	   "a dummy step computes right, counts nowhere and moves nothing");
+	wrong += moe_phase(&f->session, MOE_STEP_DECODE, 2, false, NULL) != 0 || job_run(f, &job, MOE_MODE_AUTO) != 0;
+	ok(wrong == 0 && read_stats(f).steps == before.steps + 1, "after it steps count again");
+	fake_free(f);
+}
+
+static void test_hit_counters_live(void)
+{
+	struct moe_attach_params p = default_params();
+	struct fake *f = open_fake(&p);
+	const struct moe_layer_stats *s = &f->session.stats[1];
+	struct job job;
+	int i, wrong = 0;
+
+	job_of(&job, 1, 1, 2);
+	for (i = 0; i < 10; i++)
+		wrong += job_run(f, &job, MOE_MODE_DECODE) != 0;
+	ok(wrong == 0 && s->pairs_hit == 20 && s->pairs_resident == 18 && s->fills == 2 && s->active_sum == 20 &&
+		   s->active_max == 2 && s->slots == 4 && s->tokens == 10 &&
+		   s->fill_bytes == 2 * f->session.slice.bytes,
+	   "ten steps with the same two experts: 20 pairs on cache slots, 18 of them resident, 2 fills");
+	ok(s->device_ns > 0 && s->copy_ns > 0 && s->wait_ns > 0, "and the times run");
+	fake_free(f);
+}
+
+static void refuse(const char *what, const struct moe_attach_params *params)
+{
+	struct fake *f = fake_new(&shape, params, model_seed);
+	struct moe_error err = {0};
+	struct engine *engine = NULL;
+	int r = engine_new(&engine, &f->session, &err);
+
+	ok(r == -EINVAL && !engine && err.text[0], "%s: %s", what, err.text);
+	fake_free(f);
+}
+
+static void test_refusals(void)
+{
+	struct moe_attach_params p = default_params();
+
+	p.policy = "mru";
+	refuse("policy", &p);
+	p = default_params();
+	p.device = "abacus";
+	refuse("device", &p);
+	p = default_params();
+	p.tp_size = 2;
+	p.share = MOE_SHARE_GROUP;
+	refuse("group with measured n_copy", &p);
+	p = default_params();
+	p.fill = (enum moe_fill)7;
+	refuse("fill", &p);
+	p = default_params();
+	p.cache_expert_num = EXPERTS + 1;
+	p.miss_expert_num = 1;
+	refuse("too many slots", &p);
+}
+
+int main(void)
+{
+	jobs_begin();
+	test_group_stops_when_ranks_may_differ();
+	test_failed_fill(MOE_FILL_PUSH, "push");
+	test_failed_fill(MOE_FILL_PULL, "pull");
+	test_failed_compute();
+	test_lost_daemon();
+	test_time_out();
+	test_busy();
+	test_dropped_plans();
+	test_fill(MOE_FILL_PUSH, "push");
+	test_fill(MOE_FILL_PULL, "pull");
+	test_calls();
+	test_dummy();
+	test_hit_counters_live();
+	test_refusals();
+	return tap_done();
+}

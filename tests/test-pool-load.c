@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * test-pool-load - how the CPU pool works: many jobs at once, each node's records on its own team, priorities, and idle
+ * threads that sleep.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "tests/pool-fixture.h"
+
+/* -- many at once ------------------------------------------------------------------------------------------------- */
+
+enum { SUBMITTERS = 4, JOBS = 12, ROUNDS = 4 };
+
+struct submitter {
+	pthread_t thread;
+	struct pool *pool;
+	struct job *jobs[JOBS];
+	void *expected[JOBS];
+	struct fill *fills[JOBS];
+	bool good;
+};
+
+static void *submitter_main(void *arg)
+{
+	struct submitter *s = arg;
+
+	for (int round = 0; round < ROUNDS; round++) {
+		for (int i = 0; i < JOBS; i++) {
+			memset(s->jobs[i]->y, 0xff, s->jobs[i]->y_bytes);
+			pool_submit_compute(s->pool, &s->jobs[i]->compute);
+			pool_submit_copy(s->pool, &s->fills[i]->copy);
+		}
+		for (int i = 0; i < JOBS; i++) {
+			job_wait(s->jobs[i]);
+			while (sem_wait(&s->fills[i]->ended) < 0)
+				continue;
+			s->good = s->good && fill_good(s->fills[i]) && s->jobs[i]->result.status == 0 &&
+				  memcmp(s->jobs[i]->y, s->expected[i], s->jobs[i]->y_bytes) == 0;
+		}
+		if (round % 2)
+			usleep(3000); /* let threads fall asleep */
+	}
+	return NULL;
+}
+
+static void test_many(uint32_t n_nodes, uint32_t threads)
+{
+	struct pool *pool = pool_make(n_nodes, threads);
+	struct submitter s[SUBMITTERS];
+	struct pool_stats stats;
+	uint64_t pairs = 0;
+	struct fake f;
+	bool good = true;
+
+	fake_layout(&f, 8, 200, 96, MOE_TYPE_F16, 2);
+	fake_fill(&f);
+	for (int n = 0; n < SUBMITTERS; n++) {
+		s[n] = (struct submitter){.pool = pool, .good = true};
+		for (int i = 0; i < JOBS; i++) {
+			struct job *j = job_make(&f, i % 5 ? 1 + pick(4) : pick(60), 1 + pick(4), pick_x_type(),
+						 pick_x_type(), pick(4));
+
+			s[n].jobs[i] = j;
+			s[n].fills[i] = fill_make(&f, pick(2), 2);
+			job_run(pool, j);
+			good = good && (i % 4 || job_good(&f, j, 0));
+			s[n].expected[i] = allocate(j->y_bytes);
+			memcpy(s[n].expected[i], j->y, j->y_bytes);
+			pairs += job_pairs(j) * (ROUNDS + 1);
+		}
+	}
+	for (int n = 0; n < SUBMITTERS; n++)
+		require(pthread_create(&s[n].thread, NULL, submitter_main, &s[n]) == 0, "submitter %d", n);
+	for (int n = 0; n < SUBMITTERS; n++) {
+		pthread_join(s[n].thread, NULL);
+		good = good && s[n].good;
+		for (int i = 0; i < JOBS; i++) {
+			job_free(s[n].jobs[i]);
+			fill_free(s[n].fills[i]);
+			free(s[n].expected[i]);
+		}
+	}
+	ok(good, "%d threads submit mixed jobs to %u nodes, %u threads", SUBMITTERS, n_nodes, threads);
+	pool_stats(pool, &stats);
+	ok(stats.pairs == pairs && stats.jobs == SUBMITTERS * JOBS * (2 * ROUNDS + 1) && stats.busy_ns > 0,
+	   "all of them are counted");
+	fake_free(&f);
+	pool_free(pool);
+}
+
+/* -- what only a kernel can see ----------------------------------------------------------------------------------- */
+
+static const struct fake *hook_model;
+static _Atomic uint32_t hook_calls, hook_strangers;
+static sem_t hook_reached, hook_release;
+static _Atomic bool hook_stops;
+
+/* Counts calls on a team's threads for records of another node; stops at the first call when told to. */
+static void hook_gate_up(const struct kernel_matrix *gate, const struct kernel_matrix *up, size_t rows, size_t cols,
+			 enum kernel_activation act, size_t tokens, const float *const *x, float *const *h)
+{
+	char name[16] = "";
+	unsigned int team = 0;
+
+	pthread_getname_np(pthread_self(), name, sizeof(name));
+	if (sscanf(name, "moe-pool/%u.", &team) != 1)
+		team = UINT32_MAX;
+	atomic_fetch_add(&hook_calls, 1);
+	for (uint32_t p = 0; p < hook_model->model.n_pools; p++) {
+		const uint8_t *map = hook_model->model.pools[p].map, *data = gate->data;
+
+		if (data >= map && data < map + hook_model->model.pools[p].bytes && p != team)
+			atomic_fetch_add(&hook_strangers, 1);
+	}
+	if (atomic_exchange(&hook_stops, false)) {
+		sem_post(&hook_reached);
+		while (sem_wait(&hook_release) < 0)
+			continue;
+	}
+	kernels_get(ISA_REF)->gate_up[KERNEL_BF16](gate, up, rows, cols, act, tokens, x, h);
+}
+
+static struct kernels hook_table(const struct fake *f)
+{
+	struct kernels k = *kernels_get(ISA_REF);
+
+	k.gate_up[KERNEL_BF16] = hook_gate_up;
+	hook_model = f;
+	atomic_store(&hook_calls, 0);
+	atomic_store(&hook_strangers, 0);
+	return k;
+}
+
+static void test_nodes(void)
+{
+	struct kernels k;
+	struct pool *pool;
+	struct fake f;
+	struct job *j;
+
+	fake_layout(&f, 10, 64, 70, MOE_TYPE_BF16, 2);
+	fake_fill(&f);
+	k = hook_table(&f);
+	pool = pool_make_kernels(2, 4, &k);
+	for (int i = 0; i < 10; i++) {
+		j = job_make(&f, 12, 3, MOE_TYPE_BF16, MOE_TYPE_F32, 0);
+		job_run(pool, j);
+		if (!job_good(&f, j, 0))
+			atomic_fetch_add(&hook_strangers, 1000);
+		job_free(j);
+	}
+	ok(atomic_load(&hook_calls) > 0 && atomic_load(&hook_strangers) == 0,
+	   "a team touches only records of its own node");
+	pool_free(pool);
+	fake_free(&f);
+}
+
+static struct job *order[8];
+static _Atomic uint32_t n_order;
+
+static void order_done(struct pool_compute *compute, const struct pool_result *result)
+{
+	order[atomic_fetch_add(&n_order, 1)] = container_of(compute, struct job, compute);
+	job_done(compute, result);
+}
+
+/* One thread stands in the middle of a background job while others are submitted. */
+static void test_priorities(void)
+{
+	static const enum pool_priority submitted[] = {POOL_BACKGROUND, POOL_BACKGROUND, POOL_PREFILL,
+						       POOL_DECODE,     POOL_PREFILL,    POOL_DECODE};
+	static const int expected[] = {3, 5, 2, 4, 0, 1};
+	struct job *jobs[ARRAY_LEN(submitted)];
+	struct kernels k;
+	struct pool *pool;
+	struct fake f;
+	bool good = true;
+
+	fake_layout(&f, 4, 64, 64, MOE_TYPE_BF16, 1);
+	fake_fill(&f);
+	k = hook_table(&f);
+	sem_init(&hook_reached, 0, 0);
+	sem_init(&hook_release, 0, 0);
+	atomic_store(&hook_stops, true);
+	pool = pool_make_kernels(1, 1, &k);
+	for (size_t i = 0; i < ARRAY_LEN(submitted); i++) {
+		jobs[i] = job_make(&f, 6, 3, MOE_TYPE_F32, MOE_TYPE_F32, 0);
+		jobs[i]->compute.priority = submitted[i];
+		jobs[i]->compute.done = order_done;
+		pool_submit_compute(pool, &jobs[i]->compute);
+		if (i == 0)
+			while (sem_wait(&hook_reached) < 0)
+				continue;
+	}
+	sem_post(&hook_release);
+	for (size_t i = 0; i < ARRAY_LEN(submitted); i++)
+		job_wait(jobs[i]);
+	for (size_t i = 0; i < ARRAY_LEN(submitted); i++)
+		good = good && order[i] == jobs[expected[i]];
+	ok(good, "decode before prefill before background, each in order, even amid a job");
+	pool_free(pool);
+	for (size_t i = 0; i < ARRAY_LEN(submitted); i++) {
+		good = good && job_good(&f, jobs[i], 0);
+		job_free(jobs[i]);
+	}
+	ok(good, "an interrupted job is right all the same");
+	fake_free(&f);
+}
+
+/* -- idleness
+ * -------------------------------------------------------------------------------------------------------- */
+
+/* Of all threads of this process. */
+static uint64_t cpu_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void test_idle(void)
+{
+	struct pool *pool = pool_make(2, 6);
+	struct fake f;
+	struct job *j;
+	uint64_t start, used;
+
+	fake_layout(&f, 4, 64, 64, MOE_TYPE_BF16, 2);
+	fake_fill(&f);
+	j = job_make(&f, 4, 2, MOE_TYPE_F32, MOE_TYPE_F32, 0);
+	job_run(pool, j);
+	usleep(50000); /* far beyond the polling time */
+	start = cpu_ns();
+	usleep(300000);
+	used = cpu_ns() - start;
+	ok(used < 3000000, "an idle pool uses no CPU");
+	diag("%.3f ms in 300 ms", (double)used * 1e-6);
+	job_run(pool, j);
+	ok(job_good(&f, j, 0), "and wakes up");
+	job_free(j);
+	fake_free(&f);
+	pool_free(pool);
+}
+
+int main(void)
+{
+	seed_start();
+	test_many(1, 3);
+	test_many(2, 4);
+	test_nodes();
+	test_priorities();
+	test_idle();
+	return tap_done();
+}
