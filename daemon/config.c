@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/util.h"
 #include "daemon/pages.h"
-#include "moe-expert.h"
+#include "uapi/moe_proto.h"
 
 #define DEFAULT_SPIN_US 50
 #define THREADS_MAX 4096
@@ -210,7 +210,7 @@ int config_parse(struct config *ret, int argc, char **argv, struct moe_error *er
 			return 1;
 		}
 		if (id == OPT_VERSION) {
-			printf("moe-expertd %s\n", MOE_EXPERT_VERSION);
+			printf("moe-expertd %s\n", MOE_VERSION);
 			return 1;
 		}
 		r = take_option(&c, id, optarg, err);

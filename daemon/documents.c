@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/util.h"
 #include "daemon/ringsrv.h"
-#include "moe-expert.h"
 
 static const char *const type_names[] = {"f32", "bf16", "f16"};
 static const char *const activation_names[] = {"silu", "gelu", "gelu_tanh"};
@@ -40,7 +39,7 @@ static uint64_t model_bytes(const struct resident *model)
 	return bytes;
 }
 
-/* -- models ---------------------------------------------------------------------------------------------------------- */
+/* -- models ------------------------------------------------------------------------------------------------------- */
 
 static json_t *pool_json(const struct pages *p)
 {
@@ -76,7 +75,7 @@ static json_t *models_json(const struct service *s)
 	return json_pack("{s:o}", "models", models);
 }
 
-/* -- sessions -------------------------------------------------------------------------------------------------------- */
+/* -- sessions ----------------------------------------------------------------------------------------------------- */
 
 static json_t *session_json(const struct session *x)
 {
@@ -107,7 +106,7 @@ static json_t *sessions_array(const struct service *s)
 	return sessions;
 }
 
-/* -- stats ----------------------------------------------------------------------------------------------------------- */
+/* -- stats -------------------------------------------------------------------------------------------------------- */
 
 static uint64_t all_pairs(const struct moe_layer_stats *t)
 {
@@ -242,7 +241,7 @@ static json_t *stats_json(const struct service *s)
 	return json_pack("{s:o, s:o}", "models", models, "sessions", sessions);
 }
 
-/* -- status ---------------------------------------------------------------------------------------------------------- */
+/* -- status ------------------------------------------------------------------------------------------------------- */
 
 static json_t *loading_json(const struct service *s)
 {
@@ -269,8 +268,8 @@ static json_t *status_json(const struct service *s)
 			isa_name(s->config->isa), "isa_why", s->config->isa_why, "nodes", (int)s->host->n_nodes,
 			"busy_ns", (json_int_t)pool.busy_ns, "jobs", (json_int_t)pool.jobs, "pairs",
 			(json_int_t)pool.pairs, "copy_bytes", (json_int_t)pool.copy_bytes);
-	o = json_pack("{s:s, s:i, s:I, s:s, s:s, s:o}", "version", MOE_EXPERT_VERSION, "pid", (int)getpid(),
-		      "uptime_ns", (json_int_t)(now_ns() - s->started_ns), "socket", s->config->socket, "state",
+	o = json_pack("{s:s, s:i, s:I, s:s, s:s, s:o}", "version", MOE_VERSION, "pid", (int)getpid(), "uptime_ns",
+		      (json_int_t)(now_ns() - s->started_ns), "socket", s->config->socket, "state",
 		      s->ready ? "ready" : "loading", "cpu", cpu);
 	json_object_set_new(o, "models", integer(s->registry.n));
 	json_object_set_new(o, "bytes", integer(registry_bytes(&s->registry)));

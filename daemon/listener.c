@@ -14,7 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "moe-expert.h"
+#include "uapi/moe_proto.h"
 
 #define BACKLOG 128
 

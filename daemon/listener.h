@@ -2,8 +2,8 @@
 /*
  * listener - the daemon's place in the file system: a SOCK_SEQPACKET socket and a lock that says whose it is.
  *
- * Law: the lock file PATH.lock is held (flock) as long as the daemon lives, so a second daemon on the same path is refused
- * and a socket left by a dead one is replaced, without a race between the two.
+ * Law: the lock file PATH.lock is held (flock) as long as the daemon lives, so a second daemon on the same path is
+ * refused and a socket left by a dead one is replaced, without a race between the two.
  */
 #ifndef DAEMON_LISTENER_H
 #define DAEMON_LISTENER_H

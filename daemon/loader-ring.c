@@ -39,7 +39,7 @@ void loader_tick(struct loader *l)
 	loader_fail(l, &error);
 }
 
-/* -- slots --------------------------------------------------------------------------------------------------------- */
+/* -- slots -------------------------------------------------------------------------------------------------------- */
 
 struct loader_slot *loader_take_slot(struct loader *l, uint64_t wait_ns)
 {
@@ -99,7 +99,7 @@ void loader_dispatch(struct loader *l, struct loader_slot *slot)
 	pthread_mutex_unlock(&l->lock);
 }
 
-/* -- the cursor ---------------------------------------------------------------------------------------------------- */
+/* -- the cursor --------------------------------------------------------------------------------------------------- */
 
 static int open_shard(struct loader *l, uint32_t shard, struct moe_error *err)
 {

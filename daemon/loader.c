@@ -22,7 +22,7 @@
 /* One worker copies and hashes about as much as a fast disk delivers; disks come in arrays. */
 #define WORKERS_MAX 8u
 
-/* -- workers ------------------------------------------------------------------------------------------------------- */
+/* -- workers ------------------------------------------------------------------------------------------------------ */
 
 struct workers {
 	struct loader *loader;
@@ -91,7 +91,7 @@ static void *work_thread(void *argument)
 	return NULL;
 }
 
-/* -- the loader's memory ------------------------------------------------------------------------------------------- */
+/* -- the loader's memory ------------------------------------------------------------------------------------------ */
 
 static void free_loader(struct loader *l)
 {
@@ -171,7 +171,7 @@ static int new_loader(struct loader *ret, const struct loader_params *params, st
 			     ret->n_slots, ret->block_bytes);
 }
 
-/* -- a load -------------------------------------------------------------------------------------------------------- */
+/* -- a load ------------------------------------------------------------------------------------------------------- */
 
 static int start_workers(struct loader *l, struct workers *workers, struct moe_error *err)
 {

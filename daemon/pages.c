@@ -81,7 +81,7 @@ void pages_free(struct pages *pages)
 	*pages = PAGES_NONE;
 }
 
-/* -- one rung ------------------------------------------------------------------------------------------------------ */
+/* -- one rung ----------------------------------------------------------------------------------------------------- */
 
 /* Maps the file at an address that is a multiple of the rung's page size: the kernel gives a transparent huge page one
  * entry in the page table only when file offset and address agree. */
@@ -214,7 +214,7 @@ static int make_rung(struct pages *ret, enum pages_rung rung, const struct reque
 	return 0;
 }
 
-/* -- the ladder ---------------------------------------------------------------------------------------------------- */
+/* -- the ladder --------------------------------------------------------------------------------------------------- */
 
 static void write_better(struct pages *pages, const struct request *request)
 {
@@ -301,7 +301,7 @@ int pages_new(struct pages *ret, const char *name, uint64_t bytes, int want, con
 	return pages_new_watched(ret, name, bytes, want, node, NULL, NULL, err);
 }
 
-/* -- publishing ---------------------------------------------------------------------------------------------------- */
+/* -- publishing --------------------------------------------------------------------------------------------------- */
 
 int pages_publish(struct pages *pages, bool writable_clients, struct moe_error *err)
 {

@@ -68,7 +68,8 @@ void peer_send_loaded(struct peer *peer, const struct moe_manifest *manifest, ui
 	reply(peer, &l, sizeof l, MOE_MSG_LOAD | MOE_MSG_REPLY, NULL, 0);
 }
 
-/* -- requests: 0 (answered) or -errno with *err (the caller answers) ------------------------------------------------ */
+/* -- requests: 0 (answered) or -errno with *err (the caller answers)
+ * ------------------------------------------------ */
 
 static int on_hello(struct peer *peer, const struct moe_msg_hello *hello, struct moe_error *err)
 {
@@ -260,7 +261,7 @@ static int on_unload(struct peer *peer, const struct moe_msg_unload *unload, str
 	return 0;
 }
 
-/* -- the socket ---------------------------------------------------------------------------------------------------- */
+/* -- the socket --------------------------------------------------------------------------------------------------- */
 
 static const struct {
 	size_t bytes;

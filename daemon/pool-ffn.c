@@ -32,7 +32,7 @@ static bool took_last(_Atomic uint32_t *left)
 	return atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) == 1;
 }
 
-/* -- gate and up ------------------------------------------------------------------------------------------------- */
+/* -- gate and up -------------------------------------------------------------------------------------------------- */
 
 /* Widens activations until none are left to begin with, then waits for the others. */
 static void ffn_widen(struct wave *w)

@@ -44,7 +44,7 @@ void pool_queue_destroy(struct pool_queue *queue)
 	pthread_mutex_destroy(&queue->lock);
 }
 
-/* -- bells ------------------------------------------------------------------------------------------------------- */
+/* -- bells -------------------------------------------------------------------------------------------------------- */
 
 /* Returns true when somebody may have been asleep. */
 static bool ring(struct pool_team *team, uint32_t wake)
@@ -104,7 +104,7 @@ void pool_wait_zero(_Atomic uint32_t *word)
 	}
 }
 
-/* -- inbox ------------------------------------------------------------------------------------------------------- */
+/* -- inbox -------------------------------------------------------------------------------------------------------- */
 
 void pool_queue_submit(struct pool_queue *queue, struct pool_entry *entry, enum pool_priority priority)
 {
@@ -139,7 +139,7 @@ struct pool_entry *pool_queue_take(struct pool_queue *queue, enum pool_priority 
 	return entry;
 }
 
-/* -- batches ----------------------------------------------------------------------------------------------------- */
+/* -- batches ------------------------------------------------------------------------------------------------------ */
 
 void pool_batch_init(struct pool_batch *batch, void (*run)(struct pool_batch *, uint32_t, uint32_t),
 		     enum pool_priority priority, uint64_t seq)

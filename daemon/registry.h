@@ -2,8 +2,8 @@
 /*
  * registry - the loaded models by name and digest, with what was counted for each.
  *
- * Law: the reactor's alone. A model with sessions is never removed. Counters are cumulative since the model was loaded: a
- * session that ends adds its snapshot to `retired`, so totals never go back.
+ * Law: the reactor's alone. A model with sessions is never removed. Counters are cumulative since the model was loaded:
+ * a session that ends adds its snapshot to `retired`, so totals never go back.
  */
 #ifndef DAEMON_REGISTRY_H
 #define DAEMON_REGISTRY_H

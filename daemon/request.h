@@ -2,9 +2,9 @@
 /*
  * request - one entry of a client's submission queue from its claim to its reaping.
  *
- * Law: a request walks the table of moe_ring.h, and request_move asserts each arrow. This side sees PUBLISHED .. REAPED.
- * Between CLAIMED and DONE the request is the scheduler's and then the pool's; before and after, the ring server's. All
- * that decides anything (the entry, the ids, the weights) is a private copy made at the claim.
+ * Law: a request walks the table of moe_ring.h, and request_move asserts each arrow. This side sees PUBLISHED ..
+ * REAPED. Between CLAIMED and DONE the request is the scheduler's and then the pool's; before and after, the ring
+ * server's. All that decides anything (the entry, the ids, the weights) is a private copy made at the claim.
  */
 #ifndef DAEMON_REQUEST_H
 #define DAEMON_REQUEST_H

@@ -27,7 +27,7 @@ static struct moe_client_page *client_page(const struct session *s)
 	return client_at(&s->client, 0);
 }
 
-/* -- validation of the private copy ---------------------------------------------------------------------------- */
+/* -- validation of the private copy ------------------------------------------------------------------------------- */
 
 static bool arena_has(const struct session *s, enum moe_arena kind, uint64_t offset, uint64_t bytes)
 {
@@ -257,7 +257,7 @@ static int claim_operation(struct session *s, struct request *q, bool *ret_wait)
 	}
 }
 
-/* -- completion ------------------------------------------------------------------------------------------------- */
+/* -- completion --------------------------------------------------------------------------------------------------- */
 
 static void count_served(struct session *s, const struct request *q)
 {
@@ -323,7 +323,7 @@ void ringsrv_complete(struct request *q)
 		futex_wake(&s->page->cq_tail, FUTEX_ALL);
 }
 
-/* -- claim and reap --------------------------------------------------------------------------------------------- */
+/* -- claim and reap ----------------------------------------------------------------------------------------------- */
 
 static void claim(struct session *s, struct sched *sched, const struct moe_sqe *entry)
 {
@@ -409,7 +409,7 @@ void ringsrv_park(struct session *s, bool parked)
 	__atomic_store_n(&s->page->sq_wait, parked, __ATOMIC_RELAXED);
 }
 
-/* -- counters ---------------------------------------------------------------------------------------------------- */
+/* -- counters ----------------------------------------------------------------------------------------------------- */
 
 void ringsrv_read_stats(const struct session *s, uint32_t layer, struct moe_layer_stats *ret)
 {

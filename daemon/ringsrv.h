@@ -2,8 +2,8 @@
 /*
  * ringsrv - the ring server: the only reader of client memory.
  *
- * Law: an entry is copied out once (64 bytes), and only the copy is looked at; ids and weights likewise. Tails and heads
- * that a client wrote are loaded once and checked before use; a client that breaks the ring's law is cut off
+ * Law: an entry is copied out once (64 bytes), and only the copy is looked at; ids and weights likewise. Tails and
+ * heads that a client wrote are loaded once and checked before use; a client that breaks the ring's law is cut off
  * (session->broken), never trusted and never waited for. Activations are handed to the pool in place: they are data and
  * decide nothing. Per session the ring server is the only producer of the completion queue.
  */

@@ -52,7 +52,7 @@ static int check_ordinary(uint64_t bytes, const struct host_node *now, struct mo
 	return check_machine(bytes, err);
 }
 
-/* -- the reserves of hugepages ------------------------------------------------------------------------------------- */
+/* -- the reserves of hugepages ------------------------------------------------------------------------------------ */
 
 struct reserve {
 	uint64_t needed; /* pages */
@@ -121,7 +121,7 @@ static int check_reserve(enum pages_rung rung, uint64_t bytes, const struct host
 			     rung == PAGES_1G ? "1 GiB" : "2 MiB", now->id, reserve.needed, reserve.free, command);
 }
 
-/* -- answers ------------------------------------------------------------------------------------------------------- */
+/* -- answers ------------------------------------------------------------------------------------------------------ */
 
 int room_check(enum pages_rung rung, uint64_t bytes, const struct host_node *node, struct moe_error *err)
 {

@@ -23,7 +23,7 @@
 #define PROGRESS_NS 250000000u /* to a peer that shows a bar */
 #define LOGGED_NS 5000000000u  /* to the log */
 
-/* -- load ----------------------------------------------------------------------------------------------------------- */
+/* -- load --------------------------------------------------------------------------------------------------------- */
 
 int service_load(struct service *s, struct peer *peer, const char *path, const char *name, struct moe_error *err)
 {
@@ -140,7 +140,7 @@ static void finish_load(struct service *s)
 		loop_stop(s->loop, r);
 }
 
-/* -- the reactor's turn ------------------------------------------------------------------------------------------------ */
+/* -- the reactor's turn ------------------------------------------------------------------------------------------- */
 
 static struct peer *peer_of(const struct service *s, const struct session *session)
 {
@@ -223,7 +223,7 @@ void service_add_session(struct service *s, struct session *session)
 	s->sessions = session;
 }
 
-/* -- sources ------------------------------------------------------------------------------------------------------------ */
+/* -- sources ------------------------------------------------------------------------------------------------------ */
 
 static void listen_ready(struct source *source, uint32_t events)
 {
@@ -302,7 +302,7 @@ static int watch(struct service *s, struct moe_error *err)
 	return r;
 }
 
-/* -- life ---------------------------------------------------------------------------------------------------------------- */
+/* -- life --------------------------------------------------------------------------------------------------------- */
 
 static int start_workers(struct service *s, struct moe_error *err)
 {

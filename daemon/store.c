@@ -55,7 +55,7 @@ static void free_load(struct load *load)
 	model_free(load->model);
 }
 
-/* -- what is to be read -------------------------------------------------------------------------------------------- */
+/* -- what is to be read ------------------------------------------------------------------------------------------- */
 
 static int compare_pieces(const void *a, const void *b)
 {
@@ -184,7 +184,7 @@ static int plan(struct load *load, struct moe_error *err)
 	return place_pieces(load, err);
 }
 
-/* -- where it goes ------------------------------------------------------------------------------------------------- */
+/* -- where it goes ------------------------------------------------------------------------------------------------ */
 
 static double gib(uint64_t bytes)
 {

@@ -54,15 +54,15 @@ struct cache *cache_free(struct cache *cache); /* takes NULL, returns NULL */
 /*
  * One decode step. Requests are distinct and in ascending id; only the touched ones count. Missing ones are given slots
  * in ascending id: a free slot first, else the policy's victim's, until max_fills or until the policy gives none. When
- * max_fills is smaller than the number missing, the policy's `by_heat` says which ones are chosen. Returns how many fills
- * it wrote to ret_fills, which has room for max_fills or n_slots, whichever is smaller.
+ * max_fills is smaller than the number missing, the policy's `by_heat` says which ones are chosen. Returns how many
+ * fills it wrote to ret_fills, which has room for max_fills or n_slots, whichever is smaller.
  */
 uint32_t cache_update(struct cache *cache, const struct cache_request *requests, uint32_t n, uint32_t max_fills,
 		      struct moe_copy *ret_fills);
 
 /*
- * One prefetch step: touched experts grow hot, nobody leaves. The n_admit experts (distinct, missing, ascending; at most
- * n_free of them) take free slots: ret_fills[n_admit].
+ * One prefetch step: touched experts grow hot, nobody leaves. The n_admit experts (distinct, missing, ascending; at
+ * most n_free of them) take free slots: ret_fills[n_admit].
  */
 void cache_prefetch(struct cache *cache, const struct cache_request *requests, uint32_t n, const int32_t *admit,
 		    uint32_t n_admit, struct moe_copy *ret_fills);

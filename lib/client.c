@@ -14,6 +14,8 @@
 #include "moe-expert.h"
 #include "wire.h"
 
+_Static_assert(__builtin_strcmp(MOE_EXPERT_VERSION, MOE_VERSION) == 0, "the header's version is the build's");
+
 int moe_open(struct moe_client **ret, const char *socket, struct moe_error *err)
 {
 	_cleanup_free_ struct moe_client *client = calloc(1, sizeof *client);

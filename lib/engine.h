@@ -18,8 +18,8 @@
  * dropped or its fill has failed in between. A fill that fails takes its expert out of the maps and fails every step in
  * flight that counts on it.
  *
- * Locks: `order` before `lock`. `lock` guards the caches, contents, n_copy and the table of steps, and is never held over
- * anything that waits for the daemon or the device.
+ * Locks: `order` before `lock`. `lock` guards the caches, contents, n_copy and the table of steps, and is never held
+ * over anything that waits for the daemon or the device.
  */
 #ifndef LIB_ENGINE_H
 #define LIB_ENGINE_H
@@ -79,8 +79,8 @@ static inline uint32_t engine_slot(const struct engine *e, uint32_t row, uint32_
 	return e->n_rows * e->n_slots + layer % MISSBUF_COUNT * e->miss_slots + (uint32_t)slot - e->n_slots;
 }
 
-/* Under `lock`: the slot does not hold the expert (`code` says why); the cache forgets it, if it still maps it there. In a
- * group that is the end: the other ranks still map it. */
+/* Under `lock`: the slot does not hold the expert (`code` says why); the cache forgets it, if it still maps it
+ * there. In a group that is the end: the other ranks still map it. */
 void engine_forget(struct engine *e, uint32_t row, int32_t expert, int32_t slot, int code);
 
 #endif

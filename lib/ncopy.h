@@ -7,10 +7,10 @@
  *
  *     max(T_copy(n) + T_device(hits and the n hottest), T_cpu(the rest))
  *
- * smallest, with T_copy = bytes * rate, and T_device and T_cpu each a line a * experts + b * pairs: a is what reading an
- * expert's weights costs once, b what one pair's arithmetic costs. The rates start from figures of one machine and are
- * corrected by every measured completion: the copy rate by an average that forgets with the bytes copied, the lines by
- * least squares of the relative error, with moments that forget one sixteenth at each sample.
+ * smallest, with T_copy = bytes * rate, and T_device and T_cpu each a line a * experts + b * pairs: a is what reading
+ * an expert's weights costs once, b what one pair's arithmetic costs. The rates start from figures of one machine and
+ * are corrected by every measured completion: the copy rate by an average that forgets with the bytes copied, the lines
+ * by least squares of the relative error, with moments that forget one sixteenth at each sample.
  *
  * Pure: no clock, no lock, no allocation.
  */
@@ -36,14 +36,14 @@ struct ncopy {
 /* What one expert weighs for whom: bytes read by the CPU pool and by the device, and the threads of the pool. */
 void ncopy_init(struct ncopy *ret, uint64_t cpu_bytes, uint64_t device_bytes, uint32_t cpu_threads);
 
-/* A completion: `bytes` were copied, or `experts` distinct experts with `pairs` pairs computed, in `ns`. Samples without
- * work or time are ignored. */
+/* A completion: `bytes` were copied, or `experts` distinct experts with `pairs` pairs computed, in `ns`. Samples
+ * without work or time are ignored. */
 void ncopy_measure_copy(struct ncopy *ncopy, uint64_t bytes, uint64_t ns);
 void ncopy_measure(struct ncopy_line *line, uint64_t experts, uint64_t pairs, uint64_t ns);
 
 /*
- * The best n of 0 .. min(missing, room). `keys` are the missing experts' heat, hottest first; slot_bytes is what one copy
- * moves; hit_experts and hit_pairs are on the device anyway. Equal costs: the smaller n.
+ * The best n of 0 .. min(missing, room). `keys` are the missing experts' heat, hottest first; slot_bytes is what one
+ * copy moves; hit_experts and hit_pairs are on the device anyway. Equal costs: the smaller n.
  */
 uint32_t ncopy_choose(const struct ncopy *ncopy, const uint64_t *keys, uint32_t missing, uint32_t room,
 		      uint64_t slot_bytes, uint64_t hit_experts, uint64_t hit_pairs);

@@ -49,10 +49,8 @@ static struct moe_plan *plan_alloc(uint32_t n_experts, uint32_t tokens, uint32_t
 	return plan;
 }
 
-static int work_init(struct plan_work *ret, struct cache *cache, uint32_t n_experts, const struct plan_params *params,
-		     struct moe_error *err)
+static int work_init(struct plan_work *ret, uint32_t n_experts, struct moe_error *err)
 {
-	*ret = (struct plan_work){.params = params, .cache = cache};
 	ret->keys = calloc(n_experts, sizeof *ret->keys + 3 * sizeof(uint32_t) + sizeof(bool));
 	if (!ret->keys)
 		return moe_error_set(err, -ENOMEM, "moe_plan: no memory");
@@ -142,9 +140,11 @@ static void plan_decode(struct plan_work *work, struct moe_plan *plan)
 							     plan->copies);
 }
 
-static uint32_t choose_n_copy(const struct plan_work *work, const struct moe_plan *plan, uint32_t room)
+static uint32_t choose_n_copy(const struct plan_work *work, const struct moe_plan *plan)
 {
 	const struct plan_params *p = work->params;
+	const uint32_t n_free = work->cache->n_free;
+	uint32_t n;
 
 	if (p->mode == MOE_MODE_FULL)
 		return UINT32_MAX;
@@ -152,8 +152,10 @@ static uint32_t choose_n_copy(const struct plan_work *work, const struct moe_pla
 		return p->n_copy;
 	if (p->rule == MOE_N_COPY_STAIRS)
 		return moe_ncopy_staircase(p->tokens);
-	return ncopy_choose(p->costs, work->keys, work->n_missing, room, p->slot_bytes,
-			    plan->n_requests - work->n_missing, plan->pairs_resident);
+	n = ncopy_choose(p->costs, work->keys, work->n_missing, n_free + p->miss_slots, p->slot_bytes,
+			 plan->n_requests - work->n_missing, plan->pairs_resident);
+	/* The model knows this step alone; what a free cache slot gets serves later ones too. */
+	return MAX(n, MIN(n_free, p->update_expert_num));
 }
 
 /* The n hottest missing experts get places; the first of them in cache slots that are free. */
@@ -165,7 +167,7 @@ static void plan_prefetch(struct plan_work *work, struct moe_plan *plan)
 	bool room_for_all;
 
 	heat_sort(work->keys, work->n_missing);
-	plan->n_copy = MIN(choose_n_copy(work, plan, cache->n_free + miss_slots), work->n_missing);
+	plan->n_copy = MIN(choose_n_copy(work, plan), work->n_missing);
 	n = MIN(plan->n_copy, cache->n_free + miss_slots);
 	n_admit = MIN(n, cache->n_free);
 	for (i = 0; i < plan->n_requests && admitted < n_admit; i++) {
@@ -219,12 +221,12 @@ static void split_pairs(const struct plan_work *work, struct moe_plan *plan)
 int plan_new(struct moe_plan **ret, struct cache *cache, uint32_t n_experts, const struct plan_params *params,
 	     struct moe_error *err)
 {
-	struct plan_work work;
+	struct plan_work work = {.params = params, .cache = cache};
 	struct moe_plan *plan;
 	int r = check_shape(params, err);
 
 	if (r == 0)
-		r = work_init(&work, cache, n_experts, params, err);
+		r = work_init(&work, n_experts, err);
 	if (r < 0)
 		return r;
 	plan = plan_alloc(n_experts, params->tokens, params->topk);

@@ -3,17 +3,18 @@
  * plan - which (token, expert) pair of one layer's step is computed where, and what is copied for it. No I/O.
  *
  * Law: each pair with an id >= 0 is on exactly one path: a cache slot, a miss-buffer slot, or the CPU. The device's map
- * names exactly the requested experts that lie, or will lie once copy_map is done, in a slot; cpu_topk_ids names exactly
- * the others. A pair whose id is -1 is padding and on no path.
+ * names exactly the requested experts that lie, or will lie once copy_map is done, in a slot; cpu_topk_ids names
+ * exactly the others. A pair whose id is -1 is padding and on no path.
  *
  *   decode    the cache takes at most update_expert_num fills for this step; what it holds afterwards is the device's.
  *   prefetch  nobody leaves the cache. The n_copy missing experts with most pairs are copied: the hottest of them into
  *             cache slots that are still free, the others into the layer's miss buffer; what has no place stays with
  *             the CPU. Requested experts grow hot as in decode.
+ *             With the cost model n_copy is at least update_expert_num while cache slots are free.
  *   full      prefetch with an n_copy that covers every expert.
  *
- * A place in the miss buffer is the expert's miss_map number where the buffer has room for all that are not cached, else
- * its rank by heat. A frozen plan (a dummy step) copies nothing and changes nothing.
+ * A place in the miss buffer is the expert's miss_map number where the buffer has room for all that are not cached,
+ * else its rank by heat. A frozen plan (a dummy step) copies nothing and changes nothing.
  *
  * plan.c knows neither session nor device: it works on one cache and its parameters.
  */

@@ -3,12 +3,13 @@
  * original - the K/U rule of the offload design that this project re-founds.
  *
  * K = cache_topk, U = update_expert_num. An expert is touched when it stands at one of a token's first K positions. The
- * order is stably partitioned: untouched experts keep their order at the cold end, touched and cached ones keep theirs at
- * the hot end. Then the i-th coldest leaves for the i-th missing touched expert, by ascending id, for i < U; so a fresh
- * hit leaves when, and only when, fewer untouched experts are left than there are fills. The fills go to the hottest end.
+ * order is stably partitioned: untouched experts keep their order at the cold end, touched and cached ones keep theirs
+ * at the hot end. Then the i-th coldest leaves for the i-th missing touched expert, by ascending id, for i < U; so a
+ * fresh hit leaves when, and only when, fewer untouched experts are left than there are fills. The fills go to the
+ * hottest end.
  *
- * Where the source has C experts cached from the start, this cache starts empty: an empty slot counts as colder than any
- * expert and is taken first.
+ * Where the source has C experts cached from the start, this cache starts empty: an empty slot counts as colder than
+ * any expert and is taken first.
  */
 #include "heat.h"
 #include "policy.h"

@@ -9,8 +9,8 @@
  *     victim() and admit() in turn for each fill, in ascending id of the incoming expert
  *     settle()
  *
- * Each call costs O(1) or O(log C) over the event and allocates nothing; a policy's state is one block of memory that the
- * cache provides. Same calls, same answers: ranks that see the same routing decide alike.
+ * Each call costs O(1) or O(log C) over the event and allocates nothing; a policy's state is one block of memory that
+ * the cache provides. Same calls, same answers: ranks that see the same routing decide alike.
  */
 #ifndef LIB_POLICY_H
 #define LIB_POLICY_H
@@ -21,7 +21,8 @@
 
 struct policy_ops {
 	const char *name;
-	/* Only what stands at a token's first cache_topk positions is a request; the rest is computed but not counted. */
+	/* Only what stands at a token's first cache_topk positions is a request; the rest is computed but not
+	 * counted. */
 	bool first_choices;
 	/* Fewer fills allowed than experts missing: true, those with most pairs are filled; false, the lowest ids. */
 	bool by_heat;

@@ -53,12 +53,15 @@ static uint32_t load_cq_tail(const struct queue *queue)
 	return __atomic_load_n(&queue->daemon->cq_tail, __ATOMIC_ACQUIRE);
 }
 
-/* Under the lock. The op may be freed by its waiter as soon as it is RETIRED. */
+/* Under the lock. The op may be freed by its waiter as soon as it is RETIRED; and once the queue is dead, at any
+ * time. */
 static void drain(struct queue *queue)
 {
 	const uint32_t tail = load_cq_tail(queue);
 	const bool any = queue->cq_head != tail;
 
+	if (atomic_load(&queue->dead))
+		return;
 	while (queue->cq_head != tail) {
 		const struct moe_cqe *cqe = &queue->cqes[queue->cq_head & (queue->entries - 1)];
 		struct queue_op *op = (struct queue_op *)(uintptr_t)cqe->user_data;

@@ -4,8 +4,8 @@
  *
  * Law: one lock guards the tails and heads that this side writes, so that any thread may submit or wait. Of the threads
  * that wait, one is the leader: it polls briefly, then sleeps on cq_tail, drains the completion queue and wakes the
- * others; nobody holds the lock while asleep. A wait ends with the completion, with the time-out, or with -EPIPE when the
- * daemon has closed the socket: never later than 100 ms after that.
+ * others; nobody holds the lock while asleep. A wait ends with the completion, with the time-out, or with -EPIPE when
+ * the daemon has closed the socket: never later than 100 ms after that.
  */
 #ifndef LIB_QUEUE_H
 #define LIB_QUEUE_H

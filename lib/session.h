@@ -3,7 +3,8 @@
  * session - an attached model: the daemon's regions mapped and verified, and the engine that works with them.
  *
  * One session is one connection of its own; closing its socket ends it on the daemon's side, whatever else happens. All
- * that came from the daemon is checked once, here (exact fd count, seals, sizes, magic, offsets), and trusted afterwards.
+ * that came from the daemon is checked once, here (exact fd count, seals, sizes, magic, offsets), and trusted
+ * afterwards.
  */
 #ifndef LIB_SESSION_H
 #define LIB_SESSION_H

@@ -4,7 +4,8 @@
  *
  * Push: the daemon writes into the slot arena, so a FILL may only be posted once nobody reads the slots any more. When
  * that is so already, which is the rule, moe_submit posts them at once; else the copy stream does, behind the events.
- * Pull: each record is leased, the copy stream copies the slice's parts from the mapped pool, and gives the leases back.
+ * Pull: each record is leased, the copy stream copies the slice's parts from the mapped pool, and gives the leases
+ * back.
  */
 #include <assert.h>
 #include <errno.h>
@@ -87,7 +88,7 @@ static void end_fills(struct moe_step *step, uint64_t bytes)
 	}
 }
 
-/* -- push, on the copy stream ----------------------------------------------------------------------------------- */
+/* -- push, on the copy stream ------------------------------------------------------------------------------------- */
 
 static void push_begin(struct moe_step *step)
 {
@@ -110,7 +111,7 @@ static int push_all(void *arg)
 	return push_end(arg);
 }
 
-/* -- pull, on the copy stream ----------------------------------------------------------------------------------- */
+/* -- pull, on the copy stream ------------------------------------------------------------------------------------- */
 
 static int pull_begin(void *arg)
 {
@@ -175,7 +176,7 @@ static int pull_copies(struct moe_step *step)
 	return r;
 }
 
-/* -- both ------------------------------------------------------------------------------------------------------- */
+/* -- both --------------------------------------------------------------------------------------------------------- */
 
 static bool is_over(const struct engine *e, struct device_event *event)
 {

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/util.h"
 
-/* -- table ------------------------------------------------------------------------------------------------------ */
+/* -- table -------------------------------------------------------------------------------------------------------- */
 
 static uint64_t rows_bytes(const struct moe_session *s)
 {
@@ -79,7 +79,7 @@ int step_table_init(struct engine *e, struct moe_error *err)
 	return r;
 }
 
-/* -- requests --------------------------------------------------------------------------------------------------- */
+/* -- requests ----------------------------------------------------------------------------------------------------- */
 
 void step_fail(struct moe_step *step, int code)
 {
@@ -122,7 +122,7 @@ static bool request_is_over(struct moe_step *step, struct step_request *request)
 	return !request->posted || request->ended || queue_poll(queue, &request->op) || atomic_load(&queue->dead);
 }
 
-/* -- end -------------------------------------------------------------------------------------------------------- */
+/* -- end ---------------------------------------------------------------------------------------------------------- */
 
 static uint64_t time_left(uint64_t deadline)
 {
@@ -223,7 +223,7 @@ void step_table_fini(struct engine *e)
 	e->steps = NULL;
 }
 
-/* -- submit ----------------------------------------------------------------------------------------------------- */
+/* -- submit ------------------------------------------------------------------------------------------------------- */
 
 /* A step for the caller alone; its plan comes later. */
 static struct moe_step *step_reserve(struct engine *e)
@@ -487,7 +487,7 @@ int moe_submit(struct moe_session *session, struct moe_plan *plan, const float *
 	return step_submit(session->engine, plan, x, ret, err);
 }
 
-/* -- wait ------------------------------------------------------------------------------------------------------- */
+/* -- wait --------------------------------------------------------------------------------------------------------- */
 
 static void add_parts(const struct moe_step *step, float *y)
 {

@@ -3,8 +3,8 @@
  * step - one submitted plan: what it asked the daemon and the device for, and what has come back.
  *
  * A step owns a region of the data arena for good; its slot in the table goes round
- * FREE -> BUSY (moe_submit) -> FREE (moe_wait), or by way of LEFT when moe_wait timed out: then the caller has forgotten
- * it, the daemon and the device have not, and it is swept once they are done.
+ * FREE -> BUSY (moe_submit) -> FREE (moe_wait), or by way of LEFT when moe_wait timed out: then the caller has
+ * forgotten it, the daemon and the device have not, and it is swept once they are done.
  *
  * What ends a step: every posted request has come back and both its records, behind its copies and behind its device
  * work, are reached. Until then nothing of it is reused. The first error of any part is the step's, and y is not

@@ -2,7 +2,8 @@
 /*
  * wire - one request on the daemon's socket and its reply (moe_proto.h).
  *
- * A reply is taken only if type, size and number of fds are exactly what was asked for; fds of a refused reply are closed.
+ * A reply is taken only if type, size and number of fds are exactly what was asked for; fds of a refused reply are
+ * closed.
  */
 #ifndef LIB_WIRE_H
 #define LIB_WIRE_H

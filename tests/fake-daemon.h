@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fake-daemon - a thread that serves one session's ring with plain memory and plain arithmetic, so that the engine can be
- * tested without a daemon, and under a daemon that is slow, out of order, wrong, or gone.
+ * fake-daemon - a thread that serves one session's ring with plain memory and plain arithmetic, so that the engine can
+ * be tested without a daemon, and under a daemon that is slow, out of order, wrong, or gone.
  *
  * It claims entries in order and finishes them in any order. A fill first makes the slot unreadable (NaN), pauses, and
  * only then writes the weights: whoever reads a slot too early, or is still reading it, gets a result that is wrong. It
@@ -53,7 +53,7 @@ struct fake {
 	uint32_t n_pending;
 };
 
-/* Set by fake_new for the session functions below, which have nothing but the session. */
+/* For the session functions below, which have nothing but the session. */
 static struct fake *fake_of(const struct moe_session *session)
 {
 	return container_of(session, struct fake, session);
@@ -90,7 +90,7 @@ int session_send_slots(struct moe_session *session, int fd, uint64_t bytes, stru
 	return f->slots == MAP_FAILED ? -ENOMEM : 0;
 }
 
-/* -- the thread -------------------------------------------------------------------------------------------------- */
+/* -- the thread --------------------------------------------------------------------------------------------------- */
 
 static uint32_t fake_below(struct fake *f, uint32_t n)
 {
@@ -284,7 +284,7 @@ static void *fake_main(void *arg)
 	return NULL;
 }
 
-/* -- life -------------------------------------------------------------------------------------------------------- */
+/* -- life --------------------------------------------------------------------------------------------------------- */
 
 struct fake_shape {
 	uint32_t layers, experts, hidden, inter, type, entries; /* layer 0 is dense */

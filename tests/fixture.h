@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fixture - a real moe-expertd for tests: started from the build folder on a socket of its own, ready, and gone at the end.
+ * fixture - a real moe-expertd for tests: started from the build folder on a socket of its own, ready, and gone at the
+ * end.
  *
- * Paths come from the environment that the build gives to tests: MOE_BUILD (the build folder) and MOE_SOURCE (the tree).
+ * Paths come from the environment that the build gives to tests: MOE_BUILD (the build folder) and MOE_SOURCE (the
+ * tree).
  */
 #ifndef TESTS_FIXTURE_H
 #define TESTS_FIXTURE_H

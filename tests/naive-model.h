@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * naive-model - the published mathematics of all families, written a second time for tests: in double, one token and one
- * head at a time, keys and values unfolded, nothing cached, nothing shared with the worker but the reader of files.
+ * naive-model - the published mathematics of all families, written a second time for tests: in double, one token and
+ * one head at a time, keys and values unfolded, nothing cached, nothing shared with the worker but the reader of files.
  *
  * Every number comes from config.json or from the shape of a tensor. What a family does is decided by its model_type.
  */
@@ -49,7 +49,7 @@ static bool naive_latent(const struct naive *m)
 	return naive_is(m, "deepseek_v2") || naive_is(m, "deepseek_v3") || naive_is(m, "kimi_k2");
 }
 
-/* -- tensors ---------------------------------------------------------------------------------------------------- */
+/* -- tensors ------------------------------------------------------------------------------------------------------ */
 
 static double naive_element(const unsigned char *p, enum tensor_type type)
 {
@@ -153,7 +153,7 @@ static void naive_softmax(double *x, int n)
 		x[i] /= sum;
 }
 
-/* -- rotary embedding ------------------------------------------------------------------------------------------- */
+/* -- rotary embedding --------------------------------------------------------------------------------------------- */
 
 static double naive_stretch(double factor, double mscale)
 {
@@ -207,7 +207,7 @@ static void naive_rotate(const struct naive *m, double *x, int dim, int position
 	memcpy(x, out, (size_t)dim * sizeof *x);
 }
 
-/* -- attention -------------------------------------------------------------------------------------------------- */
+/* -- attention ---------------------------------------------------------------------------------------------------- */
 
 struct naive_heads {
 	int heads, dim, value_dim;
@@ -331,7 +331,7 @@ static void naive_attention(struct naive *m)
 	free(a);
 }
 
-/* -- feed-forward ----------------------------------------------------------------------------------------------- */
+/* -- feed-forward ------------------------------------------------------------------------------------------------- */
 
 /* y += share * down(silu(gate x) * (up x)); the names are the three matrices'. */
 static void naive_mlp(const struct naive *m, double *y, const double *x, double share, const char *prefix,
@@ -353,7 +353,7 @@ static void naive_mlp(const struct naive *m, double *y, const double *x, double 
 		y[i] += share * up[i];
 }
 
-/* Marks the `k` greatest of n by -1 in *rank's complement: rank[i] is i's place among all, 0 the greatest. */
+/* rank[i] is the place of x[i] among all, 0 the greatest; equal ones in the order of their numbers. */
 static void naive_rank(int *rank, const double *x, int n)
 {
 	for (int i = 0; i < n; i++) {

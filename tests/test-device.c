@@ -128,7 +128,8 @@ static void test_events(void)
 	ops->event_free(done);
 }
 
-/* Streams really run beside each other: without an event the copy is overtaken sooner or later, with one it never is. */
+/* Streams really run beside each other: without an event the copy is overtaken sooner or later, with one it never
+ * is. */
 static int count_overtaken(bool ordered)
 {
 	struct device_stream *a = new_stream(), *b = new_stream();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The engine when something goes wrong: failed fills and computations, a lost daemon, time-outs, dropped plans. A step that
- * cannot be right ends with a code, never with wrong numbers, and what comes after it is right again. And the calls beside
- * submit and wait.
+ * The engine when something goes wrong: failed fills and computations, a lost daemon, time-outs, dropped plans. A step
+ * that cannot be right ends with a code, never with wrong numbers, and what comes after it is right again. And the
+ * calls beside submit and wait.
  */
 #include <errno.h>
 
@@ -19,7 +19,7 @@ static void job_of(struct job *job, uint32_t layer, int32_t first, int32_t secon
 		job->x[i] = (float)plain_random(&seed, 1);
 }
 
-/* -- failures ---------------------------------------------------------------------------------------------------- */
+/* -- failures ----------------------------------------------------------------------------------------------------- */
 
 static void test_group_stops_when_ranks_may_differ(void)
 {
@@ -216,7 +216,7 @@ static void test_dropped_plans(void)
 	fake_free(f);
 }
 
-/* -- the other calls --------------------------------------------------------------------------------------------- */
+/* -- the other calls ---------------------------------------------------------------------------------------------- */
 
 static void test_fill(enum moe_fill fill, const char *name)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The engine's steps against plain arithmetic: all modes, fills and policies, several steps in flight, with streams that
- * pause at random and a daemon that answers out of order. A copy or a computation that is not ordered by an event reads
- * NaNs and is seen.
+ * The engine's steps against plain arithmetic: all modes, fills and policies, several steps in flight, with streams
+ * that pause at random and a daemon that answers out of order. A copy or a computation that is not ordered by an event
+ * reads NaNs and is seen.
  */
 #include <errno.h>
 
 #include "tests/engine-jobs.h"
 
-/* -- many steps -------------------------------------------------------------------------------------------------- */
+/* -- many steps --------------------------------------------------------------------------------------------------- */
 
 /* Keeps up to FLIGHT steps in flight, waits for them in random order. mode MOE_MODE_AUTO: a random one each time. */
 static int run_many(struct fake *f, enum moe_mode mode, int steps, bool same_layer, uint64_t *ret_pairs)
@@ -161,7 +161,7 @@ static void test_threads(void)
 	fake_free(f);
 }
 
-/* -- tensor parallel --------------------------------------------------------------------------------------------- */
+/* -- tensor parallel ---------------------------------------------------------------------------------------------- */
 
 static void test_ranks(enum moe_share share, const char *name)
 {

@@ -84,7 +84,7 @@ static void test_affinity(void)
 	sched_setaffinity(0, sizeof before, &before);
 }
 
-/* -- in a child: without io_uring, and in a made-up root ----------------------------------------------------------- */
+/* -- in a child: without io_uring, and in a made-up root ---------------------------------------------------------- */
 
 static int run_child(int (*run)(void))
 {

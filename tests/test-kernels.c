@@ -30,7 +30,7 @@ static uint32_t pick(uint32_t n)
 	return (uint32_t)(tap_random(&seed) >> 33) % n;
 }
 
-/* -- memory whose end is a wall --------------------------------------------------------------------------------- */
+/* -- memory whose end is a wall ----------------------------------------------------------------------------------- */
 
 struct wall {
 	char *map;
@@ -61,7 +61,7 @@ static void *wall_before(const struct wall *w, size_t bytes)
 	return w->map + w->bytes - bytes;
 }
 
-/* -- data ------------------------------------------------------------------------------------------------------- */
+/* -- data --------------------------------------------------------------------------------------------------------- */
 
 enum data { DATA_PLAIN, DATA_SPECIAL };
 
@@ -180,7 +180,7 @@ static bool canaries_live(const struct problem *p)
 	return true;
 }
 
-/* -- bounds ----------------------------------------------------------------------------------------------------- */
+/* -- bounds ------------------------------------------------------------------------------------------------------- */
 
 /* A dot product in double with what bounds its FP32 error: the sum of the finite terms' magnitudes. */
 struct dot {
@@ -232,7 +232,7 @@ static bool gate_up_good(const struct problem *p, enum kernel_activation act, si
 	return fabs(got - value) <= bound;
 }
 
-/* -- the checks ------------------------------------------------------------------------------------------------- */
+/* -- the checks --------------------------------------------------------------------------------------------------- */
 
 static size_t shape(size_t max)
 {
@@ -425,7 +425,7 @@ static bool convert_check(const struct kernels *k)
 	return good;
 }
 
-/* -- ref against facts ------------------------------------------------------------------------------------------ */
+/* -- ref against facts -------------------------------------------------------------------------------------------- */
 
 static void ref_check(void)
 {
@@ -447,7 +447,7 @@ static void ref_check(void)
 	ok(fabs(activation_of(ref, KERNEL_GELU_TANH, 1.0f) - 0.8411919906) < 1e-7, "ref: GELU-tanh(1)");
 }
 
-/* -- levels ----------------------------------------------------------------------------------------------------- */
+/* -- levels ------------------------------------------------------------------------------------------------------- */
 
 static void detect_check(void)
 {

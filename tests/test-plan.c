@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Plans: each (token, k) pair on exactly one path, with maps that tell the truth about what lies in the slots. The slots
- * are simulated here: a plan's copies are applied to plain arrays, and the map is held against those.
+ * Plans: each (token, k) pair on exactly one path, with maps that tell the truth about what lies in the slots. The
+ * slots are simulated here: a plan's copies are applied to plain arrays, and the map is held against those.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -104,7 +104,7 @@ static struct moe_plan *world_plan(struct world *w)
 	return plan;
 }
 
-/* -- what must hold of every plan ------------------------------------------------------------------------------- */
+/* -- what must hold of every plan --------------------------------------------------------------------------------- */
 
 static const char *judge_copies(const struct world *w, const struct moe_plan_view *v)
 {
@@ -207,7 +207,7 @@ static const char *judge(struct world *w, const struct moe_plan *plan)
 	return wrong ? wrong : cache_check(w->cache);
 }
 
-/* -- random worlds ---------------------------------------------------------------------------------------------- */
+/* -- random worlds ------------------------------------------------------------------------------------------------ */
 
 static void random_route(struct world *w)
 {
@@ -286,7 +286,7 @@ static void test_random(const char *policy)
 	   (unsigned long long)cpu);
 }
 
-/* -- defects of the design that this one follows, one test each -------------------------------------------------- */
+/* -- defects of the design that this one follows, one test each --------------------------------------------------- */
 
 static void test_expert_with_id_n_copy(void)
 {
@@ -411,7 +411,7 @@ static void test_hit_counters_live(void)
 	world_fini(&w);
 }
 
-/* -- rules ------------------------------------------------------------------------------------------------------- */
+/* -- rules -------------------------------------------------------------------------------------------------------- */
 
 static void test_stride_is_topk(void)
 {
@@ -452,6 +452,27 @@ static void test_full_warms_free_slots(void)
 	ok(plan->pairs_cpu == 3 && plan->n_copies == 5 && !judge(&w, plan),
 	   "too small a miss buffer: the rest is the CPU's");
 	moe_plan_free(plan);
+	world_fini(&w);
+}
+
+static void test_cost_model_warms_free_slots(void)
+{
+	const int32_t ids[] = {0, 1, 2, 3};
+	struct moe_plan *plan;
+	struct world w;
+	uint32_t copies[3], i;
+
+	world_init(&w, 8, 3, 5, "lru");
+	w.params.mode = MOE_MODE_PREFETCH;
+	w.costs.copy_ns_per_byte = 1e9; /* no copy pays within its step */
+	world_route(&w, 1, 4, ids);
+	for (i = 0; i < 3; i++) {
+		plan = world_plan(&w);
+		copies[i] = plan->n_copies;
+		moe_plan_free(plan);
+	}
+	ok(copies[0] == 2 && copies[1] == 1 && copies[2] == 0,
+	   "copies that do not pay are made into free cache slots only, update_expert_num a step");
 	world_fini(&w);
 }
 
@@ -529,6 +550,7 @@ int main(void)
 	test_hit_counters_live();
 	test_stride_is_topk();
 	test_full_warms_free_slots();
+	test_cost_model_warms_free_slots();
 	test_frozen();
 	test_refusals();
 	return tap_done();

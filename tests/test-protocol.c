@@ -141,7 +141,7 @@ static void test_arenas(void)
 		close(file);
 }
 
-/* -- the ring, entry by entry ------------------------------------------------------------------------------------------ */
+/* -- the ring, entry by entry ------------------------------------------------------------------------------------- */
 
 static struct moe_sqe compute_entry(void)
 {

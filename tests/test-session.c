@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The library against a real daemon: attach, round trips from many threads, tensor-parallel sums, the daemon's death. */
+/* The library against a real daemon: attach, round trips from many threads, tensor-parallel sums, the daemon's
+ * death. */
 #include <math.h>
 #include <pthread.h>
 

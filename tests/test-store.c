@@ -46,7 +46,7 @@ static struct resident *load(const struct store_params *params)
 	return r;
 }
 
-/* -- what a record must hold --------------------------------------------------------------------------------------- */
+/* -- what a record must hold -------------------------------------------------------------------------------------- */
 
 static void expect_record(uint8_t *ret, const struct mixtral *m, const struct moe_manifest *manifest, uint32_t row,
 			  uint32_t expert)
@@ -155,7 +155,7 @@ static void test_load(const struct mixtral *m)
 	resident_free(r);
 }
 
-/* -- the digest says what the experts are, and nothing else -------------------------------------------------------- */
+/* -- the digest says what the experts are, and nothing else ------------------------------------------------------- */
 
 static void load_digest(uint8_t ret[16], const struct mixtral *m, const struct loader_tuning *tuning)
 {
@@ -272,7 +272,7 @@ static void test_f16(void)
 	mixtral_remove(&m);
 }
 
-/* -- NUMA ---------------------------------------------------------------------------------------------------------- */
+/* -- NUMA --------------------------------------------------------------------------------------------------------- */
 
 static void test_nodes(const struct mixtral *m, uint32_t n)
 {
@@ -305,7 +305,7 @@ static void test_nodes(const struct mixtral *m, uint32_t n)
 	resident_free(r);
 }
 
-/* -- refused, with nothing left ------------------------------------------------------------------------------------ */
+/* -- refused, with nothing left ----------------------------------------------------------------------------------- */
 
 static void check_refused(const struct store_params *params, int code, const char *word, const char *what)
 {

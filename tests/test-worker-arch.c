@@ -115,7 +115,7 @@ static struct model *make_model(const struct variant *v, char *path, size_t size
 	return model;
 }
 
-/* The worker's logits in steps of `step` tokens; rank 0 of one, or the sum of two ranks computed one after the other. */
+/* The sum of two ranks, computed one after the other. */
 struct halves {
 	struct experts base;
 	struct experts *part[2];
@@ -150,6 +150,7 @@ static int halves_end(struct experts *base, float *y, struct moe_error *err)
 	return 0;
 }
 
+/* The worker's logits, in steps of `step` tokens. */
 static int run_steps(struct forward *f, const int32_t *ids, uint32_t step, float *logits, struct moe_error *err)
 {
 	for (uint32_t at = 0; at < TOKENS; at += step) {
@@ -162,6 +163,7 @@ static int run_steps(struct forward *f, const int32_t *ids, uint32_t step, float
 	return 0;
 }
 
+/* By one rank, or `split` over two. */
 static int run_worker(const struct model *model, const int32_t *ids, uint32_t step, bool split, float *logits,
 		      struct moe_error *err)
 {

@@ -134,7 +134,7 @@ static inline vec vec_sums(const vec *v, size_t stride)
 			     _mm256_permute2f128_ps(quads[0], quads[1], 0x31));
 }
 
-/* -- for the activations ---------------------------------------------------------------------------------------- */
+/* -- for the activations ------------------------------------------------------------------------------------------ */
 
 static inline vec vec_add(vec a, vec b)
 {

@@ -136,7 +136,7 @@ static inline vec vec_sums(const vec *v, size_t stride)
 			     _mm512_shuffle_f32x4(halves[0], halves[1], 0xdd));
 }
 
-/* -- for the activations ---------------------------------------------------------------------------------------- */
+/* -- for the activations ------------------------------------------------------------------------------------------ */
 
 static inline vec vec_add(vec a, vec b)
 {

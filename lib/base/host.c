@@ -77,7 +77,7 @@ static int64_t find_value(const char *text, const char *key)
 	return -1;
 }
 
-/* -- memory -------------------------------------------------------------------------------------------------------- */
+/* -- memory ------------------------------------------------------------------------------------------------------- */
 
 static int64_t find_kib(const char *text, const char *key)
 {
@@ -220,7 +220,7 @@ void host_read_thp_shmem(char *ret, uint32_t size)
 	snprintf(ret, size, "%s", word + 1);
 }
 
-/* -- nodes and CPUs ------------------------------------------------------------------------------------------------ */
+/* -- nodes and CPUs ----------------------------------------------------------------------------------------------- */
 
 static struct host_node *node_get(struct host *host, int id)
 {
@@ -311,7 +311,7 @@ int host_bind_thread(const struct host_node *node)
 	return r;
 }
 
-/* -- all of it ----------------------------------------------------------------------------------------------------- */
+/* -- all of it ---------------------------------------------------------------------------------------------------- */
 
 static void read_io_uring(struct host *host, bool probe)
 {

@@ -14,8 +14,8 @@
 
 #include "moe-error.h"
 
-/* An empty memfd without seals, close-on-exec, mode 0600, not executable where the kernel knows that. `flags`: MFD_HUGETLB
- * and a size, or 0. Whoever makes it seals it. Returns the fd or -errno. */
+/* An empty memfd without seals, close-on-exec, mode 0600, not executable where the kernel knows that. `flags`:
+ * MFD_HUGETLB and a size, or 0. Whoever makes it seals it. Returns the fd or -errno. */
 int memfd_open(const char *name, unsigned flags);
 
 /* Creates a zeroed memfd of `bytes` (rounded up to pages by the caller), close-on-exec, mode 0600, not executable
@@ -29,8 +29,8 @@ int memfd_new_sealed(const char *name, const void *content, uint64_t bytes, stru
  * being able to write. Returns the fd or -errno (-ENOENT where /proc is not mounted). */
 int memfd_reopen_readonly(int fd);
 
-/* 0 when fd is a memfd (tmpfs or hugetlbfs) of at least `min_bytes` that carries all `seals`; else -EINVAL and the reason.
- * *ret_bytes (may be NULL) receives the exact size. `what` names the fd in the error. */
+/* 0 when fd is a memfd (tmpfs or hugetlbfs) of at least `min_bytes` that carries all `seals`; else -EINVAL and the
+ * reason. *ret_bytes (may be NULL) receives the exact size. `what` names the fd in the error. */
 int memfd_verify(int fd, uint64_t min_bytes, int seals, uint64_t *ret_bytes, const char *what, struct moe_error *err);
 
 /* mmap(MAP_SHARED) with `prot`; NULL never, -errno in the return value, address in *ret. */

@@ -45,7 +45,7 @@ static void jitter_pause(struct device_stream *stream)
 		nanosleep(&(struct timespec){.tv_nsec = (long)((z >> 1) % JITTER_NS_MAX)}, NULL);
 }
 
-/* -- device and memory ------------------------------------------------------------------------------------------ */
+/* -- device and memory -------------------------------------------------------------------------------------------- */
 
 static int host_open(struct device **ret, struct moe_error *err)
 {
@@ -101,7 +101,7 @@ static void host_unregister(struct device *device, const void *base)
 {
 }
 
-/* -- streams ---------------------------------------------------------------------------------------------------- */
+/* -- streams ------------------------------------------------------------------------------------------------------ */
 
 static void run_copy(struct device_stream *stream, const struct host_command *c)
 {
@@ -248,7 +248,7 @@ static struct device_stream *host_stream_free(struct device_stream *s)
 	return NULL;
 }
 
-/* -- commands --------------------------------------------------------------------------------------------------- */
+/* -- commands ----------------------------------------------------------------------------------------------------- */
 
 static int host_event_record(struct device_event *event, struct device_stream *stream)
 {

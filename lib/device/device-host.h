@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * device-host - the back-end without an accelerator: a stream is a thread, a copy is a memcpy, device memory is a memfd.
+ * device-host - the back-end without an accelerator: a stream is a thread, a copy is a memcpy, device memory is a
+ * memfd.
  *
  * What it promises is what device.h promises and no more: streams really run side by side, so that work which was not
  * ordered by an event really happens in the wrong order now and then. A stream's commands are a FIFO ring that grows;
- * when it cannot grow, the caller waits for room. A command that fails poisons its stream: what follows is skipped, only
- * records are still reached, and hand the error to whoever waits for them.
+ * when it cannot grow, the caller waits for room. A command that fails poisons its stream: what follows is skipped,
+ * only records are still reached, and hand the error to whoever waits for them.
  */
 #ifndef LIB_DEVICE_HOST_H
 #define LIB_DEVICE_HOST_H
@@ -20,7 +21,7 @@
 /* For tests: with a seed other than 0, streams of this process pause at random before and within their commands. */
 void device_host_jitter(uint64_t seed);
 
-/* -- between the files of this back-end ------------------------------------------------------------------------- */
+/* -- between the files of this back-end --------------------------------------------------------------------------- */
 
 enum host_command_kind {
 	HOST_RECORD,

@@ -77,7 +77,8 @@ struct device_ops {
 	int (*copy_rows_to_device)(struct device_stream *stream, device_ptr dst, const void *src, uint64_t src_pitch,
 				   uint64_t width, uint64_t rows);
 
-	/* The stream goes on when wait(arg) returns; its error poisons the stream. host: called on the stream's thread. */
+	/* The stream goes on when wait(arg) returns; its error poisons the stream. host: called on the stream's
+	 * thread. */
 	int (*stream_wait_host)(struct device_stream *stream, int (*wait)(void *arg), void *arg);
 
 	int (*experts)(struct device_stream *stream, const struct device_experts *work); /* *work is copied */

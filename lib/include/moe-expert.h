@@ -2,8 +2,8 @@
 /*
  * moe-expert.h - the client library of moe-expertd, linked into each serving worker.
  *
- * A worker opens the daemon's socket, attaches to a loaded model as one rank of its tensor-parallel group, and then, for
- * each MoE layer of each step:
+ * A worker opens the daemon's socket, attaches to a loaded model as one rank of its tensor-parallel group, and then,
+ * for each MoE layer of each step:
  *
  *     moe_plan()    topk ids -> which pair is computed where, what is copied     (no I/O, deterministic)
  *     moe_submit()  starts the copies, the CPU pool's share and the device's share; returns at once
@@ -33,7 +33,7 @@ extern "C" {
 #define MOE_EXPERT_VERSION "0.1.0"
 #define MOE_SOCKET_DEFAULT "/run/moe-expertd/socket"
 
-/* -- connection ------------------------------------------------------------------------------------------------- */
+/* -- connection --------------------------------------------------------------------------------------------------- */
 
 struct moe_client;
 struct moe_session;
@@ -68,12 +68,13 @@ int moe_load(struct moe_client *client, const char *path, const char *name,
 /* -EBUSY while sessions are attached. */
 int moe_unload(struct moe_client *client, const char *name, struct moe_error *err);
 
-/* -- session ---------------------------------------------------------------------------------------------------- */
+/* -- session ------------------------------------------------------------------------------------------------------ */
 
 enum moe_mode {
 	MOE_MODE_AUTO,     /* DECODE for one token or with dual_batch, else PREFETCH */
 	MOE_MODE_DECODE,   /* fills go to cache slots for this step; the CPU computes the rest at once */
-	MOE_MODE_PREFETCH, /* up to n_copy missing experts go to miss buffer layer % 2; the CPU computes what is left */
+	MOE_MODE_PREFETCH, /* up to n_copy missing experts, hottest first, go to free cache slots, then to
+			    * miss buffer layer % 2; the CPU computes what is left */
 	MOE_MODE_FULL      /* PREFETCH whose n_copy covers every expert */
 };
 
@@ -121,7 +122,7 @@ void moe_session_info(const struct moe_session *session, struct moe_session_info
 /* Waits for what is in flight, gives everything back. Takes NULL, returns NULL. */
 struct moe_session *moe_detach(struct moe_session *session);
 
-/* -- step ------------------------------------------------------------------------------------------------------- */
+/* -- step --------------------------------------------------------------------------------------------------------- */
 
 struct moe_copy {
 	int32_t expert;
@@ -139,8 +140,8 @@ struct moe_plan_view {
 };
 
 /*
- * Decides one layer of one step and updates the layer's cache maps. ids outside 0 .. n_experts-1 are -EINVAL, except -1:
- * a pair that nobody computes (padding). An expert may stand once per token. The plan is freed by moe_submit (which
+ * Decides one layer of one step and updates the layer's cache maps. ids outside 0 .. n_experts-1 are -EINVAL, except
+ * -1: a pair that nobody computes (padding). An expert may stand once per token. The plan is freed by moe_submit (which
  * always takes it over) or by moe_plan_free, which undoes nothing: a plan that made copies must be submitted.
  */
 int moe_plan(struct moe_session *session, uint32_t layer, enum moe_mode mode, uint32_t tokens, uint32_t topk,
@@ -151,12 +152,13 @@ struct moe_plan *moe_plan_free(struct moe_plan *plan);
 /* Fixes n_copy for the next prefetch plans (UINT32_MAX: back to the rule), e.g. to what rank 0 chose. */
 void moe_set_n_copy(struct moe_session *session, uint32_t n_copy);
 
-/* x is copied before the call returns. At most max_steps steps may be unwaited: -EBUSY. */
+/* x is copied before the call returns. At most max_steps steps may be unwaited: -EBUSY. -ESTALE: the plan counts on
+ * a slot whose fill has failed, or on a plan that was not submitted; plan the step again. */
 int moe_submit(struct moe_session *session, struct moe_plan *plan, const float *x, struct moe_step **ret,
 	       struct moe_error *err);
 
-/* Waits for the step, writes y [tokens][hidden], frees the step in every case. timeout_ms 0: as long as the daemon lives.
- * After an error y is not written. */
+/* Waits for the step, writes y [tokens][hidden], frees the step in every case. timeout_ms 0: as long as the daemon
+ * lives. After an error y is not written. */
 int moe_wait(struct moe_step *step, float *y, uint32_t timeout_ms, struct moe_error *err);
 
 /* All pairs on the CPU pool, without plan or slots: submit and wait in one call. */

@@ -125,7 +125,7 @@ const char *tensor_type_name(enum tensor_type type);
 uint32_t tensor_type_bytes(enum tensor_type type);
 const char *model_family_name(enum model_family family);
 
-/* -- the parts of it, apart so that tests and fuzzers reach them ---------------------------------------------- */
+/* -- the parts of it, apart so that tests and fuzzers reach them -------------------------------------------------- */
 
 /* safetensors.c: a header's bytes (JSON, without the 8-byte length) of a file of `file_bytes` -> tensors appended to
  * *tensors (realloc'ed); names are malloc'ed. Limits: header 16 MiB, 65,536 tensors a shard, 8 dims, names 255 bytes.

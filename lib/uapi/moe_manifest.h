@@ -2,17 +2,18 @@
 /*
  * moe_manifest.h - the table that tells where each expert record lies: one immutable memfd per loaded model.
  *
- *   struct moe_manifest | __s32 layer_index[n_layers], padded to 8 bytes | struct moe_record records[n_moe_layers][n_experts]
+ *   struct moe_manifest | __s32 layer_index[n_layers], padded to 8 bytes |
+ *   struct moe_record records[n_moe_layers][n_experts]
  *
- * layer_index[l] is the row of the model's layer l, or -1 when that layer is dense. All records of a model have the same
- * size and inner layout (layout version 1):
+ * layer_index[l] is the row of the model's layer l, or -1 when that layer is dense. All records of a model have the
+ * same size and inner layout (layout version 1):
  *
- *   gate [inter][hidden] at 0, up [inter][hidden] at up_offset, down [hidden][inter] at down_offset, row-major, elements of
- *   `type`; each part starts on a 64-byte boundary, the record on a 4096-byte boundary; padding bytes are zero.
+ *   gate [inter][hidden] at 0, up [inter][hidden] at up_offset, down [hidden][inter] at down_offset, row-major,
+ *   elements of `type`; each part starts on a 64-byte boundary, the record on a 4096-byte boundary; padding is zero.
  *
  * A record's digest is XXH3-128 (seed 0, canonical big-endian form) of its record_bytes, padding included. The model's
- * digest is XXH3-128 of the 20 bytes "moe-expertd layout 1" (no NUL), the eight __u32 from n_layers to activation, layer_index and all
- * record digests, in this order: equal digests mean equal experts, whatever files they came from.
+ * digest is XXH3-128 of the 20 bytes "moe-expertd layout 1" (no NUL), the eight __u32 from n_layers to activation,
+ * layer_index and all record digests, in this order: equal digests mean equal experts, whatever files they came from.
  */
 #ifndef MOE_UAPI_MANIFEST_H
 #define MOE_UAPI_MANIFEST_H
@@ -70,9 +71,9 @@ struct moe_manifest {
 };
 
 /*
- * A tensor-parallel slice, by pointer arithmetic: rank r of n owns rows r*inter/n .. (r+1)*inter/n of gate and up and the
- * same columns of down. A part is `rows` rows of `width` bytes, `pitch` bytes apart in the record; in a slot the parts
- * lie packed (pitch = width), each on a 64-byte boundary, at slot_offset.
+ * A tensor-parallel slice, by pointer arithmetic: rank r of n owns rows r*inter/n .. (r+1)*inter/n of gate and up and
+ * the same columns of down. A part is `rows` rows of `width` bytes, `pitch` bytes apart in the record; in a slot the
+ * parts lie packed (pitch = width), each on a 64-byte boundary, at slot_offset.
  */
 struct moe_slice_part {
 	__u64 offset; /* in the record */

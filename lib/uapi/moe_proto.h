@@ -15,6 +15,7 @@
 
 #include "moe_manifest.h"
 
+#define MOE_SOCKET_DEFAULT "/run/moe-expertd/socket"
 #define MOE_PROTO_MAGIC 0x4d4f4558u /* "XEOM" */
 #define MOE_PROTO_MAX 8192          /* bytes of the longest message */
 #define MOE_PATH_BYTES 4096

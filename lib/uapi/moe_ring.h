@@ -20,9 +20,9 @@
  * store: full fence; if cq_wait is set, FUTEX_WAKEs cq_tail. Each fence's partner is the fence of the other side.
  *
  * All integers are little-endian; every reserved byte is zero, and a set one is refused with -EINVAL, so that it can be
- * given a meaning later. Two arenas, memfds that the client makes, seals and registers (MOE_MSG_ARENA), hold what moves:
- * offsets named x, ids, weights, y count bytes from the start of the data arena, `dst` of a fill from the start of the
- * slot arena.
+ * given a meaning later. Two arenas, memfds that the client makes, seals and registers (MOE_MSG_ARENA), hold what
+ * moves: offsets named x, ids, weights, y count bytes from the start of the data arena, `dst` of a fill from the start
+ * of the slot arena.
  */
 #ifndef MOE_UAPI_RING_H
 #define MOE_UAPI_RING_H

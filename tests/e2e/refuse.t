@@ -101,6 +101,10 @@ memory_of() { # of the daemon, in KiB, without files that it only reads
 
 files_of() { find "/proc/$daemon/fd" -mindepth 1 2>/dev/null | wc -l; }
 
+# Called by wait_for.
+# shellcheck disable=SC2317
+has_files() { [ "$(files_of)" = "$1" ]; }
+
 huge_free() {
 	cat /sys/kernel/mm/hugepages/hugepages-*/free_hugepages /sys/kernel/mm/hugepages/hugepages-*/nr_hugepages \
 		2>/dev/null | tr '\n' ' '
@@ -119,6 +123,7 @@ huge_before=$(huge_free)
 start_daemon --model "$sample"
 require $? 'the daemon serves the sample' "$dir/daemon.log"
 "$moectl" --socket "$socket" load "$dir/nosuch" >"$dir/out" 2>&1 # what is made once is made now
+sleep 0.3 # that connection is closed
 if have_proc; then
 	files=$(files_of)
 	memory=$(memory_of)
@@ -170,7 +175,9 @@ fi
 
 if have_proc; then
 	wait_for 3 have_sessions 0
-	is "$(files_of)" "$files" 'the daemon has as many open files as before'
+	wait_for 3 has_files "$files" # the last connection may not have been closed yet
+	is "$(files_of)" "$files" 'the daemon has as many open files as before' ||
+		find "/proc/$daemon/fd" -mindepth 1 -printf '#   %f %l\n'
 	within "$(memory_of)" 0 $((memory + 2048)) "the daemon has no more memory than before, in KiB ($memory)"
 else
 	skip 'no /proc here: memory and open files cannot be counted'

@@ -26,7 +26,7 @@ int bench_compute(const struct options *o);
 int bench_load(const struct options *o);
 int bench_attach(const struct options *o);
 
-/* -- samples.c ---------------------------------------------------------------------------------------------------------- */
+/* -- samples.c ---------------------------------------------------------------------------------------------------- */
 
 struct summary {
 	double best, p50, p99, p999, worst;
@@ -35,9 +35,10 @@ struct summary {
 /* Sorts the samples (nanoseconds, at least one). */
 struct summary summarise(double *samples, uint32_t n);
 
-/* -- limits.c: what the machine itself does ---------------------------------------------------------------------------- */
+/* -- limits.c: what the machine itself does ----------------------------------------------------------------------- */
 
-/* Bytes per nanosecond of streaming reads by `threads` threads over `bytes` of memory, one pass; `memory` is aligned to 64. */
+/* Bytes per nanosecond of streaming reads by `threads` threads over `bytes` of memory, one pass; `memory` is aligned
+ * to 64. */
 double limit_read(const void *memory, uint64_t bytes, uint32_t threads);
 
 /* Memory for limit_read: huge pages where the system gives them, touched. NULL without room. */
@@ -49,10 +50,11 @@ extern const char *const pingpong_names[PINGPONGS];
 /* Round trips between two processes without any daemon, into samples[n]. 0 or -errno. */
 int limit_pingpong(enum pingpong kind, double *samples, uint32_t n);
 
-/* Bytes per nanosecond of O_DIRECT reads of all *.safetensors of the folder, queue depth 16, 512 KiB. -errno below 0. */
+/* Bytes per nanosecond of O_DIRECT reads of all *.safetensors of the folder, queue depth 16, 512 KiB. -errno below
+ * 0. */
 double limit_disk(const char *folder, uint64_t *ret_bytes);
 
-/* -- main.c ----------------------------------------------------------------------------------------------------------------- */
+/* -- main.c ------------------------------------------------------------------------------------------------------- */
 
 int bench_fail(const struct moe_error *err);
 

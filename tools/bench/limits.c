@@ -22,7 +22,7 @@
 #include "base/util.h"
 #include "bench.h"
 
-/* -- memory ----------------------------------------------------------------------------------------------------------------- */
+/* -- memory ------------------------------------------------------------------------------------------------------- */
 
 struct reader {
 	pthread_t thread;
@@ -89,7 +89,7 @@ void *limit_memory(uint64_t bytes)
 	return p;
 }
 
-/* -- round trips --------------------------------------------------------------------------------------------------------- */
+/* -- round trips -------------------------------------------------------------------------------------------------- */
 
 const char *const pingpong_names[PINGPONGS] = {"shared memory", "futex", "eventfd"};
 
@@ -166,7 +166,7 @@ int limit_pingpong(enum pingpong kind, double *samples, uint32_t n)
 	return 0;
 }
 
-/* -- disk -------------------------------------------------------------------------------------------------------------------- */
+/* -- disk --------------------------------------------------------------------------------------------------------- */
 
 #define DISK_BLOCK (512u << 10)
 #define DISK_DEPTH 16
@@ -183,8 +183,9 @@ static int read_file(struct io_uring *ring, char *buffers, int fd, uint64_t byte
 		while (next < bytes && flying < DISK_DEPTH) {
 			struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
 
-			io_uring_prep_read(sqe, fd, buffers + next / DISK_BLOCK % (2 * DISK_DEPTH) * DISK_BLOCK,
-					   DISK_BLOCK, next);
+			char *to = buffers + next / DISK_BLOCK % (2 * DISK_DEPTH) * DISK_BLOCK;
+
+			io_uring_prep_read(sqe, fd, to, DISK_BLOCK, next);
 			next += DISK_BLOCK;
 			flying++;
 		}

@@ -33,7 +33,7 @@ int verb_load(const struct arguments *arg);
 int verb_unload(const struct arguments *arg);
 int verb_doctor(const struct arguments *arg);
 
-/* -- ask.c: one question to the daemon --------------------------------------------------------------------------------- */
+/* -- ask.c: one question to the daemon ---------------------------------------------------------------------------- */
 
 /* Prints "moectl: TEXT" to stderr and returns EXIT_FAILED. */
 int fail(const struct moe_error *err);
@@ -41,7 +41,7 @@ int fail(const struct moe_error *err);
 /* The parsed document, or NULL after fail(). */
 json_t *ask(const struct arguments *arg, enum moe_document what);
 
-/* -- show.c: values for a person ------------------------------------------------------------------------------------- */
+/* -- show.c: values for a person ---------------------------------------------------------------------------------- */
 
 double get_number(const json_t *object, const char *key);
 const char *get_text(const json_t *object, const char *key);
