@@ -37,18 +37,18 @@ static int check_params(const struct moe_attach_params *p, struct moe_error *err
 	if (!policy_find(p->policy))
 		return moe_error_set(err, -EINVAL, "moe_attach: policy '%s' found, one of %s expected", p->policy,
 				     policy_names());
+	if (!device_find(p->device))
+		return moe_error_set(err, -EINVAL, "moe_attach: this library has no device '%s'; it has 'host'",
+				     p->device);
 	return 0;
 }
 
 static int open_device(struct engine *e, struct moe_error *err)
 {
 	const struct moe_attach_params *p = &e->session->params;
-	const struct device_ops *ops = device_find(p->device ? p->device : "host");
+	const struct device_ops *ops = device_find(p->device);
 	int r;
 
-	if (!ops)
-		return moe_error_set(err, -EINVAL, "moe_attach: this library has no device '%s'; it has 'host'",
-				     p->device);
 	if (p->fill == MOE_FILL_PUSH && !ops->exports)
 		return moe_error_set(
 			err, -ENOTSUP,

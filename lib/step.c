@@ -528,5 +528,9 @@ int moe_wait(struct moe_step *step, float *y, uint32_t timeout_ms, struct moe_er
 	pthread_mutex_lock(&e->lock);
 	step_free(step);
 	pthread_mutex_unlock(&e->lock);
+	if (r == -EPIPE)
+		return moe_error_set(err, r,
+				     "layer %u: moe-expertd is gone: it has ended or closed this session (see its log)",
+				     layer);
 	return r < 0 ? moe_error_sys(err, r, "layer %u: the step has failed", layer) : 0;
 }
