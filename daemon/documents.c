@@ -113,7 +113,7 @@ static uint64_t all_pairs(const struct moe_layer_stats *t)
 	return t->pairs_hit + t->pairs_miss_buffer + t->pairs_cpu + t->pairs_local;
 }
 
-static void add_common(json_t *o, const struct moe_layer_stats *t, const struct served_layer *served)
+static void add_counters(json_t *o, const struct moe_layer_stats *t)
 {
 	const uint64_t pairs = all_pairs(t);
 
@@ -130,6 +130,10 @@ static void add_common(json_t *o, const struct moe_layer_stats *t, const struct 
 	json_object_set_new(o, "cpu_ns", integer(t->cpu_ns));
 	json_object_set_new(o, "device_ns", integer(t->device_ns));
 	json_object_set_new(o, "copy_ns", integer(t->copy_ns));
+}
+
+static void add_served(json_t *o, const struct served_layer *served)
+{
 	json_object_set_new(o, "served",
 			    json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "computes",
 				      (json_int_t)served->computes, "pairs", (json_int_t)served->pairs, "work_ns",
@@ -196,13 +200,15 @@ static json_t *model_stats_json(const struct service *s, const struct entry *e)
 			continue;
 		layer_totals(s, e, l, &now);
 		layer = json_pack("{s:i}", "layer", (int)l);
-		add_common(layer, &now, &e->served[l]);
+		add_counters(layer, &now);
+		add_served(layer, &e->served[l]);
 		add_slack(layer, &now);
 		json_array_append_new(layers, layer);
 		layer_stats_add(&total, &now, true);
 		served_add(&served, &e->served[l]);
 	}
-	add_common(totals, &total, &served);
+	add_counters(totals, &total);
+	add_served(totals, &served);
 	json_object_set_new(totals, "leases_held", integer(e->model->leases));
 	return json_pack("{s:s, s:o, s:i, s:i, s:o, s:o}", "name", m->name, "digest", digest_json(m->digest), "experts",
 			 (int)m->n_experts, "topk", (int)m->topk, "layers", layers, "totals", totals);
@@ -211,7 +217,7 @@ static json_t *model_stats_json(const struct service *s, const struct entry *e)
 static json_t *session_stats_json(const struct session *x)
 {
 	struct moe_layer_stats total = {0};
-	json_t *o = session_json(x), *pairs;
+	json_t *o = session_json(x);
 
 	for (uint32_t l = 0; l < x->entry->model->manifest->n_layers; l++) {
 		struct moe_layer_stats now;
@@ -219,13 +225,7 @@ static json_t *session_stats_json(const struct session *x)
 		ringsrv_read_stats(x, l, &now);
 		layer_stats_add(&total, &now, true);
 	}
-	pairs = json_pack("{s:I, s:I, s:I, s:I}", "hit", (json_int_t)total.pairs_hit, "miss_buffer",
-			  (json_int_t)total.pairs_miss_buffer, "cpu", (json_int_t)total.pairs_cpu, "local",
-			  (json_int_t)total.pairs_local);
-	json_object_set_new(o, "pairs", pairs);
-	json_object_set_new(o, "fills", integer(total.fills));
-	json_object_set_new(o, "bytes", integer(total.fill_bytes));
-	json_object_set_new(o, "wait_ns", integer(total.wait_ns));
+	add_counters(o, &total);
 	return o;
 }
 

@@ -30,14 +30,15 @@ static void print_rate(const json_t *of)
 static void print_row(const char *name, const json_t *row)
 {
 	const json_t *pairs = json_object_get(row, "pairs");
-	char bytes[SHOW_TEXT], wait[SHOW_TEXT];
+	const double compute = get_number(row, "cpu_ns") + get_number(row, "device_ns");
+	char bytes[SHOW_TEXT], wait[SHOW_TEXT], work[SHOW_TEXT];
 
 	printf("%7s  %9.0f", name, get_number(row, "tokens"));
 	for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
 		printf("  %10.0f", get_number(pairs, paths[i]));
 	print_rate(row);
-	printf("  %8.0f  %10s  %10s", get_number(row, "fills"), show_bytes(bytes, get_number(row, "bytes")),
-	       show_time(wait, get_number(row, "wait_ns")));
+	printf("  %8.0f  %10s  %10s  %10s", get_number(row, "fills"), show_bytes(bytes, get_number(row, "bytes")),
+	       show_time(wait, get_number(row, "wait_ns")), show_time(work, compute));
 }
 
 static void print_model(const json_t *model)
@@ -50,8 +51,8 @@ static void print_model(const json_t *model)
 
 	printf("model %s, top %.0f of %.0f experts\n", get_text(model, "name"), get_number(model, "topk"),
 	       get_number(model, "experts"));
-	printf("%7s  %9s  %10s  %10s  %10s  %10s  %8s  %8s  %10s  %10s  %5s  %6s\n", "layer", "tokens", "hit",
-	       "miss_buffer", "cpu", "local", "hit rate", "fills", "filled", "wait", "slots", "slack");
+	printf("%7s  %9s  %10s  %10s  %10s  %10s  %8s  %8s  %10s  %10s  %10s  %5s  %6s\n", "layer", "tokens", "hit",
+	       "miss_buffer", "cpu", "local", "hit rate", "fills", "filled", "wait", "compute", "slots", "slack");
 	json_array_foreach (layers, i, layer) {
 		char number[SHOW_TEXT];
 
@@ -76,14 +77,19 @@ static void print_sessions(const json_t *sessions)
 
 	if (json_array_size(sessions) == 0)
 		return;
-	printf("session      pid  model             rank         hit  miss_buffer         cpu     fills\n");
+	printf("%7s  %7s  %-16s  %5s  %10s  %11s  %10s  %8s  %8s  %10s  %10s\n", "session", "pid", "model", "rank",
+	       "hit", "miss_buffer", "cpu", "hit rate", "fills", "wait", "compute");
 	json_array_foreach (sessions, i, s) {
 		const json_t *pairs = json_object_get(s, "pairs");
+		const double compute = get_number(s, "cpu_ns") + get_number(s, "device_ns");
+		char wait[SHOW_TEXT], work[SHOW_TEXT];
 
-		printf("%7.0f  %7.0f  %-16s  %2.0f/%-2.0f  %10.0f   %10.0f  %10.0f  %8.0f\n", get_number(s, "id"),
+		printf("%7.0f  %7.0f  %-16s  %2.0f/%-2.0f  %10.0f  %11.0f  %10.0f", get_number(s, "id"),
 		       get_number(s, "pid"), get_text(s, "model"), get_number(s, "tp_rank"), get_number(s, "tp_size"),
-		       get_number(pairs, "hit"), get_number(pairs, "miss_buffer"), get_number(pairs, "cpu"),
-		       get_number(s, "fills"));
+		       get_number(pairs, "hit"), get_number(pairs, "miss_buffer"), get_number(pairs, "cpu"));
+		print_rate(s);
+		printf("  %8.0f  %10s  %10s\n", get_number(s, "fills"), show_time(wait, get_number(s, "wait_ns")),
+		       show_time(work, compute));
 	}
 }
 
