@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -71,6 +72,7 @@ __attribute__((unused)) static void fixture_start(struct fixture *f, const char 
 		argv[n++] = *more;
 	f->pid = fork();
 	if (f->pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that crashes leaves no daemon behind */
 		close(pipe_fds[0]);
 		execv(program, (char **)argv);
 		_exit(127);
