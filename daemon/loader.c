@@ -130,6 +130,8 @@ static bool allocate(struct loader *l)
 	void *ring;
 
 	l->files = calloc(MAX(p->n_shards, 1u), sizeof *l->files);
+	for (uint32_t i = 0; l->files && i < p->n_shards; i++)
+		l->files[i].fd = -1;
 	l->slots = calloc(l->n_slots, sizeof *l->slots);
 	l->free_slots = calloc(l->n_slots, sizeof(struct loader_slot *));
 	for (uint32_t i = 0; i < p->n_nodes; i++) {
@@ -139,8 +141,6 @@ static bool allocate(struct loader *l)
 	}
 	if (!l->files || !l->slots || !l->free_slots)
 		return false;
-	for (uint32_t i = 0; i < p->n_shards; i++)
-		l->files[i].fd = -1;
 	ring = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (ring == MAP_FAILED)
 		return false;

@@ -7,10 +7,12 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/util.h"
 
 #define RING_ENTRIES 256
@@ -89,13 +91,14 @@ static struct io_uring_sqe *get_sqe(struct loop *loop)
 	return sqe;
 }
 
+/* One-shot, armed again after each event: then readiness is a level, and a handler may leave work for its next turn. */
 static int arm(struct loop *loop, struct source *source)
 {
 	struct io_uring_sqe *sqe = get_sqe(loop);
 
 	if (!sqe)
 		return -EBUSY;
-	io_uring_prep_poll_multishot(sqe, source->fd, POLLIN | POLLRDHUP);
+	io_uring_prep_poll_add(sqe, source->fd, POLLIN | POLLRDHUP);
 	io_uring_sqe_set_data(sqe, source);
 	source->armed = true;
 	return 0;
@@ -120,30 +123,35 @@ void loop_remove(struct loop *loop, struct source *source)
 		return;
 	source->removed = true;
 	loop->leaving++;
+	if (!source->armed)
+		return; /* within its own handler: `handle` lets it go */
 	sqe = get_sqe(loop);
-	if (sqe) {
-		io_uring_prep_poll_remove(sqe, (__u64)(uintptr_t)source);
-		io_uring_sqe_set_data(sqe, NULL);
+	if (!sqe) {
+		loop_stop(loop, -EBUSY); /* a full ring that cannot be submitted: nothing moves any more */
+		return;
 	}
+	io_uring_prep_poll_remove(sqe, (__u64)(uintptr_t)source);
+	io_uring_sqe_set_data(sqe, NULL);
 }
 
-static void handle(struct loop *loop, struct source *source, int res, unsigned int flags)
+static void handle(struct loop *loop, struct source *source, int res)
 {
-	if (!(flags & IORING_CQE_F_MORE))
-		source->armed = false;
+	int r = 0;
+
+	source->armed = false;
 	if (!source->removed && res > 0)
 		source->ready(source, (uint32_t)res);
-	if (source->armed)
-		return;
 	if (source->removed) {
 		loop->leaving--;
 		if (source->gone)
 			source->gone(source);
 		return;
 	}
-	/* The kernel may end a multishot poll whenever it likes (e.g. on CQ overflow). */
-	if (arm(loop, source) < 0)
-		loop_stop(loop, -EBUSY);
+	r = res < 0 ? res : arm(loop, source);
+	if (r < 0) {
+		log_err("reactor: cannot watch fd %d: %s", source->fd, strerror(-r));
+		loop_stop(loop, r);
+	}
 }
 
 static bool handle_events(struct loop *loop)
@@ -154,11 +162,10 @@ static bool handle_events(struct loop *loop)
 	while (io_uring_peek_cqe(&loop->ring, &cqe) == 0) {
 		struct source *source = io_uring_cqe_get_data(cqe);
 		const int res = cqe->res;
-		const unsigned int flags = cqe->flags;
 
 		io_uring_cqe_seen(&loop->ring, cqe);
 		if (source) {
-			handle(loop, source, res, flags);
+			handle(loop, source, res);
 			any = true;
 		}
 	}
@@ -179,7 +186,7 @@ static int sleep_until_event(struct loop *loop)
 		r = io_uring_submit_and_wait(&loop->ring, 1);
 	loop->hooks.unpark(loop->hooks.userdata);
 	atomic_store(&loop->sleeping, false);
-	return r == -EINTR || r >= 0 ? 0 : r;
+	return r == -EINTR || r == -EAGAIN || r == -EBUSY || r >= 0 ? 0 : r;
 }
 
 int loop_run(struct loop *loop)

@@ -2,10 +2,11 @@
 /*
  * loop - the reactor: one io_uring does everything that waits.
  *
- * Law: one thread runs the loop and all handlers. A source is an fd whose readiness (multishot poll) calls `ready`,
- * which must read until -EAGAIN. A removed source stays in memory until the kernel has let go of it: then `gone` is
- * called, the place to free it. While `poll` (the rings) finds work the loop does not sleep; when it has found none for
- * `spin_us` the loop calls `park`, polls once more, and sleeps in io_uring until an event; then `unpark`.
+ * Law: one thread runs the loop and all handlers. A source is an fd; while it is readable `ready` is called once a
+ * turn, and may leave the rest for the next one. A removed source stays in memory until the kernel has let go of it:
+ * then `gone` is called, the place to free it. While `poll` (the rings) finds work the loop does not sleep; when it has
+ * found none for `spin_us` the loop calls `park`, polls once more, and sleeps in io_uring until an event; then
+ * `unpark`.
  */
 #ifndef DAEMON_LOOP_H
 #define DAEMON_LOOP_H

@@ -2,6 +2,7 @@
 #include "daemon/peer.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdalign.h>
 #include <stdio.h>
@@ -22,6 +23,11 @@
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77 /* Linux 6.5 */
 #endif
+
+/* Messages taken from one peer before the others have their turn. */
+#define MESSAGES_MAX 16
+/* Room for some twenty replies: a peer that does not read them holds few of our descriptors in flight. */
+#define SEND_BUFFER 16384
 
 /* -- replies ------------------------------------------------------------------------------------------------------ */
 
@@ -113,7 +119,7 @@ static int check_attach(const struct peer *peer, const struct moe_msg_attach *a,
 				     "attach: %u queue entries found, a power of two from %d to %d expected",
 				     a->entries, MOE_RING_ENTRIES_MIN, MOE_RING_ENTRIES_MAX);
 	for (const struct session *s = peer->service->sessions; s; s = s->next) {
-		if (s->dead || a->group == 0 || s->attach.group != a->group || s->entry != entry)
+		if (s->dead || a->group == 0 || s->attach.group != a->group || s->entry != entry || s->uid != peer->uid)
 			continue;
 		if (s->attach.tp_size != a->tp_size)
 			return moe_error_set(err, -EINVAL, "attach to '%s': group %llx has tp_size %u, not %u", m->name,
@@ -127,22 +133,24 @@ static int check_attach(const struct peer *peer, const struct moe_msg_attach *a,
 	return 0;
 }
 
-/* What the client may hold of its daemon region: a read-only open, as long as /proc is there to make one. */
-static int readonly_region(struct service *service, int fd)
+/* What the client may hold of its daemon region: a read-only open. Only without /proc, where none can be made, is it a
+ * writable one: then a client can spoil its own completions, and `moectl status` says so. */
+static int readonly_region(struct service *service, int fd, struct moe_error *err)
 {
 	int ro = memfd_reopen_readonly(fd);
 
-	if (ro < 0) {
+	if (ro == -ENOENT) {
 		if (!service->writable_queues)
 			log_warning(
 				"/proc is not mounted: clients get writable descriptors of their completion queues");
 		service->writable_queues = true;
-		ro = dup(fd);
+		ro = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+		ro = ro < 0 ? -errno : ro;
 	}
-	return ro;
+	return ro < 0 ? moe_error_sys(err, ro, "attach: cannot open the daemon region read-only") : ro;
 }
 
-static int send_attached(struct peer *peer, struct session *s)
+static void send_attached(struct peer *peer, const struct session *s, int region)
 {
 	const struct resident *model = s->entry->model;
 	struct moe_msg_attached answer = {
@@ -153,17 +161,17 @@ static int send_attached(struct peer *peer, struct session *s)
 		.n_pools = model->n_pools,
 		.cpu_threads = pool_threads(peer->service->pool),
 	};
-	_cleanup_close_ int region = readonly_region(peer->service, s->daemon_fd);
 	int fds[FDMSG_FDS_MAX] = {model->manifest_fd, s->client_fd, region, s->doorbell.fd};
 	size_t n = 4;
 
 	for (uint32_t i = 0; i < model->n_pools; i++)
 		fds[n++] = model->pools[i].fd;
-	return reply(peer, &answer, sizeof answer, MOE_MSG_ATTACH | MOE_MSG_REPLY, fds, n);
+	reply(peer, &answer, sizeof answer, MOE_MSG_ATTACH | MOE_MSG_REPLY, fds, n);
 }
 
 static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, struct moe_error *err)
 {
+	_cleanup_close_ int region = -1;
 	struct moe_msg_attach a = *attach;
 	struct entry *entry;
 	struct session *s;
@@ -183,11 +191,16 @@ static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, str
 		return r;
 	s->pid = peer->pid;
 	s->uid = peer->uid;
-	peer->session = s;
 	service_add_session(peer->service, s);
-	if (send_attached(peer, s) == 0)
-		log_debug("session %llu: pid %d attached to %s as rank %u of %u", (unsigned long long)s->id, s->pid,
-			  entry->model->manifest->name, a.tp_rank, a.tp_size);
+	region = readonly_region(peer->service, s->daemon_fd, err);
+	if (region < 0) {
+		session_kill(s, peer->service->sched);
+		return region;
+	}
+	peer->session = s;
+	log_debug("session %llu: pid %d attaches to %s as rank %u of %u", (unsigned long long)s->id, s->pid,
+		  entry->model->manifest->name, a.tp_rank, a.tp_size);
+	send_attached(peer, s, region);
 	return 0;
 }
 
@@ -338,7 +351,7 @@ static void socket_ready(struct source *source, uint32_t events)
 {
 	struct peer *peer = container_of(source, struct peer, source);
 
-	while (!peer->closed && receive_one(peer))
+	for (int i = 0; i < MESSAGES_MAX && !peer->closed && receive_one(peer); i++)
 		;
 	if (!peer->closed && events & (POLLHUP | POLLERR | POLLRDHUP))
 		peer_close(peer, NULL);
@@ -391,6 +404,7 @@ int peer_new(struct service *service, int sock)
 		close_fd(sock);
 		return -ENOMEM;
 	}
+	setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &(int){SEND_BUFFER}, sizeof(int));
 	*peer = (struct peer){
 		.source = {.fd = sock, .ready = socket_ready, .gone = socket_gone},
 		.pidfd = {.fd = peer_pidfd(sock, cred.pid), .ready = pidfd_ready, .gone = pidfd_gone},

@@ -46,16 +46,13 @@ void pool_queue_destroy(struct pool_queue *queue)
 
 /* -- bells -------------------------------------------------------------------------------------------------------- */
 
-/* Returns true when somebody may have been asleep. */
+/* Returns true when a sleeper was woken. One that is only about to sleep sees the new bell and does not. */
 static bool ring(struct pool_team *team, uint32_t wake)
 {
-	bool asleep;
-
 	atomic_fetch_add(&team->bell, 1);
-	asleep = atomic_load(&team->sleepers) > 0;
-	if (asleep && wake)
-		futex_wake(&team->bell, wake > INT_MAX ? INT_MAX : (int)wake);
-	return asleep;
+	if (wake == 0 || atomic_load(&team->sleepers) == 0)
+		return false;
+	return futex_wake(&team->bell, wake > INT_MAX ? INT_MAX : (int)wake) > 0;
 }
 
 void pool_queue_ring_one(struct pool_queue *queue)

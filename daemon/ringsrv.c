@@ -9,12 +9,14 @@
 #include "base/futex.h"
 #include "base/util.h"
 
-/* Bounds the reactor's time for one entry: 1 M pairs are 8 MiB of ids and weights to copy. */
+/* Bounds the time for one entry: 1 M pairs are 8 MiB of ids and weights to copy (COPIED_MAX bounds a turn). */
 #define PAIRS_MAX (1u << 20)
+/* Ids and weights that one session may have copied before it waits for the pool. */
+#define COPIED_MAX ((uint64_t)32 << 20)
 /* Entries claimed from one session before the next one has its turn. */
 #define CLAIM_BATCH 32
-/* Without a PHASE the number of tokens tells prefill from decode. */
-#define DECODE_TOKENS_MAX 32
+/* A step of more tokens has prefill's priority whatever its PHASE says. */
+#define DECODE_TOKENS_MAX 256
 
 /* The one way from client memory to an ordinary pointer; [offset, offset + bytes) was checked. */
 static void *client_at(const struct clientmem *memory, uint64_t offset)
@@ -57,11 +59,7 @@ static int row_of(const struct session *s, const struct moe_sqe *e)
 
 static enum pool_priority priority_of(const struct session *s, uint32_t tokens)
 {
-	if (s->phase == MOE_PHASE_PREFILL)
-		return POOL_PREFILL;
-	if (s->phase == MOE_PHASE_DECODE)
-		return POOL_DECODE;
-	return tokens > DECODE_TOKENS_MAX ? POOL_PREFILL : POOL_DECODE;
+	return s->phase == MOE_PHASE_PREFILL || tokens > DECODE_TOKENS_MAX ? POOL_PREFILL : POOL_DECODE;
 }
 
 static uint64_t *hint_bits(const struct session *s, uint32_t layer)
@@ -104,6 +102,7 @@ static int copy_routing(struct session *s, struct request *q, uint64_t pairs)
 			use_hint(s, e->layer, (uint32_t)ids[i]);
 	}
 	q->copy = ids;
+	s->copied += pairs * (sizeof *ids + sizeof *weights);
 	q->compute.ids = ids;
 	q->compute.weights = weights;
 	return 0;
@@ -278,11 +277,19 @@ static void count_served(struct session *s, const struct request *q)
 	}
 }
 
+/* The pool is done with it, whenever the client retires it. */
+static void drop_copy(struct session *s, struct request *q)
+{
+	if (q->copy)
+		s->copied -= (uint64_t)q->sqe.count * q->sqe.compute.topk * (sizeof(int32_t) + sizeof(float));
+	free(q->copy);
+	q->copy = NULL;
+}
+
 static void reap(struct session *s, struct request *q)
 {
 	request_move(q, MOE_REQUEST_REAPED);
-	free(q->copy);
-	q->copy = NULL;
+	drop_copy(s, q);
 	request_move(q, MOE_REQUEST_FREE);
 	q->next = s->free_requests;
 	s->free_requests = q;
@@ -303,12 +310,13 @@ void ringsrv_drop_completed(struct session *s)
 void ringsrv_complete(struct request *q)
 {
 	struct session *s = q->session;
-	struct moe_cqe *cqes = (struct moe_cqe *)((uint8_t *)s->page + s->page->cqe_offset);
+	struct moe_cqe *cqes = (struct moe_cqe *)((uint8_t *)s->page + MOE_RING_PAGE);
 
 	if (s->dead) {
 		reap(s, q);
 		return;
 	}
+	drop_copy(s, q);
 	s->failed += q->cqe.status < 0;
 	if (q->sqe.op < MOE_OP_COUNT)
 		s->ops[q->sqe.op]++;
@@ -344,9 +352,8 @@ static void claim(struct session *s, struct sched *sched, const struct moe_sqe *
 	ringsrv_complete(q);
 }
 
-static bool claim_published(struct session *s, struct sched *sched)
+static bool claim_published(struct session *s, struct sched *sched, uint32_t tail)
 {
-	const uint32_t tail = __atomic_load_n(&client_page(s)->sq_tail, __ATOMIC_ACQUIRE);
 	const uint32_t published = tail - s->sq_head;
 
 	if (published == 0)
@@ -358,13 +365,14 @@ static bool claim_published(struct session *s, struct sched *sched)
 	for (uint32_t i = 0; i < MIN(published, (uint32_t)CLAIM_BATCH); i++) {
 		struct moe_sqe entry;
 
+		if (s->copied >= COPIED_MAX)
+			return i > 0; /* it goes on when the pool has given some back */
 		if (!s->free_requests) {
 			s->broken = "more requests in flight than the completion queue has entries";
 			return false;
 		}
 		/* The one copy; what the client writes there afterwards is of no interest. */
-		memcpy(&entry,
-		       client_at(&s->client, s->page->sqe_offset + (s->sq_head & (s->entries - 1)) * sizeof entry),
+		memcpy(&entry, client_at(&s->client, MOE_RING_PAGE + (s->sq_head & (s->entries - 1)) * sizeof entry),
 		       sizeof entry);
 		__asm__ volatile("" ::: "memory"); /* the compiler must not read the ring again in place of the copy */
 		__atomic_store_n(&s->page->sq_head, ++s->sq_head, __ATOMIC_RELEASE);
@@ -394,13 +402,16 @@ static bool reap_retired(struct session *s)
 
 bool ringsrv_poll(struct session *s, struct sched *sched)
 {
+	uint32_t tail;
 	bool any;
 
 	if (s->dead || s->broken)
 		return false;
+	/* The tail before the head: what was retired before an entry was published is then seen as retired. */
+	tail = __atomic_load_n(&client_page(s)->sq_tail, __ATOMIC_ACQUIRE);
 	any = reap_retired(s);
 	if (!s->broken)
-		any |= claim_published(s, sched);
+		any |= claim_published(s, sched, tail);
 	return any;
 }
 

@@ -14,7 +14,7 @@
 struct sched {
 	struct pool *pool;
 	struct loop *loop;
-	uint32_t window, running;
+	uint32_t window, running[POOL_PRIORITIES];
 	struct sched_client *turn_head[POOL_PRIORITIES], **turn_tail[POOL_PRIORITIES];
 	_Atomic(struct request *) done; /* a stack: pool threads push, the reactor takes all */
 	struct request_list ended;      /* taken, oldest first */
@@ -38,7 +38,8 @@ int sched_new(struct sched **ret, struct pool *pool, struct moe_error *err)
 struct sched *sched_free(struct sched *s)
 {
 	if (s) {
-		assert(s->running == 0);
+		for (int i = 0; i < POOL_PRIORITIES; i++)
+			assert(s->running[i] == 0);
 		free(s);
 	}
 	return NULL;
@@ -122,7 +123,7 @@ static void start(struct sched *s, struct request *request)
 {
 	request->sched = s;
 	request_move(request, MOE_REQUEST_RUNNING);
-	s->running++;
+	s->running[request->priority]++;
 	if (request->sqe.op == MOE_OP_COMPUTE) {
 		request->compute.done = compute_done;
 		pool_submit_compute(s->pool, &request->compute);
@@ -135,7 +136,7 @@ static void start(struct sched *s, struct request *request)
 void sched_dispatch(struct sched *s)
 {
 	for (int class = 0; class < POOL_PRIORITIES; class ++) {
-		while (s->running < s->window) {
+		while (s->running[class] < s->window) {
 			struct sched_client *client = turn_pop(s, class);
 			struct request *request = client ? request_list_pop(&client->waiting[class]) : NULL;
 
@@ -147,11 +148,6 @@ void sched_dispatch(struct sched *s)
 				start(s, request);
 		}
 	}
-}
-
-bool sched_has_done(const struct sched *s)
-{
-	return s->ended.head || atomic_load_explicit(&s->done, memory_order_relaxed);
 }
 
 struct request *sched_next_done(struct sched *s)
@@ -171,8 +167,8 @@ struct request *sched_next_done(struct sched *s)
 			struct request *next = oldest->next;
 
 			request_list_push(&s->ended, oldest);
+			s->running[oldest->priority]--;
 			oldest = next;
-			s->running--;
 		}
 	}
 	return request_list_pop(&s->ended);

@@ -3,9 +3,9 @@
  * scheduler - in which order claimed requests reach the pool.
  *
  * Law: decode before prefill before background; within a class sessions take turns, within a session requests go in the
- * order of their claim. At most `window` requests run at a time, so that a later decode request never stands behind a
- * long row of prefill work that was handed to the pool already. All functions are the reactor's, but for the pool's
- * `done` callbacks, which put a request on a lock-free stack and wake the loop.
+ * order of their claim. Of each class at most `window` requests run at a time: later ones of another session, and of a
+ * higher class always, do not stand behind a long row that was handed to the pool already. All functions are the
+ * reactor's, but for the pool's `done` callbacks, which put a request on a lock-free stack and wake the loop.
  */
 #ifndef DAEMON_SCHEDULER_H
 #define DAEMON_SCHEDULER_H
@@ -39,9 +39,6 @@ void sched_dispatch(struct sched *sched);
 
 /* The next request that has ended since (DONE), or NULL. */
 struct request *sched_next_done(struct sched *sched);
-
-/* True when sched_next_done would find one. */
-bool sched_has_done(const struct sched *sched);
 
 /* Takes the client's waiting requests away: QUEUED -> DONE with -ECANCELED, calling `cancelled` for each. */
 void sched_cancel(struct sched *sched, struct sched_client *client, void (*cancelled)(struct request *));

@@ -2,14 +2,18 @@
 #include "daemon/service.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -225,26 +229,36 @@ void service_add_session(struct service *s, struct session *session)
 
 /* -- sources ------------------------------------------------------------------------------------------------------ */
 
+/* Out of descriptors: the spare one takes the connection in, to close it, so that it does not wake us for ever. */
+static void shed_connection(struct service *s)
+{
+	close_fd(s->spare_fd);
+	close_fd(accept4(s->listen_source.fd, NULL, NULL, SOCK_CLOEXEC));
+	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (!s->shedding)
+		log_warning(
+			"refused a connection: no file descriptor is left (ulimit -n, or LimitNOFILE= of the unit)");
+	s->shedding = true;
+}
+
 static void listen_ready(struct source *source, uint32_t events)
 {
 	struct service *s = container_of(source, struct service, listen_source);
+	int sock = accept4(source->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-	for (;;) {
-		int sock = accept4(source->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
-		if (sock < 0 && (errno == EINTR || errno == ECONNABORTED))
-			continue;
-		if (sock < 0) {
-			if (errno != EAGAIN)
-				log_warning("accept: %s", strerror(errno));
-			return;
-		}
-		if (s->n_peers >= PEERS_MAX) {
-			log_warning("refused a connection: %d are open", PEERS_MAX);
-			close_fd(sock);
-		} else if (peer_new(s, sock) < 0) {
-			log_warning("refused a connection: no memory");
-		}
+	if (sock < 0) {
+		if (errno == EMFILE || errno == ENFILE)
+			shed_connection(s);
+		else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+			log_warning("accept: %s", strerror(errno));
+		return;
+	}
+	s->shedding = false;
+	if (s->n_peers >= PEERS_MAX) {
+		log_warning("refused a connection: %d are open", PEERS_MAX);
+		close_fd(sock);
+	} else if (peer_new(s, sock) < 0) {
+		log_warning("refused a connection: no memory");
 	}
 }
 
@@ -259,15 +273,30 @@ static void signal_ready(struct source *source, uint32_t events)
 	}
 }
 
+/* Standard input belongs to the parent as well: this read does not wait, whatever its flags are. */
 static void parent_ready(struct source *source, uint32_t events)
 {
 	struct service *s = container_of(source, struct service, parent_source);
 	char dropped[64];
-	ssize_t n;
+	const struct iovec iov = {dropped, sizeof dropped};
 
-	n = read(source->fd, dropped, sizeof dropped);
-	if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+	ssize_t n = preadv2(source->fd, &iov, 1, -1, RWF_NOWAIT);
+
+	if (n < 0 && errno == EOPNOTSUPP) /* pipes before Linux 6.4: it is readable, or there would be no event */
+		n = read(source->fd, dropped, sizeof dropped);
+	if (n == 0 || events & (POLLHUP | POLLERR))
 		loop_stop(s->loop, 0);
+}
+
+/* A session takes five descriptors: as many as the administrator allows, not as many as shells start with. */
+static void raise_limits(void)
+{
+	struct rlimit files;
+
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+		files.rlim_cur = files.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &files);
+	}
 }
 
 static int open_signals(struct service *s, struct moe_error *err)
@@ -341,6 +370,8 @@ int service_new(struct service **ret, const struct config *config, struct moe_er
 	s->started_ns = now_ns();
 	s->next_epoch = 1;
 	s->listener.socket = s->signal_source.fd = -1;
+	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	raise_limits();
 	if (getrandom(&s->instance, sizeof s->instance, GRND_NONBLOCK) != sizeof s->instance)
 		s->instance = s->started_ns;
 	s->host = calloc(1, sizeof *s->host);
@@ -394,6 +425,7 @@ struct service *service_free(struct service *s)
 	loop_free(s->loop);
 	listener_close(&s->listener);
 	close_fd(s->signal_source.fd);
+	close_fd(s->spare_fd);
 	free(s->host);
 	free(s);
 	return NULL;

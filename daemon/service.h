@@ -32,6 +32,8 @@ struct service {
 	struct registry registry;
 	struct listener listener;
 	struct source listen_source, signal_source, parent_source;
+	int spare_fd;  /* given up to refuse a connection when no other is left */
+	bool shedding; /* said so already */
 	struct peer *peers;
 	uint32_t n_peers;
 	struct session *sessions;

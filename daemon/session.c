@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
@@ -18,10 +19,11 @@
 static void doorbell_ready(struct source *source, uint32_t events)
 {
 	uint64_t count;
+	const struct iovec iov = {&count, sizeof count};
 
-	/* The ring itself is looked at by the loop's poll. */
-	while (read(source->fd, &count, sizeof count) == sizeof count)
-		;
+	/* The client shares the file's flags: never rely on O_NONBLOCK. */
+	if (preadv2(source->fd, &iov, 1, -1, RWF_NOWAIT) < 0)
+		return;
 }
 
 static void session_destroy(struct session *s)
@@ -149,6 +151,9 @@ int session_add_arena(struct session *s, uint32_t kind, int fd, uint64_t bytes, 
 	if (bytes == 0 || bytes % MOE_RING_PAGE)
 		return moe_error_set(err, -EINVAL, "%s: %llu bytes found, a multiple of %d expected", what,
 				     (unsigned long long)bytes, MOE_RING_PAGE);
+	/* A hole punched into huge pages gives their reservation back: touching it could be SIGBUS. */
+	if (memfd_is_hugetlb(fd))
+		return moe_error_set(err, -EINVAL, "%s: a memfd of ordinary pages expected, huge pages found", what);
 	r = memfd_verify(fd, bytes, F_SEAL_SHRINK | F_SEAL_GROW, &have, what, err);
 	if (r < 0)
 		return r;

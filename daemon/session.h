@@ -3,8 +3,8 @@
  * session - one attached worker: its ring, its arenas, its leases, its requests.
  *
  * Law: a session lives as long as its connection and, after that, until the pool has given back the last request that
- * touches its memory. When the connection ends, waiting requests are cancelled, leases are dropped and the model is let
- * go at once; only the mappings wait for the pool. Freeing asserts that the books balance: no request, no lease.
+ * touches its memory. When the connection ends, waiting requests are cancelled and leases are dropped at once; mappings
+ * and model wait for the pool. Freeing asserts that the books balance: no request, no lease.
  */
 #ifndef DAEMON_SESSION_H
 #define DAEMON_SESSION_H
@@ -44,6 +44,7 @@ struct session {
 	struct request *requests, *free_requests; /* [entries] */
 	struct request **completed;               /* [entries]: who stands at which place of the completion queue */
 	uint32_t in_flight;                       /* claimed and not reaped */
+	uint64_t copied;                          /* bytes of ids and weights that they hold */
 	struct sched_client sched;
 
 	uint64_t *leases; /* lease i: generation << 1 | held */
@@ -66,8 +67,8 @@ int session_new(struct session **ret, struct entry *entry, const struct moe_msg_
 /* Maps a client's arena after checking seals and size. */
 int session_add_arena(struct session *session, uint32_t kind, int fd, uint64_t bytes, struct moe_error *err);
 
-/* The connection is gone: cancels, drops leases, lets the model go. The model's entry may vanish afterwards only when
- * in_flight is 0: the caller keeps the model while session_busy. */
+/* The connection is gone: cancels what waits and drops the leases. The model is held until session_free, because the
+ * pool may still read it. */
 void session_kill(struct session *session, struct sched *sched);
 
 /* True while requests are with the pool. */

@@ -19,6 +19,7 @@
 #define FDS_BEFORE_POOLS 4 /* manifest, client region, daemon region, doorbell */
 #define DEFAULT_ENTRIES 256
 #define DEFAULT_TOKENS 512
+#define STEPS_MAX 64
 #define DEFAULT_STEPS 2
 #define DEFAULT_TOPK_SEEN 2
 #define DEFAULT_UPDATES 2
@@ -55,6 +56,9 @@ static int take_params(struct moe_session *s, const struct moe_attach_params *pa
 	if (p->tp_rank >= p->tp_size)
 		return moe_error_set(err, -EINVAL, "moe_attach: tp_rank %u found, 0 to %u expected", p->tp_rank,
 				     p->tp_size - 1);
+	if (p->max_steps > STEPS_MAX)
+		return moe_error_set(err, -EINVAL, "moe_attach: max_steps %u found, at most %d", p->max_steps,
+				     STEPS_MAX);
 	if (p->max_tokens > MOE_TOKENS_MAX)
 		return moe_error_set(err, -EINVAL, "moe_attach: max_tokens %u found, at most %u", p->max_tokens,
 				     MOE_TOKENS_MAX);

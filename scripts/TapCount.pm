@@ -9,6 +9,7 @@
 package TapCount;
 use strict;
 use warnings;
+use File::Basename qw(basename);
 use parent 'TAP::Harness';
 
 my $words_max = 60; # of one test program
@@ -36,11 +37,12 @@ sub make_parser {
 
 sub end_of {
 	my ($parser) = @_;
-	my $wait = $parser->wait // 0;
+	my $code = ($parser->wait // 0) >> 8;
 
-	return 'signal ' . ($wait & 127) if $wait & 127;
-	return 'out of time' if $wait >> 8 == 124;
-	return 'exit status ' . ($wait >> 8);
+	# As scripts/tap-run hands it on.
+	return 'out of time' if $code == 124;
+	return 'signal ' . ($code - 128) if $code > 128;
+	return "exit status $code";
 }
 
 sub count_of {
@@ -60,8 +62,10 @@ sub runtests {
 	my @sum = (0, 0, 0);
 
 	open(my $out, '>>', $ENV{TAP_COUNTS}) or die "$ENV{TAP_COUNTS}: $!\n";
-	for my $name ($all->descriptions) {
-		my ($parser) = $all->parsers($name);
+	my $build = basename($ENV{MOE_BUILD} // 'build');
+	for my $test ($all->descriptions) {
+		my ($parser) = $all->parsers($test);
+		my $name = index($test, "$build/") == 0 ? $test : "$test in $build";
 		my @count = count_of($parser);
 		$sum[$_] += $count[$_] for 0 .. 2;
 		if ($count[1]) {

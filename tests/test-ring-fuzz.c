@@ -8,7 +8,7 @@
 
 #include "tests/raw-client.h"
 
-#define ENTRIES 30000
+#define ENTRIES 10000
 
 static struct ring ring;
 static _Atomic bool stop;

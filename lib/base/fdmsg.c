@@ -76,10 +76,11 @@ long fdmsg_recv(int sock, void *buffer, size_t bytes, int *fds, size_t *ret_n_fd
 	if (n < 0)
 		return -errno;
 	*ret_n_fds = take_fds(&msg, fds);
-	if (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
+	/* An empty message is read like the end, but may have brought descriptors. */
+	if (n == 0 || msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
 		fdmsg_close_fds(fds, *ret_n_fds);
 		*ret_n_fds = 0;
-		return -EPROTO;
+		return n == 0 ? 0 : -EPROTO;
 	}
 	return n;
 }

@@ -26,9 +26,10 @@ static inline int futex_wait(const volatile void *word, uint32_t seen, uint64_t 
 	return -errno;
 }
 
-static inline void futex_wake(const volatile void *word, int count)
+/* Returns how many sleepers were woken. */
+static inline long futex_wake(const volatile void *word, int count)
 {
-	syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0);
+	return syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0);
 }
 
 #define FUTEX_ALL INT_MAX

@@ -106,6 +106,13 @@ int memfd_verify(int fd, uint64_t min_bytes, int seals, uint64_t *ret_bytes, con
 	return 0;
 }
 
+bool memfd_is_hugetlb(int fd)
+{
+	struct statfs fs;
+
+	return fstatfs(fd, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC;
+}
+
 int memfd_map(void **ret, int fd, uint64_t bytes, int prot, const char *what, struct moe_error *err)
 {
 	void *p = mmap(NULL, bytes, prot, MAP_SHARED, fd, 0);

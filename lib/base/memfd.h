@@ -9,6 +9,7 @@
 #ifndef BASE_MEMFD_H
 #define BASE_MEMFD_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -32,6 +33,9 @@ int memfd_reopen_readonly(int fd);
 /* 0 when fd is a memfd (tmpfs or hugetlbfs) of at least `min_bytes` that carries all `seals`; else -EINVAL and the
  * reason. *ret_bytes (may be NULL) receives the exact size. `what` names the fd in the error. */
 int memfd_verify(int fd, uint64_t min_bytes, int seals, uint64_t *ret_bytes, const char *what, struct moe_error *err);
+
+/* True for a memfd of huge pages. */
+bool memfd_is_hugetlb(int fd);
 
 /* mmap(MAP_SHARED) with `prot`; NULL never, -errno in the return value, address in *ret. */
 int memfd_map(void **ret, int fd, uint64_t bytes, int prot, const char *what, struct moe_error *err);
