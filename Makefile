@@ -25,9 +25,11 @@ bench: all
 install: all
 	meson configure $(BUILD) -Dprefix=$(prefix)
 	DESTDIR=$(DESTDIR) meson install -C $(BUILD)
+	[ -n "$(DESTDIR)" ] || ldconfig
+	[ -n "$(DESTDIR)" ] || ldconfig
 
 clean:
 	rm -rf $(BUILD) build-asan build-tsan
 
 format:
-	find daemon kernels kmod lib tests tools -name '*.[ch]' -exec clang-format -i {} +
+	find daemon kernels lib tests tools -name '*.[ch]' -exec clang-format -i {} +

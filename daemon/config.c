@@ -72,7 +72,7 @@ static void print_help(void)
 	       "  -v, --verbose        log more\n"
 	       "  -h, --help           this text\n"
 	       "  --version            version and exit\n\n"
-	       "Exit status: 0 done, 1 failed, 2 usage.\n"
+	       "Exit status: 0 done, 1 failed, 2 usage, 77 cannot run here (io_uring is forbidden).\n"
 	       "Example: moe-expertd --model /models/Qwen3-30B-A3B --pages 1g\n",
 	       MOE_SOCKET_DEFAULT, DEFAULT_SPIN_US);
 }

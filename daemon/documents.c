@@ -30,15 +30,6 @@ static json_t *digest_json(const uint8_t *digest)
 	return json_string(hex);
 }
 
-static uint64_t model_bytes(const struct resident *model)
-{
-	uint64_t bytes = 0;
-
-	for (uint32_t i = 0; i < model->n_pools; i++)
-		bytes += model->pools[i].bytes;
-	return bytes;
-}
-
 /* -- models ------------------------------------------------------------------------------------------------------- */
 
 static json_t *pool_json(const struct pages *p)
@@ -61,7 +52,7 @@ static json_t *model_json(const struct resident *r)
 			 "layers", (int)m->n_layers, "moe_layers", (int)m->n_moe_layers, "experts", (int)m->n_experts,
 			 "topk", (int)m->topk, "hidden", (int)m->hidden, "inter", (int)m->inter, "type",
 			 type_names[m->type], "activation", activation_names[m->activation], "record_bytes",
-			 (json_int_t)m->record_bytes, "bytes", (json_int_t)model_bytes(r), "read_bytes",
+			 (json_int_t)m->record_bytes, "bytes", (json_int_t)registry_model_bytes(r), "read_bytes",
 			 (json_int_t)r->read_bytes, "load_ns", (json_int_t)r->load_ns, "direct", r->direct, "sessions",
 			 (int)r->sessions, "leases", (int)r->leases, "epoch", (json_int_t)m->epoch, "pools", pools);
 }

@@ -36,16 +36,16 @@ static void waker_ready(struct source *source, uint32_t events)
 		;
 }
 
+/* -EOPNOTSUPP: this system forbids what the daemon is made of. */
 static int explain_ring(struct moe_error *err, int code)
 {
-	if (code == -EPERM || code == -ENOSYS)
-		return moe_error_set(
-			err, code,
-			"io_uring is forbidden here (%s): allow it with 'sysctl kernel.io_uring_disabled=0', in "
-			"a container with a seccomp profile that permits io_uring_setup, io_uring_enter and "
-			"io_uring_register",
-			code == -EPERM ? "EPERM" : "ENOSYS");
-	return moe_error_sys(err, code, "io_uring_setup");
+	if (code != -EPERM && code != -ENOSYS)
+		return moe_error_sys(err, code, "io_uring_setup");
+	return moe_error_set(err, -EOPNOTSUPP,
+			     "io_uring is forbidden here (%s): allow it with 'sysctl kernel.io_uring_disabled=0', in a "
+			     "container with a seccomp profile that permits io_uring_setup, io_uring_enter and "
+			     "io_uring_register",
+			     code == -EPERM ? "EPERM" : "ENOSYS");
 }
 
 int loop_new(struct loop **ret, const struct loop_hooks *hooks, struct moe_error *err)

@@ -33,6 +33,7 @@ struct loop_hooks {
 	uint32_t spin_us;
 };
 
+/* -EOPNOTSUPP: io_uring is forbidden here. */
 int loop_new(struct loop **ret, const struct loop_hooks *hooks, struct moe_error *err);
 struct loop *loop_free(struct loop *loop); /* takes NULL, returns NULL */
 

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* main - moe-expertd, the daemon: options, service, exit code. */
+#include <errno.h>
 #include <stdio.h>
 
 #include "base/log.h"
 #include "daemon/config.h"
 #include "daemon/service.h"
+
+#define EXIT_CANNOT_RUN 77 /* this system forbids io_uring */
 
 int main(int argc, char **argv)
 {
@@ -25,7 +28,7 @@ int main(int argc, char **argv)
 	r = service_new(&service, &config, &err);
 	if (r < 0) {
 		log_err("%s", err.text);
-		return 1;
+		return r == -EOPNOTSUPP ? EXIT_CANNOT_RUN : 1;
 	}
 	r = service_run(service);
 	service_free(service);

@@ -28,14 +28,26 @@ static struct entry *find_name(const struct registry *registry, const char *name
 	return NULL;
 }
 
+int registry_check_name(const struct registry *registry, const char *name, struct moe_error *err)
+{
+	if (!*name || strlen(name) >= MOE_NAME_BYTES)
+		return moe_error_set(err, -EINVAL, "model name '%.80s': 1 to %d bytes expected; give one with --name",
+				     name, MOE_NAME_BYTES - 1);
+	if (find_name(registry, name))
+		return moe_error_set(err, -EEXIST,
+				     "model '%s' is loaded already; unload it or give another name (--name)", name);
+	return 0;
+}
+
 int registry_add(struct registry *registry, struct resident *model, struct entry **ret, struct moe_error *err)
 {
 	const uint32_t layers = model->manifest->n_layers;
 	struct entry *entry, **at = &registry->head;
 
-	if (find_name(registry, model->manifest->name))
-		return moe_error_set(err, -EEXIST, "model '%s' is loaded already; unload it or give another name",
-				     model->manifest->name);
+	int r = registry_check_name(registry, model->manifest->name, err);
+
+	if (r < 0)
+		return r;
 	entry = calloc(1, sizeof *entry);
 	if (entry) {
 		entry->served = calloc(layers, sizeof *entry->served);
@@ -154,12 +166,20 @@ void registry_clear(struct registry *registry)
 	registry->n = 0;
 }
 
+uint64_t registry_model_bytes(const struct resident *model)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < model->n_pools; i++)
+		bytes += model->pools[i].bytes;
+	return bytes;
+}
+
 uint64_t registry_bytes(const struct registry *registry)
 {
 	uint64_t bytes = 0;
 
 	for (const struct entry *e = registry->head; e; e = e->next)
-		for (uint32_t i = 0; i < e->model->n_pools; i++)
-			bytes += e->model->pools[i].bytes;
+		bytes += registry_model_bytes(e->model);
 	return bytes;
 }

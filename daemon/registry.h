@@ -32,6 +32,9 @@ struct registry {
 	uint32_t n;
 };
 
+/* Before a load: -EINVAL when the name is too long or empty, -EEXIST when it is taken. */
+int registry_check_name(const struct registry *registry, const char *name, struct moe_error *err);
+
 /* Takes the model over; -EEXIST when the name is taken, -ENOMEM. */
 int registry_add(struct registry *registry, struct resident *model, struct entry **ret, struct moe_error *err);
 
@@ -42,6 +45,9 @@ int registry_find(const struct registry *registry, const char *name, const uint8
 /* -ENOENT; -EBUSY while sessions are attached. Frees the model. */
 int registry_remove(struct registry *registry, const char *name, struct moe_error *err);
 void registry_clear(struct registry *registry);
+
+/* Bytes of one model's pool files. */
+uint64_t registry_model_bytes(const struct resident *model);
 
 /* Bytes of all models' pool files. */
 uint64_t registry_bytes(const struct registry *registry);

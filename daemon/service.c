@@ -29,32 +29,40 @@
 
 /* -- load --------------------------------------------------------------------------------------------------------- */
 
+/* What of --memory-max the loaded models have left; 0: no limit. */
+static int memory_left(const struct service *s, const char *path, uint64_t *ret, struct moe_error *err)
+{
+	const uint64_t used = registry_bytes(&s->registry), max = s->config->memory_max;
+
+	if (max && used >= max)
+		return moe_error_set(err, -ENOMEM,
+				     "%s: models already take %llu of --memory-max %llu bytes; unload one", path,
+				     (unsigned long long)used, (unsigned long long)max);
+	*ret = max ? max - used : 0;
+	return 0;
+}
+
 int service_load(struct service *s, struct peer *peer, const char *path, const char *name, struct moe_error *err)
 {
-	const struct store_params params = {
+	struct store_params params = {
 		.path = path,
-		.name = name,
+		.name = name && *name ? name : strrchr(path, '/') + 1, /* the path is absolute */
 		.pages = s->config->pages,
 		.writable_clients = s->config->writable_weights,
-		.memory_max = s->config->memory_max,
 		.epoch = s->next_epoch,
 		.host = s->host,
 	};
-	struct store_params limited = params;
-	const uint64_t used = registry_bytes(&s->registry);
 	int r;
 
 	if (s->load)
 		return moe_error_set(err, -EBUSY, "%s: %s is being loaded; one at a time", path, s->load->path);
-	if (params.memory_max) {
-		if (used >= params.memory_max)
-			return moe_error_set(err, -ENOMEM,
-					     "%s: models already take %llu of --memory-max %llu bytes; unload one",
-					     path, (unsigned long long)used, (unsigned long long)params.memory_max);
-		limited.memory_max = params.memory_max - used;
-	}
+	r = registry_check_name(&s->registry, params.name, err);
+	if (r == 0)
+		r = memory_left(s, path, &params.memory_max, err);
+	if (r < 0)
+		return r;
 	host_read(s->host, false); /* pages may have been reserved since the start */
-	r = load_start(&s->load, &limited, s->loop, err);
+	r = load_start(&s->load, &params, s->loop, err);
 	if (r < 0)
 		return r;
 	s->next_epoch++;
@@ -133,7 +141,8 @@ static void finish_load(struct service *s)
 	if (peer && r < 0)
 		peer_send_error(peer, r, err.text);
 	else if (peer)
-		peer_send_loaded(peer, entry->model->manifest, registry_bytes(&s->registry), entry->model->load_ns);
+		peer_send_loaded(peer, entry->model->manifest, registry_model_bytes(entry->model),
+				 entry->model->load_ns);
 	load_free(load);
 	if (!s->ready && r == 0) {
 		r = load_next(s, &err);

@@ -34,6 +34,7 @@ int moe_open(struct moe_client **ret, const char *socket, struct moe_error *err)
 		free(client->path);
 		return r;
 	}
+	pthread_mutex_init(&client->lock, NULL);
 	*ret = steal_ptr(client);
 	return 0;
 }
@@ -41,6 +42,7 @@ int moe_open(struct moe_client **ret, const char *socket, struct moe_error *err)
 struct moe_client *moe_close(struct moe_client *client)
 {
 	if (client) {
+		pthread_mutex_destroy(&client->lock);
 		close_fd(client->socket);
 		free(client->path);
 		free(client);
@@ -80,9 +82,11 @@ int moe_query(struct moe_client *client, enum moe_document what, char **ret, str
 	int r;
 
 	wire_begin(&query, sizeof query, MOE_MSG_QUERY, 0);
+	pthread_mutex_lock(&client->lock);
 	r = wire_send(client->socket, &query, NULL, err);
 	if (r == 0)
 		r = wire_recv(client->socket, MOE_MSG_QUERY, &reply, sizeof reply, &fd, 1, NULL, NULL, NULL, err);
+	pthread_mutex_unlock(&client->lock);
 	if (r < 0)
 		return r;
 	return read_document(fd, reply.bytes, ret, err);
@@ -123,10 +127,13 @@ int moe_load(struct moe_client *client, const char *path, const char *name,
 	if (r < 0)
 		return r;
 	wire_begin(&load, sizeof load, MOE_MSG_LOAD, 0);
+	pthread_mutex_lock(&client->lock);
 	r = wire_send(client->socket, &load, NULL, err);
-	if (r < 0)
-		return r;
-	return wire_recv(client->socket, MOE_MSG_LOAD, &reply, sizeof reply, NULL, 0, NULL, forward_progress, &to, err);
+	if (r == 0)
+		r = wire_recv(client->socket, MOE_MSG_LOAD, &reply, sizeof reply, NULL, 0, NULL, forward_progress, &to,
+			      err);
+	pthread_mutex_unlock(&client->lock);
+	return r;
 }
 
 int moe_unload(struct moe_client *client, const char *name, struct moe_error *err)
@@ -138,5 +145,8 @@ int moe_unload(struct moe_client *client, const char *name, struct moe_error *er
 	if (r < 0)
 		return r;
 	wire_begin(&unload, sizeof unload, MOE_MSG_UNLOAD, 0);
-	return wire_call(client->socket, &unload, MOE_MSG_UNLOAD, &reply, sizeof reply, err);
+	pthread_mutex_lock(&client->lock);
+	r = wire_call(client->socket, &unload, MOE_MSG_UNLOAD, &reply, sizeof reply, err);
+	pthread_mutex_unlock(&client->lock);
+	return r;
 }

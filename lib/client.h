@@ -3,9 +3,13 @@
 #ifndef LIB_CLIENT_H
 #define LIB_CLIENT_H
 
+#include <pthread.h>
+
 #include "uapi/moe_proto.h"
 
+/* The lock makes a question and its answer one. */
 struct moe_client {
+	pthread_mutex_t lock;
 	int socket;
 	char *path;
 	struct moe_msg_hello hello;

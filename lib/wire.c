@@ -92,10 +92,11 @@ static int explain_connect(struct moe_error *err, int code, const char *path)
 	switch (code) {
 	case -ENOENT:
 	case -ECONNREFUSED:
-		return moe_error_set(err, code,
-				     "%s: no daemon listens there; start one with 'systemctl start moe-expertd' or "
-				     "'moe-expertd --socket %s', or name another socket",
-				     path, path);
+		return moe_error_set(
+			err, code,
+			"%s: no daemon listens there; start one with 'moe-expertd --socket %s --model DIR', "
+			"or name another socket",
+			path, path);
 	case -EACCES:
 	case -EPERM:
 		return moe_error_set(err, code,

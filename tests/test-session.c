@@ -31,7 +31,7 @@ static void test_open(void)
 	struct moe_error err = {0};
 	char path[200];
 
-	ok(moe_open(&client, "/nonexistent/socket", &err) == -ENOENT && strstr(err.text, "systemctl start"),
+	ok(moe_open(&client, "/nonexistent/socket", &err) == -ENOENT && strstr(err.text, "moe-expertd --socket"),
 	   "no daemon: the error says how to start one");
 	memset(path, 'x', sizeof path);
 	path[sizeof path - 1] = '\0';

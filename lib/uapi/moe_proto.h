@@ -3,10 +3,10 @@
  * moe_proto.h - the messages on the daemon's SOCK_SEQPACKET socket.
  *
  * One packet is one message; it begins with struct moe_msg, whose `fds` is the exact number of file descriptors that
- * come with it. The first message of a connection is HELLO. The client asks, the daemon answers each request in order
- * with the type | MOE_MSG_REPLY, or with MOE_MSG_ERROR (status and one line of text). LOAD is answered by any number of
- * MOE_MSG_PROGRESS before its reply. Identity is never in a message: the kernel gives it (SO_PEERCRED, pidfd).
- * Reserved bytes are zero. A connection that breaks these rules is closed.
+ * come with it. The first message of a connection is HELLO. The client asks; the daemon answers each request with the
+ * type | MOE_MSG_REPLY, or with MOE_MSG_ERROR (status and one line of text), in order, but for LOAD: it is answered by
+ * any number of MOE_MSG_PROGRESS and, when it ends, by its reply. Identity is never in a message: the kernel gives it
+ * (SO_PEERCRED, pidfd). Reserved bytes are zero. A connection that breaks these rules is closed.
  */
 #ifndef MOE_UAPI_PROTO_H
 #define MOE_UAPI_PROTO_H
@@ -120,7 +120,7 @@ struct moe_msg_loaded {
 	struct moe_msg msg;
 	__u8 digest[MOE_DIGEST_BYTES];
 	char name[MOE_NAME_BYTES];
-	__u64 bytes;
+	__u64 bytes; /* of this model's pool files */
 	__u64 elapsed_ns;
 };
 

@@ -17,7 +17,7 @@
 struct options {
 	const char *socket, *model, *path;
 	bool json;
-	uint32_t samples, tokens, threads, hold;
+	uint32_t samples, tokens, hold;
 	double seconds;
 };
 

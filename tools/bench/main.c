@@ -123,5 +123,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	o.path = optind + 1 < argc ? argv[optind + 1] : NULL;
+	if (optind + 1 + (strcmp(argv[optind], "load") == 0) < argc)
+		return usage("unexpected argument", argv[argc - 1]);
 	return run_verb(&o, argv[optind]);
 }

@@ -143,7 +143,7 @@ static void check_daemon(struct report *r, const struct arguments *arg)
 	json_t *models;
 
 	if (moe_open(&client, arg->socket, &err) < 0) {
-		check(r, NOTE, "daemon", "systemctl start moe-expertd, or moe-expertd --model DIR", "%s", err.text);
+		check(r, NOTE, "daemon", "moe-expertd --model DIR", "%s", err.text);
 		return;
 	}
 	check(r, FINE, "daemon", NULL, "answers");
