@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -43,17 +44,16 @@ static void cleanup_spawn(struct spawn **spawn)
 	spawn_free(*spawn);
 }
 
-/* The daemon's path; NULL when there is no memory. */
+/* The daemon's path: beside this program, else what PATH finds; NULL when there is no memory. The kernel hands each
+ * program the path that it was started by, so this works without /proc. */
 static char *find_daemon(void)
 {
-	char self[4096], *path, *slash;
-	const ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	const char *started = (const char *)(uintptr_t)getauxval(AT_EXECFN);
+	_cleanup_free_ char *self = started ? realpath(started, NULL) : NULL;
+	char *path, *slash = self ? strrchr(self, '/') : NULL;
 
-	if (n > 0) {
-		self[n] = '\0';
-		slash = strrchr(self, '/');
-		if (slash)
-			*slash = '\0';
+	if (slash) {
+		*slash = '\0';
 		if (asprintf(&path, "%s/../daemon/" DAEMON_NAME, self) < 0)
 			return NULL;
 		if (access(path, X_OK) == 0)

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The library does not trust what a daemon hands over: each wrong reply to ATTACH is refused with a reason, no session
+ * is made, and no descriptor or mapping stays behind. A thread plays the daemon and gets one thing wrong at a time.
+ */
+#include <pthread.h>
+#include <stdalign.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "base/cleanup.h"
+#include "base/fdmsg.h"
+#include "base/memfd.h"
+#include "base/util.h"
+#include "moe-expert.h"
+#include "tests/fixture.h"
+#include "uapi/moe_proto.h"
+#include "uapi/moe_ring.h"
+
+enum fault {
+	NOTHING_WRONG,
+	FEWER_FDS,
+	MORE_FDS,
+	WRONG_SIZE,
+	WRONG_TYPE,
+	MANIFEST_UNSEALED,
+	MANIFEST_MAGIC,
+	MANIFEST_SHORT,
+	MANIFEST_TABLE,
+	MANIFEST_POOLS,
+	RECORD_OUTSIDE,
+	RECORD_POOL,
+	CLIENT_UNSEALED,
+	CLIENT_SHORT,
+	DAEMON_MAGIC,
+	DAEMON_ENTRIES,
+	DAEMON_OFFSET,
+	DAEMON_STATS,
+	POOL_SHORT,
+	POOL_UNSEALED,
+	CLOSES,
+	FAULTS
+};
+
+static const char *const words[FAULTS] = {
+	[FEWER_FDS] = "fds found",
+	[MORE_FDS] = "fds found",
+	[WRONG_SIZE] = "unexpected reply",
+	[WRONG_TYPE] = "unexpected reply",
+	[MANIFEST_UNSEALED] = "manifest",
+	[MANIFEST_MAGIC] = "manifest",
+	[MANIFEST_SHORT] = "manifest",
+	[MANIFEST_TABLE] = "tables lie outside",
+	[MANIFEST_POOLS] = "in the manifest",
+	[RECORD_OUTSIDE] = "outside its pool",
+	[RECORD_POOL] = "outside its pool",
+	[CLIENT_UNSEALED] = "client region",
+	[CLIENT_SHORT] = "client region",
+	[DAEMON_MAGIC] = "not a ring",
+	[DAEMON_ENTRIES] = "not a ring",
+	[DAEMON_OFFSET] = "not a ring",
+	[DAEMON_STATS] = "not a ring",
+	[POOL_SHORT] = "pool file",
+	[POOL_UNSEALED] = "pool file",
+	[CLOSES] = "closed the connection",
+};
+
+enum { LAYERS = 1, EXPERTS = 2, HIDDEN = 64, INTER = 64, ENTRIES = 256, POOL_BYTES = 2 * 24576 };
+
+static char folder[64], path[96];
+static int listener;
+static enum fault fault;
+
+static void begin(void *message, size_t bytes, unsigned int type, size_t fds)
+{
+	*(struct moe_msg *)message = (struct moe_msg){
+		.magic = MOE_PROTO_MAGIC, .type = (__u16)type, .fds = (__u16)fds, .bytes = (__u32)bytes};
+}
+
+static int make_manifest(void)
+{
+	struct {
+		struct moe_manifest m;
+		int32_t layer_index[2];
+		struct moe_record records[EXPERTS];
+	} all = {
+		.m = {.magic = MOE_MANIFEST_MAGIC + (fault == MANIFEST_MAGIC),
+		      .bytes = sizeof all,
+		      .name = "made up",
+		      .layout = MOE_LAYOUT_VERSION,
+		      .n_pools = 1 + (fault == MANIFEST_POOLS),
+		      .n_layers = LAYERS,
+		      .n_moe_layers = LAYERS,
+		      .n_experts = fault == MANIFEST_TABLE ? 1u << 31 : EXPERTS,
+		      .topk = 1,
+		      .hidden = HIDDEN,
+		      .inter = INTER,
+		      .type = MOE_TYPE_BF16,
+		      .record_bytes = POOL_BYTES / EXPERTS,
+		      .up_offset = HIDDEN * INTER * 2,
+		      .down_offset = 2 * HIDDEN * INTER * 2,
+		      .records_offset = offsetof(__typeof__(all), records),
+		      .pools = {{.bytes = POOL_BYTES, .page_bytes = 4096}, {.bytes = POOL_BYTES, .page_bytes = 4096}}},
+		.records = {{.pool = fault == RECORD_POOL},
+			    {.offset = POOL_BYTES / EXPERTS + (fault == RECORD_OUTSIDE)}},
+	};
+
+	if (fault == MANIFEST_UNSEALED) {
+		int fd = memfd_new("manifest", sizeof all, NULL);
+
+		if (pwrite(fd, &all, sizeof all, 0) != sizeof all)
+			exit(2);
+		return fd;
+	}
+	return memfd_new_sealed("manifest", &all, fault == MANIFEST_SHORT ? 100 : sizeof all, NULL);
+}
+
+static int unsealed(uint64_t bytes)
+{
+	int fd = memfd_create("unsealed", MFD_CLOEXEC);
+
+	if (ftruncate(fd, (off_t)bytes) < 0)
+		exit(2);
+	return fd;
+}
+
+static int make_daemon_region(uint64_t bytes)
+{
+	const struct moe_daemon_page page = {
+		.magic = MOE_RING_MAGIC + (fault == DAEMON_MAGIC),
+		.sq_entries = ENTRIES,
+		.cq_entries = fault == DAEMON_ENTRIES ? 2 * ENTRIES : ENTRIES,
+		.sqe_offset = 4096,
+		.stats_offset = fault == DAEMON_STATS ? UINT64_MAX - 8 : 4096 + ENTRIES * 64,
+		.cqe_offset = fault == DAEMON_OFFSET ? 1ull << 40 : 4096,
+	};
+	int fd = memfd_new("daemon", bytes, NULL);
+
+	if (pwrite(fd, &page, sizeof page, 0) != sizeof page)
+		exit(2);
+	return fd;
+}
+
+static void answer_attach(int sock)
+{
+	const uint64_t client_bytes = 4096 + ENTRIES * 64 + 4096, daemon_bytes = 4096 + ENTRIES * 64;
+	struct moe_msg_attached a = {
+		.manifest_bytes = sizeof(struct moe_manifest) + 8 + EXPERTS * sizeof(struct moe_record),
+		.client_bytes = client_bytes,
+		.daemon_bytes = daemon_bytes,
+		.n_pools = 1,
+	};
+	int fds[] = {
+		make_manifest(),
+		fault == CLIENT_UNSEALED ? unsealed(client_bytes)
+					 : memfd_new("client", client_bytes - (fault == CLIENT_SHORT ? 4096 : 0), NULL),
+		make_daemon_region(daemon_bytes),
+		eventfd(0, EFD_CLOEXEC),
+		fault == POOL_UNSEALED ? unsealed(POOL_BYTES)
+				       : memfd_new("pool", POOL_BYTES - (fault == POOL_SHORT ? 4096 : 0), NULL),
+		eventfd(0, EFD_CLOEXEC),
+	};
+	const size_t n = fault == FEWER_FDS ? 4 : fault == MORE_FDS ? 6 : 5;
+	const size_t bytes = sizeof a - (fault == WRONG_SIZE ? 8 : 0);
+
+	begin(&a, bytes, fault == WRONG_TYPE ? MOE_MSG_QUERY | MOE_MSG_REPLY : MOE_MSG_ATTACH | MOE_MSG_REPLY, n);
+	fdmsg_send(sock, &a, bytes, fds, n, 0);
+	fdmsg_close_fds(fds, ARRAY_LEN(fds));
+}
+
+/* One connection until its end. */
+static void serve(int sock)
+{
+	alignas(8) char message[MOE_PROTO_MAX];
+	int fds[FDMSG_FDS_MAX];
+	size_t n_fds = 0;
+
+	while (fdmsg_recv(sock, message, sizeof message, fds, &n_fds, 0) > 0) {
+		const unsigned int type = ((struct moe_msg *)message)->type;
+
+		fdmsg_close_fds(fds, n_fds);
+		if (type == MOE_MSG_HELLO) {
+			struct moe_msg_hello hello = {.features = MOE_FEATURES_ALL};
+
+			begin(&hello, sizeof hello, MOE_MSG_HELLO | MOE_MSG_REPLY, 0);
+			fdmsg_send(sock, &hello, sizeof hello, NULL, 0, 0);
+		} else if (type == MOE_MSG_ATTACH && fault == CLOSES) {
+			return;
+		} else if (type == MOE_MSG_ATTACH) {
+			answer_attach(sock);
+		} else {
+			struct moe_msg done;
+
+			begin(&done, sizeof done, type | MOE_MSG_REPLY, 0);
+			fdmsg_send(sock, &done, sizeof done, NULL, 0, 0);
+		}
+	}
+}
+
+static void *connection(void *userdata)
+{
+	int sock = (int)(intptr_t)userdata;
+
+	serve(sock);
+	close(sock);
+	return NULL;
+}
+
+static void *play_daemon(void *userdata)
+{
+	int sock;
+
+	while ((sock = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+		pthread_t thread;
+
+		pthread_create(&thread, NULL, connection, (void *)(intptr_t)sock);
+		pthread_detach(thread);
+	}
+	return NULL;
+}
+
+static void listen_there(void)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	pthread_t thread;
+
+	snprintf(folder, sizeof folder, "/tmp/moe-test-XXXXXX");
+	require(mkdtemp(folder) != NULL, "a folder");
+	snprintf(path, sizeof path, "%s/socket", folder);
+	snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+	listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	require(bind(listener, (struct sockaddr *)&address, sizeof address) == 0 && listen(listener, 8) == 0,
+		"a socket");
+	pthread_create(&thread, NULL, play_daemon, NULL);
+	pthread_detach(thread);
+}
+
+/* The other side's threads close theirs a little later. */
+static int settled_fds(int expected)
+{
+	int n = -1;
+
+	for (int i = 0; i < 100 && (n = fixture_count_fds(getpid())) != expected; i++)
+		usleep(10000);
+	return n;
+}
+
+int main(void)
+{
+	const struct moe_attach_params params = {.size = sizeof params};
+	struct moe_session *session = NULL;
+	struct moe_client *client;
+	struct moe_error err;
+	int before;
+
+	listen_there();
+	require(moe_open(&client, path, &err) == 0, "connected");
+	usleep(50000);
+	before = fixture_count_fds(getpid());
+	require(moe_attach(client, &session, &params, &err) == 0, "with nothing wrong the library attaches");
+	session = moe_detach(session);
+	for (fault = 1; fault < FAULTS; fault++) {
+		int r = moe_attach(client, &session, &params, &err);
+
+		if (!ok(r < 0 && session == NULL && strstr(err.text, words[fault]), "fault %d is refused: %s", fault,
+			words[fault]))
+			diag("%d: %s", r, err.text);
+	}
+	if (before < 0)
+		tap_skip("/proc is not mounted: descriptors cannot be counted");
+	else
+		ok(settled_fds(before) == before, "no descriptor stays behind");
+	moe_close(client);
+	unlink(path);
+	rmdir(folder);
+	return tap_done();
+}
