@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/util.h"
@@ -86,13 +87,15 @@ static uint64_t read_overcommit(enum pages_rung rung)
 static void write_command(char *ret, uint32_t size, enum pages_rung rung, const struct reserve *reserve, int node)
 {
 	const uint64_t missing = reserve->needed - MIN(reserve->needed, (uint64_t)MAX(reserve->free, 0));
+	const bool hidden = access("/sys/kernel", F_OK) != 0;
 	char folder[128];
 
 	ret[0] = '\0';
-	if (reserve->total < 0)
-		return;
+	if (reserve->total < 0 && !hidden)
+		return; /* the kernel has no pages of this size */
 	host_hugepages_path(folder, sizeof folder, node, pages_rung_bytes(rung));
-	snprintf(ret, size, "echo %" PRIu64 " > %s/nr_hugepages", (uint64_t)reserve->total + missing, folder);
+	snprintf(ret, size, "%secho %" PRIu64 " > %s/nr_hugepages", hidden ? "mount -t sysfs sysfs /sys; " : "",
+		 (uint64_t)MAX(reserve->total, 0) + missing, folder);
 }
 
 void room_command(char *ret, uint32_t size, enum pages_rung rung, uint64_t bytes, const struct host_node *node)
