@@ -25,8 +25,7 @@ bench: all
 install: all
 	meson configure $(BUILD) -Dprefix=$(prefix)
 	DESTDIR=$(DESTDIR) meson install -C $(BUILD)
-	[ -n "$(DESTDIR)" ] || ldconfig
-	[ -n "$(DESTDIR)" ] || ldconfig
+	[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
 
 clean:
 	rm -rf $(BUILD) build-asan build-tsan

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,6 +16,22 @@ static const char *const type_names[] = {"f32", "bf16", "f16"};
 static const char *const activation_names[] = {"silu", "gelu", "gelu_tanh"};
 static const char *const phase_names[] = {"none", "prefill", "decode"};
 static const char *const op_names[MOE_OP_COUNT] = {"nop", "fill", "compute", "release", "hint", "phase"};
+
+/* A path may be any bytes; JSON is UTF-8. */
+static json_t *path_json(const char *path)
+{
+	json_t *text = json_string(path);
+	char *copy = text ? NULL : strdup(path);
+
+	if (text || !copy)
+		return text;
+	for (char *p = copy; *p; p++)
+		if ((unsigned char)*p >= 0x80)
+			*p = '?';
+	text = json_string(copy);
+	free(copy);
+	return text;
+}
 
 static json_t *integer(uint64_t value)
 {
@@ -46,12 +63,12 @@ static json_t *model_json(const struct resident *r)
 
 	for (uint32_t i = 0; i < r->n_pools; i++)
 		json_array_append_new(pools, pool_json(&r->pools[i]));
-	return json_pack("{s:s, s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:i, "
+	return json_pack("{s:s, s:o, s:o, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:i, "
 			 "s:i, s:I, s:o}",
-			 "name", m->name, "digest", digest_json(m->digest), "path", r->path, "family", r->family,
-			 "layers", (int)m->n_layers, "moe_layers", (int)m->n_moe_layers, "experts", (int)m->n_experts,
-			 "topk", (int)m->topk, "hidden", (int)m->hidden, "inter", (int)m->inter, "type",
-			 type_names[m->type], "activation", activation_names[m->activation], "record_bytes",
+			 "name", m->name, "digest", digest_json(m->digest), "path", path_json(r->path), "family",
+			 r->family, "layers", (int)m->n_layers, "moe_layers", (int)m->n_moe_layers, "experts",
+			 (int)m->n_experts, "topk", (int)m->topk, "hidden", (int)m->hidden, "inter", (int)m->inter,
+			 "type", type_names[m->type], "activation", activation_names[m->activation], "record_bytes",
 			 (json_int_t)m->record_bytes, "bytes", (json_int_t)registry_model_bytes(r), "read_bytes",
 			 (json_int_t)r->read_bytes, "load_ns", (json_int_t)r->load_ns, "direct", r->direct, "sessions",
 			 (int)r->sessions, "leases", (int)r->leases, "epoch", (json_int_t)m->epoch, "pools", pools);
@@ -240,7 +257,7 @@ static json_t *loading_json(const struct service *s)
 
 	if (!load)
 		return json_null();
-	return json_pack("{s:s, s:I, s:I, s:I, s:I}", "path", load->path, "done_bytes",
+	return json_pack("{s:o, s:I, s:I, s:I, s:I}", "path", path_json(load->path), "done_bytes",
 			 (json_int_t)atomic_load(&load->done_bytes), "total_bytes",
 			 (json_int_t)atomic_load(&load->total_bytes), "elapsed_ns",
 			 (json_int_t)atomic_load(&load->elapsed_ns), "eta_ns", (json_int_t)load_eta_ns(load));
@@ -259,8 +276,8 @@ static json_t *status_json(const struct service *s)
 			isa_name(s->config->isa), "isa_why", s->config->isa_why, "nodes", (int)s->host->n_nodes,
 			"busy_ns", (json_int_t)pool.busy_ns, "jobs", (json_int_t)pool.jobs, "pairs",
 			(json_int_t)pool.pairs, "copy_bytes", (json_int_t)pool.copy_bytes);
-	o = json_pack("{s:s, s:i, s:I, s:s, s:s, s:o}", "version", MOE_VERSION, "pid", (int)getpid(), "uptime_ns",
-		      (json_int_t)(now_ns() - s->started_ns), "socket", s->config->socket, "state",
+	o = json_pack("{s:s, s:i, s:I, s:o, s:s, s:o}", "version", MOE_VERSION, "pid", (int)getpid(), "uptime_ns",
+		      (json_int_t)(now_ns() - s->started_ns), "socket", path_json(s->config->socket), "state",
 		      s->ready ? "ready" : "loading", "cpu", cpu);
 	json_object_set_new(o, "models", integer(s->registry.n));
 	json_object_set_new(o, "bytes", integer(registry_bytes(&s->registry)));

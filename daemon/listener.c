@@ -105,7 +105,7 @@ int listener_open(struct listener *ret, const char *path, uint32_t mode, struct 
 	return 0;
 }
 
-void listener_close(struct listener *l)
+void listener_close(struct listener *l, bool folder)
 {
 	if (l->socket < 0)
 		return;
@@ -113,6 +113,10 @@ void listener_close(struct listener *l)
 	l->socket = close_fd(l->socket);
 	unlink(l->lock_path);
 	l->lock = close_fd(l->lock);
+	if (folder) {
+		*strrchr(l->lock_path, '/') = '\0';
+		rmdir(l->lock_path);
+	}
 	free(l->lock_path);
 	l->lock_path = NULL;
 }

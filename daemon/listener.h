@@ -8,6 +8,7 @@
 #ifndef DAEMON_LISTENER_H
 #define DAEMON_LISTENER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "moe-error.h"
@@ -21,7 +22,7 @@ struct listener {
 
 int listener_open(struct listener *ret, const char *path, uint32_t mode, struct moe_error *err);
 
-/* Removes the socket. */
-void listener_close(struct listener *listener);
+/* Removes the socket and the lock; with `folder` also the folder that they were in, if it is empty now. */
+void listener_close(struct listener *listener, bool folder);
 
 #endif

@@ -11,8 +11,10 @@ static int on_progress(uint64_t done, uint64_t total, uint64_t elapsed_ns, void 
 {
 	struct load *load = userdata;
 
+	if (done == 0)
+		load->prepared_ns = elapsed_ns; /* memory is being prefaulted: this time says nothing of reading */
 	atomic_store(&load->total_bytes, total);
-	atomic_store(&load->elapsed_ns, elapsed_ns);
+	atomic_store(&load->elapsed_ns, elapsed_ns - load->prepared_ns);
 	atomic_store(&load->done_bytes, done);
 	loop_wake(load->loop);
 	return atomic_load(&load->cancelled) ? -ECANCELED : 0;

@@ -2,6 +2,7 @@
 #include "daemon/registry.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,12 @@ static struct entry *find_name(const struct registry *registry, const char *name
 
 int registry_check_name(const struct registry *registry, const char *name, struct moe_error *err)
 {
+	json_t *text = json_string(name); /* NULL when it is not UTF-8 */
+	const bool printable = text != NULL;
+
+	json_decref(text);
+	if (!printable)
+		return moe_error_set(err, -EINVAL, "the model's name is not UTF-8; give another one with --name");
 	if (!*name || strlen(name) >= MOE_NAME_BYTES)
 		return moe_error_set(err, -EINVAL, "model name '%.80s': 1 to %d bytes expected; give one with --name",
 				     name, MOE_NAME_BYTES - 1);

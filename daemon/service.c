@@ -83,6 +83,8 @@ static void report_progress(struct service *s)
 	s->load_reported_ns = now_ns();
 	if (s->load_peer)
 		peer_send_progress(s->load_peer, done, total, elapsed, eta);
+	else if (done == 0)
+		log_info("%s: preparing memory for %.2f GB", load->path, (double)total / 1e9);
 	else
 		log_info("%s: %.0f %% of %.2f GB, %.2f GB/s, %.0f s to go", load->path,
 			 100.0 * (double)done / (double)total, (double)total / 1e9,
@@ -432,7 +434,7 @@ struct service *service_free(struct service *s)
 	sched_free(s->sched);
 	registry_clear(&s->registry);
 	loop_free(s->loop);
-	listener_close(&s->listener);
+	listener_close(&s->listener, s->config->private_mode && strchr(s->config->socket, '/'));
 	close_fd(s->signal_source.fd);
 	close_fd(s->spare_fd);
 	free(s->host);

@@ -324,6 +324,20 @@ void moe_session_info(const struct moe_session *session, struct moe_session_info
 	*ret = session->info;
 }
 
+int moe_record_digest(const struct moe_session *session, uint32_t layer, uint32_t expert, uint8_t ret[16],
+		      struct moe_error *err)
+{
+	const int row = session_row(session, layer, err);
+
+	if (row < 0)
+		return row;
+	if (expert >= session->info.n_experts)
+		return moe_error_set(err, -EINVAL, "expert %u: model %s has experts 0 to %u", expert,
+				     session->info.model, session->info.n_experts - 1);
+	memcpy(ret, session->records[(uint64_t)row * session->info.n_experts + expert].digest, MOE_DIGEST_BYTES);
+	return 0;
+}
+
 int session_row(const struct moe_session *session, uint32_t layer, struct moe_error *err)
 {
 	if (layer >= session->info.n_layers)

@@ -128,8 +128,7 @@ static char root[64];
 
 static bool node_unknown(const struct host_node *node)
 {
-	return node->mem_total == -1 && node->mem_free == -1 && node->mem_available == -1 &&
-	       node->huge_2m_total == -1 && node->huge_2m_free == -1 && node->huge_1g_total == -1 &&
+	return node->huge_2m_total == -1 && node->huge_2m_free == -1 && node->huge_1g_total == -1 &&
 	       node->huge_1g_free == -1;
 }
 
@@ -145,7 +144,8 @@ static int in_empty_root(void)
 			return 1;
 	if (host->n_nodes < 1 || host->nodes[0].n_cpus == 0)
 		return 2;
-	if (host->mem_available != -1 || host->mem_limit != -1 || host->mem_limit_left != -1 ||
+	/* The machine's memory is known by sysinfo(2). */
+	if (host->mem_available <= 0 || host->mem_limit != -1 || host->mem_limit_left != -1 ||
 	    host->overcommit_2m != -1 || host->thp_shmem[0] || host->io_uring_disabled != -1)
 		return 3;
 	return host->kernel[0] ? 0 : 4;
@@ -172,7 +172,11 @@ static bool write_file(const char *path, const char *text)
 static bool write_root(void)
 {
 	return write_file("proc/meminfo", "MemTotal:  4096 kB\nMemFree:   1024 kB\nMemAvailable:    2048 kB\n") &&
-	       write_file("proc/self/cgroup", "4:memory:/old\n0::/a.slice/b.service\n") &&
+	       write_file("proc/self/cgroup", "4:cpu,memory:/old\n3:memoryless:/x\n0::/a.slice/b.service\n") &&
+	       write_file("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n") &&
+	       write_file("sys/fs/cgroup/memory/old/memory.limit_in_bytes", "400000\n") &&
+	       write_file("sys/fs/cgroup/memory/old/memory.usage_in_bytes", "350000\n") &&
+	       write_file("sys/fs/cgroup/memory/old/memory.stat", "active_file 9\ntotal_active_file 20000\n") &&
 	       write_file("proc/sys/kernel/io_uring_disabled", "1\n") &&
 	       write_file("sys/fs/cgroup/memory.stat", "active_file 4\n") &&
 	       write_file("sys/fs/cgroup/a.slice/memory.max", "500000\n") &&
@@ -200,8 +204,9 @@ static int in_made_up_root(void)
 		return 1;
 	if (host->n_nodes == 1 && host->nodes[0].mem_total != 4 * MIB)
 		return 2;
-	/* a.slice binds: 500000 - (450000 - 30000 of page cache) */
-	if (host->mem_limit != 500000 || host->mem_limit_left != 80000)
+	/* Version 1 has the lower limit; of version 2, a.slice has 500000 - (450000 - 30000 of page cache) left, of
+	 * version 1 old has 400000 - (350000 - 20000). */
+	if (host->mem_limit != 400000 || host->mem_limit_left != 70000)
 		return 3;
 	if (strcmp(host->thp_shmem, "advise") != 0 || host->overcommit_2m != 7 || host->io_uring_disabled != 1)
 		return 4;
@@ -234,7 +239,7 @@ int main(void)
 	test_nodes();
 	test_affinity();
 	check_child(without_io_uring, "io_uring forbidden: it says so, with EPERM");
-	check_child(in_empty_root, "without /proc and /sys all is unknown");
+	check_child(in_empty_root, "without /proc and /sys all is unknown but the machine's memory");
 	require(write_root(), "a made-up /proc and /sys");
 	check_child(in_made_up_root, "in the made-up root each number is found");
 	nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);

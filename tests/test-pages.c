@@ -181,7 +181,11 @@ static void test_too_much(void)
 	check_refused(1ull << 45, PAGES_1G, -ENOMEM);
 	check_refused(UINT64_MAX, PAGES_AUTO, -EINVAL);
 	check_refused(0, PAGES_AUTO, -EINVAL);
-	ok(room_check_all((uint64_t[]){INT64_MAX / 4}, node, 1, PAGES_4K, &err) == -ENOMEM, "all files: %s", err.text);
+	if (host->mem_available < 0)
+		tap_skip("all files: without /proc nobody knows what is free");
+	else
+		ok(room_check_all((uint64_t[]){INT64_MAX / 4}, node, 1, PAGES_4K, &err) == -ENOMEM, "all files: %s",
+		   err.text);
 }
 
 /* Each file fits its node, all of them together fit no machine. */
@@ -190,9 +194,13 @@ static void test_too_many(void)
 	struct host_node nodes[FILES_MAX];
 	uint64_t bytes[FILES_MAX];
 	const uint64_t each = (uint64_t)node->mem_available / 3 * 2;
-	const uint64_t n = (uint64_t)host->mem_available / each + 1;
+	const uint64_t n = each ? (uint64_t)host->mem_available / each + 1 : 0;
 	struct moe_error err;
 
+	if (host->mem_available < 0 || node->mem_available < 3) {
+		tap_skip("files that fit one by one: without /proc nobody knows what is free");
+		return;
+	}
 	if (n > FILES_MAX) {
 		tap_skip("files that fit one by one: the first node is too small a part of this machine");
 		return;

@@ -14,13 +14,13 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/sysinfo.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/util.h"
 
-#define CGROUP_ROOT "/sys/fs/cgroup"
 #define NODES "/sys/devices/system/node"
 #define OVERCOMMIT_2M "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages"
 #define THP_SHMEM "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
@@ -91,8 +91,17 @@ static void read_machine_memory(int64_t *ret_total, int64_t *ret_free, int64_t *
 	char text[4096];
 
 	*ret_total = *ret_free = *ret_available = -1;
-	if (!read_small("/proc/meminfo", text, sizeof text))
+	if (!read_small("/proc/meminfo", text, sizeof text)) {
+		struct sysinfo info;
+
+		/* Without /proc the page cache that could be dropped is not known: this is the least there is. */
+		if (sysinfo(&info) == 0) {
+			*ret_total = (int64_t)(info.totalram * info.mem_unit);
+			*ret_free = (int64_t)(info.freeram * info.mem_unit);
+			*ret_available = (int64_t)((info.freeram + info.bufferram) * info.mem_unit);
+		}
 		return;
+	}
 	*ret_total = find_kib(text, "MemTotal:");
 	*ret_free = find_kib(text, "MemFree:");
 	*ret_available = find_kib(text, "MemAvailable:");
@@ -153,47 +162,79 @@ static void take_least(int64_t *least, int64_t value)
 		*least = value;
 }
 
+/* The two kinds of control groups, and how each names what it counts. */
+static const struct cgroup_kind {
+	const char *root, *limit, *used, *active_file, *inactive_file;
+} cgroup_kinds[] = {
+	{"/sys/fs/cgroup", "memory.max", "memory.current", "active_file ", "inactive_file "},
+	{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_active_file ",
+	 "total_inactive_file "},
+};
+
+#define CGROUP_UNLIMITED ((int64_t)1 << 62) /* version 1 writes about 2^63 for "no limit" */
+
 /* One control group: its own limit and what it has left. A group without the memory controller has neither. */
-static void read_cgroup(const char *folder, int64_t *limit, int64_t *left)
+static void read_cgroup(const struct cgroup_kind *kind, const char *folder, int64_t *limit, int64_t *left)
 {
 	_cleanup_close_ int fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	char max[32], current[32], stat[8192];
 	int64_t limit_here, used;
 
 	/* A group without a limit says "max". */
-	if (fd < 0 || !read_at(fd, "memory.max", max, sizeof max) || !isdigit((unsigned char)max[0]))
+	if (fd < 0 || !read_at(fd, kind->limit, max, sizeof max) || !isdigit((unsigned char)max[0]))
 		return;
 	limit_here = strtoll(max, NULL, 10);
+	if (limit_here >= CGROUP_UNLIMITED)
+		return;
 	take_least(limit, limit_here);
-	if (!read_at(fd, "memory.current", current, sizeof current) || !read_at(fd, "memory.stat", stat, sizeof stat))
+	if (!read_at(fd, kind->used, current, sizeof current) || !read_at(fd, "memory.stat", stat, sizeof stat))
 		return;
 	used = strtoll(current, NULL, 10);
-	used -= MAX(find_value(stat, "active_file "), 0) + MAX(find_value(stat, "inactive_file "), 0);
+	used -= MAX(find_value(stat, kind->active_file), 0) + MAX(find_value(stat, kind->inactive_file), 0);
 	take_least(left, MAX(limit_here - MAX(used, 0), 0));
 }
 
 /* Each group up to the root (of this cgroup namespace) can bind. */
+static void read_cgroup_path(const struct cgroup_kind *kind, const char *path, int64_t *limit, int64_t *left)
+{
+	char folder[PATH_MAX + 64], *end;
+
+	snprintf(folder, sizeof folder, "%s%s", kind->root, path);
+	for (;;) {
+		read_cgroup(kind, folder, limit, left);
+		end = strrchr(folder, '/');
+		if (end < folder + strlen(kind->root))
+			return;
+		*end = '\0';
+	}
+}
+
+/* "4:cpu,memory:/path" names the memory controller of version 1, "0::/path" the group of version 2. */
+static bool names_memory(const char *controllers, size_t n)
+{
+	for (size_t i = 0; i + 6 <= n; i++)
+		if (strncmp(controllers + i, "memory", 6) == 0 && (i == 0 || controllers[i - 1] == ',') &&
+		    (i + 6 == n || controllers[i + 6] == ','))
+			return true;
+	return false;
+}
+
 static void read_cgroup_limits(int64_t *ret_limit, int64_t *ret_left)
 {
-	char text[PATH_MAX], folder[PATH_MAX + sizeof CGROUP_ROOT], *line, *end;
+	char text[PATH_MAX], *rest = NULL;
 
 	*ret_limit = *ret_left = -1;
 	if (!read_small("/proc/self/cgroup", text, sizeof text))
 		return;
-	line = strncmp(text, "0::", 3) == 0 ? text : strstr(text, "\n0::");
-	if (!line)
-		return;
-	line = strchr(line, '/');
-	if (!line)
-		return;
-	line[strcspn(line, "\n")] = '\0';
-	snprintf(folder, sizeof folder, CGROUP_ROOT "%s", line);
-	for (;;) {
-		read_cgroup(folder, ret_limit, ret_left);
-		end = strrchr(folder, '/');
-		if (end < folder + strlen(CGROUP_ROOT))
-			return;
-		*end = '\0';
+	for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+		const char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
+
+		if (!path)
+			continue;
+		if (strncmp(line, "0::", 3) == 0)
+			read_cgroup_path(&cgroup_kinds[0], path + 1, ret_limit, ret_left);
+		else if (names_memory(controllers + 1, (size_t)(path - controllers - 1)))
+			read_cgroup_path(&cgroup_kinds[1], path + 1, ret_limit, ret_left);
 	}
 }
 

@@ -119,6 +119,12 @@ int moe_attach(struct moe_client *client, struct moe_session **ret, const struct
 	       struct moe_error *err);
 void moe_session_info(const struct moe_session *session, struct moe_session_info *ret);
 
+/* The digest of one expert's record: XXH3-128 in canonical form of gate [inter][hidden], up, down [hidden][inter] as
+ * the daemon holds them (moe-manifest(7)), so that a worker can prove that its own files are the ones that are
+ * served. -EINVAL: no such layer or expert. */
+int moe_record_digest(const struct moe_session *session, uint32_t layer, uint32_t expert, uint8_t ret[16],
+		      struct moe_error *err);
+
 /* Waits for what is in flight, gives everything back. Takes NULL, returns NULL. */
 struct moe_session *moe_detach(struct moe_session *session);
 

@@ -261,6 +261,59 @@ static int check_experts(struct model *model, struct moe_error *err)
 	return 0;
 }
 
+/* A config that says less than the shards hold describes another model. */
+static int check_no_layer_beyond(const struct model *model, uint32_t nextn, struct moe_error *err)
+{
+	static const char prefix[] = "model.layers.";
+
+	for (uint64_t i = 0; i < model->n_tensors; i++) {
+		const struct tensor *t = &model->tensors[i];
+		unsigned long long layer;
+		char *end;
+
+		if (strncmp(t->name, prefix, sizeof prefix - 1) != 0)
+			continue;
+		layer = strtoull(t->name + sizeof prefix - 1, &end, 10);
+		if (end == t->name + sizeof prefix - 1 || layer < (uint64_t)model->config.n_layers + nextn)
+			continue;
+		return moe_error_set(err, -EINVAL,
+				     "%s: tensor %s: found layer %llu; expected 0 to %" PRIu64
+				     " from num_hidden_layers %u%s of " CONFIG_FILE,
+				     model->shards[t->shard].path, t->name, layer,
+				     (uint64_t)model->config.n_layers + nextn - 1, model->config.n_layers,
+				     nextn ? " and num_nextn_predict_layers" : "");
+	}
+	return 0;
+}
+
+static int check_no_expert_beyond(const struct model *model, struct moe_error *err)
+{
+	const struct model_config *c = &model->config;
+
+	for (uint32_t layer = 0; layer < c->n_layers; layer++) {
+		const uint32_t first = c->is_moe[layer] ? c->n_experts : 0;
+		const struct tensor *t;
+		char name[128];
+
+		model_expert_name(name, sizeof name, c->family, layer, first, PART_GATE);
+		t = model_tensor(model, name);
+		if (t)
+			return moe_error_set(
+				err, -EINVAL,
+				"%s: tensor %s: found expert %u; expected %u experts in layer %u from " CONFIG_FILE,
+				model->shards[t->shard].path, name, first, first, layer);
+	}
+	return 0;
+}
+
+static int check_surplus(const struct model *model, struct moe_error *err)
+{
+	const json_int_t nextn = json_integer_value(json_object_get(model->config.json, "num_nextn_predict_layers"));
+	int r = check_no_layer_beyond(model, nextn > 0 && nextn <= MODEL_LAYERS_MAX ? (uint32_t)nextn : 0, err);
+
+	return r < 0 ? r : check_no_expert_beyond(model, err);
+}
+
 static void cleanup_model(struct model **model)
 {
 	model_free(*model);
@@ -297,6 +350,9 @@ int model_open(struct model **ret, const char *path, struct moe_error *err)
 	if (r < 0)
 		return r;
 	r = check_experts(model, err);
+	if (r < 0)
+		return r;
+	r = check_surplus(model, err);
 	if (r < 0)
 		return r;
 	*ret = steal_ptr(model);

@@ -74,6 +74,16 @@ wrong_models() {
 	sed 's/"hidden_size": 128/"hidden_size": 256/' $sample/config.json >"$path/config.json"
 	wrong_model 'config with another hidden size' "$path" "$shard" shape '128, 128' '128, 256' hidden_size
 
+	path=$(folder config-layers)
+	rm "$path/config.json"
+	sed 's/"num_hidden_layers": 6/"num_hidden_layers": 5/' $sample/config.json >"$path/config.json"
+	wrong_model 'config with fewer layers than the shards' "$path" 'layers[.]5[.]' 'layer 5' '0 to 4' num_hidden_layers
+
+	path=$(folder config-experts)
+	rm "$path/config.json"
+	sed 's/"num_local_experts": 32/"num_local_experts": 16/' $sample/config.json >"$path/config.json"
+	wrong_model 'config with fewer experts than the shards' "$path" 'experts[.]16[.]' 'expert 16' '16 experts'
+
 	path=$(folder config-type)
 	rm "$path/config.json"
 	sed 's/"model_type": "mixtral"/"model_type": "nosuch"/' $sample/config.json >"$path/config.json"
@@ -138,8 +148,11 @@ refused 1 'too little memory' '--memory-max|memory' -- \
 	"$expertd" --socket "$dir/other" --model "$sample" --memory-max 1M
 [ ! -e "$dir/other" ]
 ok $? 'too little memory: no socket is left'
-if [ "$(cat /sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages 2>/dev/null || echo 0)" = 0 ]; then
-	refused 1 '1 GiB pages where none are' '1 ?g' hugepages-1048576kB -- \
+gigantic=/sys/kernel/mm/hugepages/hugepages-1048576kB
+if [ "$(cat $gigantic/free_hugepages 2>/dev/null || echo 0)" = 0 ]; then
+	# What to type to get some is only known where the system shows them.
+	if [ -d $gigantic ]; then set -- ${gigantic##*/}; else set --; fi
+	refused 1 '1 GiB pages where none are' '1 ?g' "$@" -- \
 		"$expertd" --socket "$dir/other" --model "$sample" --pages 1g
 else
 	skip 'there are 1 GiB pages here'
@@ -172,6 +185,13 @@ if [ $# -gt 0 ]; then
 else
 	skip 'no setpriv here to become another user'
 fi
+
+# Another model under the same folder name and with the same shapes: its weights are not those that are served.
+mkdir "$dir/other"
+"$mkmodel" --family mixtral --layers 6 --hidden 128 --inter 128 --experts 32 --topk 4 --heads 4 --kv-heads 2 \
+	--head-dim 32 --max-position 256 --out "$dir/other/tinymoe" >"$dir/mkmodel.log" 2>&1
+refused 1 'other weights under the same name' 'other weights' 'layer' 'moectl load' -- \
+	"$worker" score --model "$dir/other/tinymoe" --text $sample/text.txt --experts cpu --limit 256 --daemon "$socket"
 
 if have_proc; then
 	wait_for 3 have_sessions 0

@@ -19,6 +19,10 @@ static void print_progress(const struct moe_progress *p, void *userdata)
 
 	if (!*terminal)
 		return;
+	if (p->done_bytes == 0) {
+		fprintf(stderr, "\rpreparing memory for %s   ", show_bytes(total, (double)p->total_bytes));
+		return;
+	}
 	memset(bar, ' ', BAR);
 	memset(bar, '=', (size_t)(share * BAR));
 	bar[BAR] = '\0';

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include <errno.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
@@ -102,5 +103,10 @@ int main(int argc, char **argv)
 	if (optind == argc)
 		return usage("a verb is missing", NULL);
 	signal(SIGPIPE, SIG_IGN);
-	return run_verb(&arg, argc - optind, argv + optind);
+	id = run_verb(&arg, argc - optind, argv + optind);
+	if (fflush(stdout) != 0 || ferror(stdout)) {
+		fprintf(stderr, "moectl: cannot write the output: %s\n", strerror(errno));
+		return EXIT_FAILED;
+	}
+	return id;
 }

@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/util.h"
+#include "tools/worker/proof.h"
 
 struct experts_daemon {
 	struct experts base;
@@ -92,7 +93,8 @@ static int check_model(const struct experts_daemon *d, const struct arch *arch, 
 }
 
 int experts_daemon_new(struct experts **ret, const struct options *o, const char *socket, const char *model_name,
-		       const struct arch *arch, const struct group *group, uint32_t tokens_max, struct moe_error *err)
+		       const struct weights *weights, const struct arch *arch, const struct group *group,
+		       uint32_t tokens_max, struct moe_error *err)
 {
 	_cleanup_(cleanup_experts) struct experts *base = NULL;
 	struct experts_daemon *d = calloc(1, sizeof(*d));
@@ -125,6 +127,8 @@ int experts_daemon_new(struct experts **ret, const struct options *o, const char
 		return r;
 	moe_session_info(d->session, &d->info);
 	r = check_model(d, arch, socket, err);
+	if (r == 0 && group->rank == 0)
+		r = proof_check(d->session, weights, socket, err);
 	if (r < 0)
 		return r;
 	if (o->n_copy_rule == N_COPY_NUMBER)

@@ -43,7 +43,8 @@ int experts_local_new(struct experts **ret, const struct weights *weights, const
 
 /* Attached to the model behind `socket` as the group's rank. model_name NULL: the only one loaded. */
 int experts_daemon_new(struct experts **ret, const struct options *options, const char *socket, const char *model_name,
-		       const struct arch *arch, const struct group *group, uint32_t tokens_max, struct moe_error *err);
+		       const struct weights *weights, const struct arch *arch, const struct group *group,
+		       uint32_t tokens_max, struct moe_error *err);
 
 static inline struct experts *experts_free(struct experts *experts)
 {

@@ -70,6 +70,10 @@ static int measure(struct worker *w, struct moe_error *err)
 
 	if (o->command == COMMAND_SCORE) {
 		w->run.window = o->window ? o->window : MIN(WINDOW_DEFAULT, positions);
+		if (w->run.window < 2)
+			return moe_error_set(err, -EINVAL,
+					     "%s: max_position_embeddings found %u, at least 2 expected to score text",
+					     o->model, positions);
 		if (w->run.window > positions)
 			return moe_error_set(err, -EINVAL,
 					     "--window: found %u, expected at most max_position_embeddings (%u)",
@@ -140,8 +144,8 @@ static int run_rank(struct worker *w, struct moe_error *err)
 	if (o->experts == EXPERTS_LOCAL)
 		r = experts_local_new(&run->experts, w->weights, &w->arch, &w->group, w->tokens_max, err);
 	else
-		r = experts_daemon_new(&run->experts, o, socket, w->model_name, &w->arch, &w->group, w->tokens_max,
-				       err);
+		r = experts_daemon_new(&run->experts, o, socket, w->model_name, w->weights, &w->arch, &w->group,
+				       w->tokens_max, err);
 	if (r == 0)
 		r = forward_new(&run->forward, &w->arch, w->weights, run->experts, &w->group, w->positions,
 				w->tokens_max, err);
@@ -196,7 +200,7 @@ int main(int argc, char **argv)
 		if (!run_interrupted()) {
 			fflush(stdout);
 			fprintf(stderr, "moe-worker: %s\n", err.text);
-			if (r != -ECHILD && r != -ENOTSUP)
+			if (r != -ECHILD && r != -ENOSYS)
 				spawn_dead(w.spawn);
 		}
 	}
@@ -205,5 +209,5 @@ int main(int argc, char **argv)
 		signal(signalled, SIG_DFL);
 		raise(signalled);
 	}
-	return r == 0 ? EXIT_SUCCESS : r == -ENOTSUP ? EXIT_CANNOT_RUN_HERE : EXIT_FAILURE;
+	return r == 0 ? EXIT_SUCCESS : r == -ENOSYS ? EXIT_CANNOT_RUN_HERE : EXIT_FAILURE;
 }

@@ -68,6 +68,8 @@ static const char *const policy_names[] = {"lru", "original", NULL};
 static const char *const fill_names[] = {"push", "pull", NULL};
 static const char *const share_names[] = {"part", "group", NULL};
 static const char *const n_copy_names[] = {"cost", "stairs", NULL};
+static const char *const pages_names[] = {"auto", "1g", "2m", "thp", "4k", NULL};
+static const char *const isa_names[] = {"auto", "ref", "avx2", "avx512", NULL};
 
 enum option_code {
 	OPTION_MODEL = 256,
@@ -274,7 +276,7 @@ static int parse_experts(struct options *o, int option, const char *name, const 
 		r = parse_u32(name, arg, 1, 64, &o->tp);
 		break;
 	case OPTION_SLOTS:
-		r = parse_u32(name, arg, 1, 1u << 20, &o->slots);
+		r = parse_u32(name, arg, 0, 1u << 20, &o->slots);
 		break;
 	case OPTION_CACHE_TOPK:
 		r = parse_u32(name, arg, 1, 64, &o->cache_topk);
@@ -286,15 +288,17 @@ static int parse_experts(struct options *o, int option, const char *name, const 
 		r = parse_n_copy(o, arg);
 		break;
 	case OPTION_DAEMON:
-		o->daemon = arg;
+		o->daemon = *arg ? arg : NULL; /* names none: a private one */
 		break;
 	case OPTION_THREADS:
 		r = parse_u32(name, arg, 1, 4096, &o->threads);
 		break;
 	case OPTION_PAGES:
+		r = parse_word(name, arg, pages_names);
 		o->pages = arg;
 		break;
 	case OPTION_ISA:
+		r = parse_word(name, arg, isa_names);
 		o->isa = arg;
 		break;
 	default:

@@ -106,6 +106,8 @@ static void become_daemon(const struct spawn *s, const struct options *o, const 
 	argv[n++] = s->socket;
 	argv[n++] = "--model";
 	argv[n++] = o->model;
+	argv[n++] = "--name";
+	argv[n++] = "private"; /* the folder's own may be no model name */
 	argv[n++] = "--private";
 	argv[n++] = "--ready-fd";
 	argv[n++] = ready_text;
@@ -245,7 +247,7 @@ static int not_ready(struct spawn *s, struct moe_error *err)
 	}
 	return moe_error_set(err,
 			     s->pid == 0 && WIFEXITED(s->status) && WEXITSTATUS(s->status) == EXIT_CANNOT_RUN_HERE
-				     ? -ENOTSUP
+				     ? -ENOSYS
 				     : -ECHILD,
 			     "the private " DAEMON_NAME " %s%s%.300s", end, line[0] ? ": " : "", line);
 }

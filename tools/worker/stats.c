@@ -49,8 +49,8 @@ void stats_print(const struct run *run, const struct stats_times *times)
 	printf("%llu tokens x %u MoE layers x %u experts = %llu pairs: %s\n", (unsigned long long)run->forward->tokens,
 	       run->arch->n_moe_layers, run->arch->router.topk, (unsigned long long)expected,
 	       all == expected ? "adds up" : "DOES NOT ADD UP");
-	printf("%-12s %14llu fills, %.1f MB, hit rate %.1f %%\n", "copies", (unsigned long long)s->fills,
-	       (double)s->fill_bytes / 1e6, 100.0 * share(s->resident, all));
+	printf("%-12s %14llu fills, %.1f MB; %.1f %% of the pairs found their expert in a slot already (hit rate)\n",
+	       "copies", (unsigned long long)s->fills, (double)s->fill_bytes / 1e6, 100.0 * share(s->resident, all));
 	print_rate("prefill", times->prefill_tokens, times->prefill_ns);
 	print_rate("decode", times->decode_tokens, times->decode_ns);
 }

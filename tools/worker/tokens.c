@@ -70,10 +70,15 @@ static int from_numbers(struct tokens *t, const char *source, const char *text, 
 	while (i < bytes) {
 		uint64_t id = 0;
 
-		if (text[i] < '0' || text[i] > '9') {
+		if (memchr(" \t\r\n,[]", text[i], 8)) {
 			i++;
 			continue;
 		}
+		if (text[i] < '0' || text[i] > '9')
+			return moe_error_set(
+				err, -EINVAL,
+				"%s: byte %zu: found 0x%02x; expected numbers, blanks, commas and brackets", source, i,
+				(unsigned char)text[i]);
 		for (; i < bytes && text[i] >= '0' && text[i] <= '9'; i++)
 			id = MIN(id * 10 + (uint64_t)(text[i] - '0'), (uint64_t)UINT32_MAX);
 		r = check_id(source, t->n, id, vocab, err);
