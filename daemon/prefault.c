@@ -121,11 +121,21 @@ static void *run_thread(void *argument)
 	return NULL;
 }
 
-/* Until all threads are done. Returns true when `progress` wishes to end it. */
-static bool watch(struct run *run, const struct team *team)
+/* True when `progress` wishes to end it; the threads then stop soon. */
+static bool tell(struct run *run)
 {
 	const struct prefault *job = run->job;
-	bool canceled = false;
+
+	if (!job->progress || job->progress(MIN(atomic_load(&run->done), job->bytes), job->bytes, job->userdata) == 0)
+		return false;
+	atomic_store(&run->stop, true);
+	return true;
+}
+
+/* Until all threads are done; `progress` is asked at least once. Returns true when it wishes to end it. */
+static bool watch(struct run *run, const struct team *team)
+{
+	bool canceled = tell(run);
 
 	pthread_mutex_lock(&run->lock);
 	while (run->exited < team->n) {
@@ -136,12 +146,10 @@ static bool watch(struct run *run, const struct team *team)
 		until.tv_sec += until.tv_nsec / 1000000000;
 		until.tv_nsec %= 1000000000;
 		pthread_cond_timedwait(&run->finished, &run->lock, &until);
-		if (!job->progress || canceled)
+		if (canceled || run->exited == team->n)
 			continue;
 		pthread_mutex_unlock(&run->lock);
-		canceled = job->progress(MIN(atomic_load(&run->done), job->bytes), job->bytes, job->userdata) != 0;
-		if (canceled)
-			atomic_store(&run->stop, true);
+		canceled = tell(run);
 		pthread_mutex_lock(&run->lock);
 	}
 	pthread_mutex_unlock(&run->lock);

@@ -60,6 +60,7 @@ __attribute__((format(printf, 1, 2), unused)) static void tap_skip(const char *f
 	vprintf(format, args);
 	va_end(args);
 	putchar('\n');
+	fflush(stdout); /* or a fork would print it twice */
 }
 
 __attribute__((format(printf, 1, 2), unused)) static void diag(const char *format, ...)
@@ -71,6 +72,7 @@ __attribute__((format(printf, 1, 2), unused)) static void diag(const char *forma
 	vprintf(format, args);
 	va_end(args);
 	putchar('\n');
+	fflush(stdout); /* or a fork would print it twice */
 }
 
 /* A small generator with a printed seed, so that every random test can be run again: xorshift64* (Marsaglia 2003). */
