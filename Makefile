@@ -4,7 +4,7 @@ BUILD = build
 prefix = /usr/local
 DESTDIR =
 
-.PHONY: all run check bench install clean format
+.PHONY: all run check check-amx bench install clean format
 
 all: $(BUILD)/build.ninja
 	ninja -C $(BUILD)
@@ -18,6 +18,11 @@ run:
 
 check:
 	./check
+
+# In an emulator: scripts/amx-lane.sh prepare fetches and builds it, once.
+check-amx: $(BUILD)/build.ninja
+	ninja -C $(BUILD) tests/test-formats-static tests/test-amx-static
+	MOE_BUILD=$(BUILD) TAP_TIMEOUT=1000 PERL5LIB=scripts prove --timer --harness TapCount --exec scripts/tap-run tests/amx/
 
 bench: all
 	scripts/bench.sh

@@ -64,8 +64,9 @@ static void print_help(void)
 	       "  --memory-max BYTES   models may take this much; suffixes K, M, G, T (default: what the host has)\n"
 	       "  --writable-weights   leave weights writable by clients: for GPUs that register only writable "
 	       "mappings\n"
-	       "  --threads N          threads of the CPU pool (default: one per CPU of the affinity mask)\n"
-	       "  --isa LEVEL          auto, ref, avx2, avx512 (default auto)\n"
+	       "  --threads N          threads of the CPU pool (default: one per core of the affinity mask,\n"
+	       "                       fewer where the CPU quota allows no more)\n"
+	       "  --isa LEVEL          auto, ref, avx2, avx512, amx (default auto)\n"
 	       "  --spin MICROSECONDS  poll this long before sleeping (default %d)\n"
 	       "  --ready-fd N         write \"READY\\n\" to this file descriptor when all models are loaded\n"
 	       "  --private            end when the parent process or standard input does; remove the socket's folder "
@@ -121,7 +122,7 @@ static int parse_isa(struct config *c, const char *text, struct moe_error *err)
 		return moe_error_set(err, -EINVAL, "--isa %s: this CPU has no such level; its best is %s", text,
 				     isa_name(isa_detect(NULL)));
 	if (r < 0)
-		return moe_error_set(err, -EINVAL, "--isa '%s': auto, ref, avx2 or avx512 expected", text);
+		return moe_error_set(err, -EINVAL, "--isa '%s': auto, ref, avx2, avx512 or amx expected", text);
 	if (strcmp(text, "auto") != 0)
 		c->isa_why = "forced by --isa";
 	return 0;

@@ -12,8 +12,7 @@
 #include "base/util.h"
 #include "daemon/ringsrv.h"
 
-static const char *const type_names[] = {"f32", "bf16", "f16"};
-static const char *const activation_names[] = {"silu", "gelu", "gelu_tanh"};
+static const char *const activation_names[] = {"silu", "gelu", "gelu_tanh", "swiglu_clamped"};
 static const char *const phase_names[] = {"none", "prefill", "decode"};
 static const char *const op_names[MOE_OP_COUNT] = {"nop", "fill", "compute", "release", "hint", "phase"};
 
@@ -56,6 +55,44 @@ static json_t *pool_json(const struct pages *p)
 			 (json_int_t)p->huge_bytes, "better", p->better);
 }
 
+/* The distinct names. */
+static json_t *formats_json(const struct resident *r)
+{
+	json_t *names = json_array();
+	uint32_t seen = 0;
+
+	for (uint32_t i = 0; i < r->manifest->n_layouts * MOE_PARTS; i++) {
+		const uint32_t format = r->layouts[i / MOE_PARTS].part[i % MOE_PARTS].format;
+
+		if (!(seen & 1u << format))
+			json_array_append_new(names, json_string(moe_formats[format].name));
+		seen |= 1u << format;
+	}
+	return names;
+}
+
+static json_t *layout_json(const struct resident *r, uint32_t number)
+{
+	const struct moe_layout *layout = &r->layouts[number];
+	json_t *layers = json_array();
+
+	for (uint32_t l = 0; l < r->manifest->n_layers; l++)
+		if (r->layer_index[l] >= 0 && resident_layout(r, (uint32_t)r->layer_index[l]) == number)
+			json_array_append_new(layers, integer(l));
+	return json_pack("{s:s, s:s, s:I, s:i, s:o}", "gate_up", moe_formats[layout->part[MOE_PART_GATE].format].name,
+			 "down", moe_formats[layout->part[MOE_PART_DOWN].format].name, "record_bytes",
+			 (json_int_t)layout->record_bytes, "tp_max", (int)moe_slice_units(layout), "layers", layers);
+}
+
+static json_t *layouts_json(const struct resident *r)
+{
+	json_t *layouts = json_array();
+
+	for (uint32_t i = 0; i < r->manifest->n_layouts; i++)
+		json_array_append_new(layouts, layout_json(r, i));
+	return layouts;
+}
+
 static json_t *model_json(const struct resident *r)
 {
 	const struct moe_manifest *m = r->manifest;
@@ -63,15 +100,16 @@ static json_t *model_json(const struct resident *r)
 
 	for (uint32_t i = 0; i < r->n_pools; i++)
 		json_array_append_new(pools, pool_json(&r->pools[i]));
-	return json_pack("{s:s, s:o, s:o, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:i, "
-			 "s:i, s:I, s:o}",
+	return json_pack("{s:s, s:o, s:o, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:b, "
+			 "s:i, s:i, s:I, s:o}",
 			 "name", m->name, "digest", digest_json(m->digest), "path", path_json(r->path), "family",
 			 r->family, "layers", (int)m->n_layers, "moe_layers", (int)m->n_moe_layers, "experts",
 			 (int)m->n_experts, "topk", (int)m->topk, "hidden", (int)m->hidden, "inter", (int)m->inter,
-			 "type", type_names[m->type], "activation", activation_names[m->activation], "record_bytes",
-			 (json_int_t)m->record_bytes, "bytes", (json_int_t)registry_model_bytes(r), "read_bytes",
-			 (json_int_t)r->read_bytes, "load_ns", (json_int_t)r->load_ns, "direct", r->direct, "sessions",
-			 (int)r->sessions, "leases", (int)r->leases, "epoch", (json_int_t)m->epoch, "pools", pools);
+			 "formats", formats_json(r), "layouts", layouts_json(r), "activation",
+			 activation_names[m->activation], "record_bytes", (json_int_t)m->record_bytes, "bytes",
+			 (json_int_t)registry_model_bytes(r), "read_bytes", (json_int_t)r->read_bytes, "load_ns",
+			 (json_int_t)r->load_ns, "direct", r->direct, "sessions", (int)r->sessions, "leases",
+			 (int)r->leases, "epoch", (json_int_t)m->epoch, "pools", pools);
 }
 
 static json_t *models_json(const struct service *s)

@@ -73,13 +73,12 @@ void loader_dispatch(struct loader *l, struct loader_slot *slot)
 {
 	const struct loader_params *p = l->params;
 	const struct loader_block *block = &slot->block;
-	const uint64_t end = block->offset + block->expected;
 	uint32_t nodes = 0;
 
 	for (uint64_t i = block->piece; i < p->n_pieces; i++) {
 		const struct loader_piece *piece = &p->pieces[i];
 
-		if (piece->shard != block->shard || piece->offset >= end)
+		if (piece->shard != block->shard || piece->offset >= block->end)
 			break;
 		nodes |= 1u << p->records[piece->record].node;
 	}
@@ -120,6 +119,11 @@ static int open_shard(struct loader *l, uint32_t shard, struct moe_error *err)
 	return 0;
 }
 
+static uint64_t piece_end(const struct loader_piece *piece)
+{
+	return piece->offset + piece->repack.bytes;
+}
+
 /* An extent is as many pieces as touch or share aligned units, so that no unit is read twice. */
 static bool begin_extent(struct loader *l, struct moe_error *err)
 {
@@ -134,34 +138,57 @@ static bool begin_extent(struct loader *l, struct moe_error *err)
 		return false;
 	l->piece = i;
 	l->position = ALIGN_DOWN(piece->offset, SHARDFILE_ALIGN);
-	end = ALIGN_UP(piece->offset + piece->bytes, SHARDFILE_ALIGN);
+	end = ALIGN_UP(piece_end(piece), SHARDFILE_ALIGN);
 	for (i++; i < p->n_pieces && p->pieces[i].shard == piece->shard; i++) {
 		if (ALIGN_DOWN(p->pieces[i].offset, SHARDFILE_ALIGN) > end)
 			break;
-		end = ALIGN_UP(p->pieces[i].offset + p->pieces[i].bytes, SHARDFILE_ALIGN);
+		end = ALIGN_UP(piece_end(&p->pieces[i]), SHARDFILE_ALIGN);
 	}
 	l->extent_piece = i;
 	l->extent_end = end;
 	return true;
 }
 
+/*
+ * Where a block that cannot reach over `end` ends: there, or before the granule that lies across it. Blocks hold the
+ * largest granule and two units more, so that is always after the unit in which the block begins.
+ */
+static uint64_t cut(const struct loader *l, uint64_t end)
+{
+	const struct loader_params *p = l->params;
+
+	for (uint64_t i = l->piece; i < l->extent_piece && p->pieces[i].offset < end; i++) {
+		const struct loader_piece *piece = &p->pieces[i];
+
+		if (piece_end(piece) > end)
+			return end - (end - piece->offset) % piece->repack.granule_bytes;
+	}
+	return end;
+}
+
 static bool next_block(struct loader *l, struct loader_block *ret, struct moe_error *err)
 {
 	const struct loader_piece *pieces = l->params->pieces;
-	uint64_t length, in_file;
+	uint64_t offset, end, length;
 
 	if (l->position == l->extent_end && !begin_extent(l, err))
 		return false;
-	while (pieces[l->piece].offset + pieces[l->piece].bytes <= l->position)
+	while (piece_end(&pieces[l->piece]) <= l->position)
 		l->piece++;
-	length = MIN(l->block_bytes, l->extent_end - l->position);
-	in_file = l->params->shards[pieces[l->piece].shard].bytes - l->position;
-	*ret = (struct loader_block){.shard = pieces[l->piece].shard,
-				     .length = (uint32_t)length,
-				     .expected = (uint32_t)MIN(length, in_file),
-				     .offset = l->position,
-				     .piece = l->piece};
-	l->position += length;
+	offset = ALIGN_DOWN(l->position, SHARDFILE_ALIGN);
+	end = l->extent_end;
+	if (end - offset > l->block_bytes)
+		end = cut(l, offset + l->block_bytes);
+	length = ALIGN_UP(end, SHARDFILE_ALIGN) - offset;
+	*ret = (struct loader_block){
+		.shard = pieces[l->piece].shard,
+		.length = (uint32_t)length,
+		.expected = (uint32_t)MIN(length, l->params->shards[pieces[l->piece].shard].bytes - offset),
+		.offset = offset,
+		.begin = l->position,
+		.end = end,
+		.piece = l->piece};
+	l->position = end;
 	return true;
 }
 

@@ -17,13 +17,14 @@
 
 #define LOADER_TICK_NS 200000000u
 
-/* An aligned range of one shard. */
+/* An aligned range of one shard, and the bytes of it that are this block's to repack: whole granules. */
 struct loader_block {
 	uint32_t shard;
 	uint32_t length;   /* to ask for: a multiple of SHARDFILE_ALIGN, may reach over the end of the file */
 	uint32_t expected; /* bytes that the file has there */
 	uint64_t offset;
-	uint64_t piece; /* the first one that ends after `offset` */
+	uint64_t begin, end; /* in the shard */
+	uint64_t piece;      /* the first one that ends after `begin` */
 };
 
 struct loader_slot {
@@ -51,7 +52,8 @@ struct loader {
 	struct shardfile *files;     /* [n_shards] */
 	uint64_t piece;              /* the first that ends after `position` */
 	uint64_t extent_piece;       /* the first after the extent */
-	uint64_t position, extent_end;
+	uint64_t position;           /* all before it is in a block */
+	uint64_t extent_end;         /* a whole unit's */
 	bool all_direct;
 	bool said_buffered;
 

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -19,7 +20,9 @@
 #define DEPTH 32u
 #define DEPTH_MAX 1024u
 #define SLOTS 64u
-/* One worker copies and hashes about as much as a fast disk delivers; disks come in arrays. */
+/* Of the bounce ring, when large granules make blocks larger than asked for. */
+#define RING_BYTES_MAX (128u << 20)
+/* One worker repacks and hashes about as much as a fast disk delivers; disks come in arrays. */
 #define WORKERS_MAX 8u
 
 /* -- workers ------------------------------------------------------------------------------------------------------ */
@@ -33,30 +36,30 @@ struct workers {
 static void land(struct loader *l, struct loader_record *record, uint64_t bytes)
 {
 	atomic_fetch_add_explicit(&l->landed, bytes, memory_order_relaxed);
-	/* Release: what this worker copied; acquire, for the last one: what all others copied. */
+	/* Release: what this worker wrote; acquire, for the last one: what all others wrote. */
 	if (atomic_fetch_sub_explicit(&record->missing, bytes, memory_order_acq_rel) == bytes)
-		manifest_record_digest(record->digest, record->memory, l->params->record_bytes);
+		manifest_record_digest(record->digest, record->memory, record->layout->record_bytes);
 }
 
-static void copy_out(struct loader *l, const struct loader_slot *slot, uint32_t node)
+static void repack_out(struct loader *l, const struct loader_slot *slot, uint32_t node)
 {
 	const struct loader_params *p = l->params;
 	const struct loader_block *block = &slot->block;
-	const uint64_t block_end = block->offset + block->expected;
 
 	for (uint64_t i = block->piece; i < p->n_pieces; i++) {
 		const struct loader_piece *piece = &p->pieces[i];
+		const uint64_t granule = piece->repack.granule_bytes;
 		struct loader_record *record = &p->records[piece->record];
 		uint64_t begin, end;
 
-		if (piece->shard != block->shard || piece->offset >= block_end)
+		if (piece->shard != block->shard || piece->offset >= block->end)
 			break;
 		if (record->node != node)
 			continue;
-		begin = MAX(piece->offset, block->offset);
-		end = MIN(piece->offset + piece->bytes, block_end);
-		memcpy(record->memory + piece->at + (begin - piece->offset), slot->memory + (begin - block->offset),
-		       end - begin);
+		begin = MAX(piece->offset, block->begin);
+		end = MIN(piece->offset + piece->repack.bytes, block->end);
+		p->repack(&piece->repack, record->layout, record->memory, (begin - piece->offset) / granule,
+			  (end - begin) / granule, slot->memory + (begin - block->offset));
 		land(l, record, end - begin);
 	}
 }
@@ -83,8 +86,8 @@ static void *work_thread(void *argument)
 	host_bind_thread(&l->params->nodes[workers->node]); /* for speed; unbound it works as well */
 	while ((slot = next_full(l, &l->queues[workers->node]))) {
 		if (!atomic_load(&l->failed))
-			copy_out(l, slot, workers->node);
-		/* Whoever reuses the slot comes after every node's copying. */
+			repack_out(l, slot, workers->node);
+		/* Whoever reuses the slot comes after every node's repacking. */
 		if (atomic_fetch_sub_explicit(&slot->nodes_left, 1, memory_order_acq_rel) == 1)
 			loader_give_slot(l, slot);
 	}
@@ -114,13 +117,52 @@ static void free_loader(struct loader *l)
 	free(l->files);
 }
 
-static void tune(struct loader *l, const struct loader_tuning *tuning)
+static void tune(struct loader *l, const struct loader_tuning *tuning, uint64_t granule)
 {
-	const uint32_t block = tuning->block_bytes ? MIN(tuning->block_bytes, BLOCK_BYTES_MAX) : BLOCK_BYTES;
+	const uint32_t asked = tuning->block_bytes ? MIN(tuning->block_bytes, BLOCK_BYTES_MAX) : BLOCK_BYTES;
+	/* Granules begin and end anywhere in a unit. */
+	const uint32_t needed = granule > 1 ? (uint32_t)granule + 2 * SHARDFILE_ALIGN : 0;
 
-	l->block_bytes = ALIGN_UP(block, SHARDFILE_ALIGN);
+	l->block_bytes = ALIGN_UP(MAX(asked, needed), SHARDFILE_ALIGN);
 	l->depth = MIN(tuning->depth ? tuning->depth : DEPTH, DEPTH_MAX);
 	l->n_slots = MAX(tuning->slots ? tuning->slots : SLOTS, l->depth);
+	if (needed > asked) {
+		l->n_slots = MIN(l->n_slots, RING_BYTES_MAX / l->block_bytes);
+		l->depth = MIN(l->depth, l->n_slots);
+	}
+}
+
+/* Counts the pieces' bytes; *ret_granule is the largest of their granules. */
+static int check_pieces(struct loader *l, uint64_t *ret_granule, struct moe_error *err)
+{
+	const struct loader_params *p = l->params;
+	uint64_t largest = 1;
+
+	for (uint64_t i = 0; i < p->n_pieces; i++) {
+		const struct loader_piece *piece = &p->pieces[i];
+		const struct repack *repack = &piece->repack;
+
+		if (repack->granule_bytes == 0 || repack->granule_bytes > LOADER_GRANULE_MAX || repack->bytes == 0 ||
+		    repack->bytes % repack->granule_bytes)
+			return moe_error_set(err, -E2BIG,
+					     "%s: expert tensor at offset %" PRIu64 ": %" PRIu64
+					     " bytes in granules of "
+					     "%" PRIu64 " found, whole granules of at most %u bytes expected: this "
+					     "matrix is too large to be laid out anew while it is read",
+					     p->shards[piece->shard].path, piece->offset, repack->bytes,
+					     repack->granule_bytes, LOADER_GRANULE_MAX);
+		if (i > 0 && piece->shard == piece[-1].shard &&
+		    piece->offset < piece[-1].offset + piece[-1].repack.bytes)
+			return moe_error_set(err, -ENOTSUP,
+					     "%s: expert tensor at offset %" PRIu64 ": it begins within the one at "
+					     "%" PRIu64 " of %" PRIu64 " bytes, tensors of their own expected",
+					     p->shards[piece->shard].path, piece->offset, piece[-1].offset,
+					     piece[-1].repack.bytes);
+		largest = MAX(largest, repack->granule_bytes);
+		l->total += repack->bytes;
+	}
+	*ret_granule = largest;
+	return 0;
 }
 
 static bool allocate(struct loader *l)
@@ -155,15 +197,19 @@ static bool allocate(struct loader *l)
 
 static int new_loader(struct loader *ret, const struct loader_params *params, struct moe_error *err)
 {
+	uint64_t granule = 1;
+	int r;
+
 	*ret = (struct loader){.params = params, .all_direct = true, .ticked_ns = now_ns() - LOADER_TICK_NS};
-	tune(ret, &params->tuning);
+	r = check_pieces(ret, &granule, err);
+	if (r < 0)
+		return r;
+	tune(ret, &params->tuning, granule);
 	pthread_mutex_init(&ret->lock, NULL);
 	pthread_mutex_init(&ret->cursor_lock, NULL);
 	pthread_cond_init(&ret->freed, NULL);
 	for (uint32_t i = 0; i < params->n_nodes; i++)
 		pthread_cond_init(&ret->queues[i].work, NULL);
-	for (uint64_t i = 0; i < params->n_pieces; i++)
-		ret->total += params->pieces[i].bytes;
 	if (allocate(ret))
 		return 0;
 	free_loader(ret);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * loader - bytes of shards become bytes of records, each byte read once, hashed on the way.
+ * loader - bytes of shards become bytes of records, repacked and hashed on the way.
  *
  *   shards --reads--> bounce ring --queue per node--> workers of the node --> records, digest when complete
  *
- * Pieces (one tensor each) are given in file order; neighbours form an extent, and an extent is read in aligned
- * blocks, many at a time, into the slots of a bounce ring: the only memory that a load takes besides the model. A
- * full slot goes to the queue of each node that owns a piece of it; the node's workers copy their pieces out, and the
- * worker that brings a record's last byte hashes the record. The last worker to be done with a slot gives it back to
- * the reader.
+ * Pieces (one source of a record each) are given in file order; neighbours form an extent, and an extent is read in
+ * aligned blocks, many at a time, into the slots of a bounce ring: the only memory that a load takes besides the model.
+ * A block ends where a granule ends, so that repack() gets whole granules only; no byte is read twice, but for the
+ * aligned unit in which a granule ends and the next one begins. A full slot goes to the queue of each node that owns a
+ * piece of it; the node's workers repack their pieces, and the worker that brings a record's last byte hashes the
+ * record. The last worker to be done with a slot gives it back to the reader.
  *
  * Two readers: io_uring, and where that is forbidden threads that call pread. The first failure stops everything, and
  * nothing is left: no read in flight, no thread, no fd.
@@ -21,29 +22,34 @@
 #include <stdint.h>
 
 #include "base/host.h"
+#include "model/expert.h"
 #include "model/model.h"
 #include "moe-error.h"
 
-/* One tensor: where it lies in its shard, and where in which record it belongs. */
+/* Beyond any published granule: a block, and all the bounce ring's, must hold the largest. */
+#define LOADER_GRANULE_MAX (16u << 20)
+
+/* One source: where its repack.bytes begin in which shard, and the record that they feed. */
 struct loader_piece {
-	uint64_t offset, bytes; /* in the shard */
-	uint64_t at;            /* in the record */
+	uint64_t offset; /* in the shard */
 	uint32_t shard, record;
+	struct repack repack;
 };
 
 struct loader_record {
-	uint8_t *memory;          /* record_bytes, zeroed */
+	uint8_t *memory; /* layout->record_bytes, zeroed */
+	const struct moe_layout *layout;
 	uint8_t *digest;          /* receives MOE_DIGEST_BYTES */
-	uint32_t node;            /* index into nodes */
 	_Atomic uint64_t missing; /* bytes of its pieces that have not landed */
+	uint32_t node;            /* index into nodes */
 };
 
 /* Zeros are the defaults. */
 struct loader_tuning {
-	uint32_t block_bytes; /* of one read: 512 KiB; rounded up to whole 4 KiB */
+	uint32_t block_bytes; /* of one read: 512 KiB; raised to whole 4 KiB and to what the largest granule needs */
 	uint32_t depth;       /* reads in flight: 32 */
-	uint32_t slots;       /* of the bounce ring, at least depth: 64 */
-	bool buffered;        /* through the page cache even where O_DIRECT works */
+	uint32_t slots; /* of the bounce ring, at least depth: 64; fewer of both where granules make blocks large */
+	bool buffered;  /* through the page cache even where O_DIRECT works */
 	bool no_io_uring;
 };
 
@@ -54,7 +60,9 @@ struct loader_params {
 	const struct loader_piece *pieces; /* sorted by (shard, offset), not overlapping */
 	uint64_t n_pieces;
 	struct loader_record *records;
-	uint64_t record_bytes;
+	/* As of model/expert.h. */
+	void (*repack)(const struct repack *repack, const struct moe_layout *layout, uint8_t *record, uint64_t first,
+		       uint64_t n, const void *bytes);
 	const struct host_node *nodes; /* n_nodes is at most HOST_NODES_MAX */
 	uint32_t n_nodes;
 	struct loader_tuning tuning;

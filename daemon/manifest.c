@@ -2,6 +2,7 @@
 #include "daemon/manifest.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -15,90 +16,143 @@
 #include "base/error.h"
 #include "base/memfd.h"
 #include "base/util.h"
+#include "model/expert.h"
 
-#define ELEMENT_BYTES 2u
+/* What is known before the table is made. */
+struct plan {
+	struct moe_layout layouts[MOE_LAYOUTS_MAX];
+	uint32_t n_layouts;
+	uint32_t *of_row; /* [n_moe_layers] */
+};
 
-uint64_t manifest_part_offset(const struct moe_manifest *m, enum expert_part part)
+static void free_plan(struct plan *plan)
 {
-	return part == PART_GATE ? 0 : part == PART_UP ? m->up_offset : m->down_offset;
+	free(plan->of_row);
 }
 
-uint64_t manifest_part_bytes(const struct moe_manifest *m)
+static int add_layout(struct plan *plan, const struct moe_layout *layout, const struct model *model, uint32_t layer,
+		      struct moe_error *err)
 {
-	return (uint64_t)m->inter * m->hidden * ELEMENT_BYTES;
+	for (uint32_t i = 0; i < plan->n_layouts; i++)
+		if (memcmp(&plan->layouts[i], layout, sizeof *layout) == 0)
+			return (int)i;
+	if (plan->n_layouts == MOE_LAYOUTS_MAX)
+		return moe_error_set(
+			err, -E2BIG,
+			"%s: layer %u: one more combination of weight formats found, at most %d in a model "
+			"expected: publish it with fewer mixtures",
+			model->path, layer, MOE_LAYOUTS_MAX);
+	plan->layouts[plan->n_layouts] = *layout;
+	return (int)plan->n_layouts++;
 }
 
-/* The inner layout of a record. */
-static bool lay_out(struct moe_manifest *m)
+static int plan_layouts(struct plan *plan, const struct model *model, struct moe_error *err)
 {
-	uint64_t part, up, down, record;
+	const struct model_config *c = &model->config;
+	uint32_t row = 0;
 
-	if (!checked_mul(&part, (uint64_t)m->inter * ELEMENT_BYTES, m->hidden) ||
-	    !checked_align(&up, part, MOE_PART_ALIGN) || !checked_add(&down, up, part) ||
-	    !checked_align(&down, down, MOE_PART_ALIGN) || !checked_add(&record, down, part) ||
-	    !checked_align(&record, record, MOE_RECORD_ALIGN))
-		return false;
-	m->up_offset = up;
-	m->down_offset = down;
-	m->record_bytes = record;
-	return true;
+	plan->of_row = calloc(MAX(c->n_moe_layers, 1u), sizeof *plan->of_row);
+	if (!plan->of_row)
+		return moe_error_set(err, -ENOMEM, "%s: no memory for a list of %u layers", model->path,
+				     c->n_moe_layers);
+	for (uint32_t layer = 0; layer < c->n_layers; layer++) {
+		struct moe_layout layout = {0};
+		int r;
+
+		if (!c->is_moe[layer])
+			continue;
+		expert_layout(model, layer, &layout);
+		r = add_layout(plan, &layout, model, layer, err);
+		if (r < 0)
+			return r;
+		plan->of_row[row++] = (uint32_t)r;
+	}
+	return 0;
 }
 
 /* The manifest's own parts, and that all records together can be counted in bytes. */
-static bool lay_out_table(struct moe_manifest *m)
+static bool lay_out_table(struct moe_manifest *m, const struct plan *plan)
 {
 	const uint64_t records = (uint64_t)m->n_moe_layers * m->n_experts;
-	uint64_t index, at, table, bytes, all;
+	uint64_t index, at, table, end, all = 0;
 
+	for (uint32_t row = 0; row < m->n_moe_layers; row++) {
+		const struct moe_layout *layout = &plan->layouts[plan->of_row[row]];
+		uint64_t bytes;
+
+		if (!checked_mul(&bytes, layout->record_bytes, m->n_experts) || !checked_add(&all, all, bytes))
+			return false;
+		m->record_bytes = MAX(m->record_bytes, layout->record_bytes);
+	}
 	if (!checked_mul(&index, m->n_layers, sizeof(int32_t)) || !checked_add(&at, sizeof *m, index) ||
-	    !checked_align(&at, at, 8) || !checked_mul(&table, records, sizeof(struct moe_record)) ||
-	    !checked_add(&bytes, at, table) || !checked_mul(&all, records, m->record_bytes) || all > INT64_MAX)
+	    !checked_align(&at, at, 8) || !checked_mul(&table, records, sizeof(struct moe_record)) || all > INT64_MAX)
 		return false;
-	m->records_offset = at;
-	m->bytes = bytes;
+	m->n_layouts = plan->n_layouts;
+	m->layouts_offset = at;
+	m->records_offset = at + plan->n_layouts * sizeof(struct moe_layout);
+	if (!checked_add(&end, m->records_offset, table))
+		return false;
+	m->bytes = end;
 	return true;
 }
 
-static void place_records(struct moe_manifest *m, uint32_t n_nodes)
+static void place_records(struct moe_manifest *m, const struct plan *plan, uint32_t n_nodes)
 {
 	struct moe_record *record = manifest_records(m);
 
 	for (uint32_t row = 0; row < m->n_moe_layers; row++) {
 		for (uint32_t expert = 0; expert < m->n_experts; expert++, record++) {
 			record->pool = (uint32_t)(((uint64_t)row + expert) % n_nodes);
+			record->layout = plan->of_row[row];
 			record->offset = m->pools[record->pool].bytes;
-			m->pools[record->pool].bytes += m->record_bytes;
+			m->pools[record->pool].bytes += plan->layouts[record->layout].record_bytes;
 		}
 	}
 	while (m->n_pools < n_nodes && m->pools[m->n_pools].bytes > 0)
 		m->n_pools++;
 }
 
-int manifest_new(struct moe_manifest **ret, const struct model_config *config, uint32_t type, uint32_t n_nodes,
-		 struct moe_error *err)
+static struct moe_manifest head_of(const struct model_config *config)
 {
-	struct moe_manifest head = {.magic = MOE_MANIFEST_MAGIC,
-				    .layout = MOE_LAYOUT_VERSION,
-				    .n_layers = config->n_layers,
-				    .n_moe_layers = config->n_moe_layers,
-				    .n_experts = config->n_experts,
-				    .topk = config->topk,
-				    .hidden = config->hidden,
-				    .inter = config->inter,
-				    .type = type,
-				    .activation = config->activation};
+	uint32_t limit;
+
+	memcpy(&limit, &config->limit, sizeof limit);
+	return (struct moe_manifest){.magic = MOE_MANIFEST_MAGIC,
+				     .layout = MOE_LAYOUT_VERSION,
+				     .n_layers = config->n_layers,
+				     .n_moe_layers = config->n_moe_layers,
+				     .n_experts = config->n_experts,
+				     .topk = config->topk,
+				     .hidden = config->hidden,
+				     .inter = config->inter,
+				     .activation = config->activation,
+				     .limit = limit};
+}
+
+int manifest_new(struct moe_manifest **ret, const struct model *model, uint32_t n_nodes, struct moe_error *err)
+{
+	_cleanup_(free_plan) struct plan plan = {.n_layouts = 0};
+	struct moe_manifest head = head_of(&model->config);
 	struct moe_manifest *m;
 	int32_t *index, row = 0;
+	int r;
 
 	if (n_nodes < 1 || n_nodes > MOE_POOLS_MAX)
 		return moe_error_set(err, -EINVAL, "%u NUMA nodes found, 1 to %d expected", n_nodes, MOE_POOLS_MAX);
-	if (head.n_moe_layers == 0 || head.n_experts == 0 || head.hidden == 0 || head.inter == 0 || !lay_out(&head) ||
-	    !lay_out_table(&head))
-		return moe_error_set(
-			err, -EINVAL,
-			"config.json: %u MoE layers of %u experts with hidden %u and intermediate %u found, "
-			"none of them 0 and at most 2^63 bytes in all expected",
-			head.n_moe_layers, head.n_experts, head.hidden, head.inter);
+	if (head.n_moe_layers == 0 || head.n_experts == 0 || head.hidden == 0 || head.inter == 0)
+		return moe_error_set(err, -EINVAL,
+				     "%s: config.json: %u MoE layers of %u experts with hidden %u and intermediate %u "
+				     "found, none of them 0 expected",
+				     model->path, head.n_moe_layers, head.n_experts, head.hidden, head.inter);
+	r = plan_layouts(&plan, model, err);
+	if (r < 0)
+		return r;
+	if (!lay_out_table(&head, &plan))
+		return moe_error_set(err, -E2BIG,
+				     "%s: %u layers of %u experts of up to %llu bytes found, at most 2^63 bytes in all "
+				     "expected",
+				     model->path, head.n_moe_layers, head.n_experts,
+				     (unsigned long long)head.record_bytes);
 	m = calloc(1, head.bytes);
 	if (!m)
 		return moe_error_set(err, -ENOMEM, "no memory for a manifest of %llu bytes",
@@ -106,11 +160,32 @@ int manifest_new(struct moe_manifest **ret, const struct model_config *config, u
 	*m = head;
 	index = manifest_layer_index(m);
 	for (uint32_t layer = 0; layer < m->n_layers; layer++)
-		index[layer] = config->is_moe[layer] ? row++ : -1;
-	place_records(m, n_nodes);
+		index[layer] = model->config.is_moe[layer] ? row++ : -1;
+	memcpy(manifest_layouts(m), plan.layouts, plan.n_layouts * sizeof(struct moe_layout));
+	place_records(m, &plan, n_nodes);
 	*ret = m;
 	return 0;
 }
+
+void manifest_formats(char ret[MANIFEST_FORMATS_TEXT], const struct moe_manifest *m)
+{
+	const struct moe_layout *layouts = manifest_layouts(m);
+	uint32_t seen = 0;
+	size_t used = 0;
+
+	ret[0] = '\0';
+	for (uint32_t i = 0; i < m->n_layouts * MOE_PARTS; i++) {
+		const uint32_t format = layouts[i / MOE_PARTS].part[i % MOE_PARTS].format;
+
+		if (seen & 1u << format)
+			continue;
+		seen |= 1u << format;
+		used += (size_t)snprintf(ret + used, MANIFEST_FORMATS_TEXT - used, "%s%s", used ? "/" : "",
+					 moe_formats[format].name);
+	}
+}
+
+_Static_assert(MOE_FORMAT_COUNT <= 32, "a bit for each format");
 
 void manifest_record_digest(uint8_t ret[MOE_DIGEST_BYTES], const void *record, uint64_t bytes)
 {
@@ -133,6 +208,9 @@ static int form_digest(struct moe_manifest *m, struct moe_error *err)
 	XXH3_128bits_update(state, MOE_LAYOUT_SEED, strlen(MOE_LAYOUT_SEED));
 	XXH3_128bits_update(state, &m->n_layers, 8 * sizeof(uint32_t));
 	XXH3_128bits_update(state, manifest_layer_index(m), m->n_layers * sizeof(int32_t));
+	XXH3_128bits_update(state, manifest_layouts(m), m->n_layouts * sizeof(struct moe_layout));
+	for (uint32_t row = 0; row < m->n_moe_layers; row++)
+		XXH3_128bits_update(state, &record[(uint64_t)row * m->n_experts].layout, sizeof(uint32_t));
 	for (uint64_t i = 0; i < records; i++)
 		XXH3_128bits_update(state, record[i].digest, MOE_DIGEST_BYTES);
 	XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state));
@@ -141,12 +219,12 @@ static int form_digest(struct moe_manifest *m, struct moe_error *err)
 	return 0;
 }
 
-_Static_assert(offsetof(struct moe_manifest, activation) - offsetof(struct moe_manifest, n_layers) ==
-		       7 * sizeof(uint32_t),
+_Static_assert(offsetof(struct moe_manifest, limit) - offsetof(struct moe_manifest, n_layers) == 7 * sizeof(uint32_t),
 	       "the eight numbers of the digest stand side by side");
 
 _Static_assert((int)MODEL_SILU == MOE_ACTIVATION_SILU && (int)MODEL_GELU == MOE_ACTIVATION_GELU &&
-		       (int)MODEL_GELU_TANH == MOE_ACTIVATION_GELU_TANH,
+		       (int)MODEL_GELU_TANH == MOE_ACTIVATION_GELU_TANH &&
+		       (int)MODEL_SWIGLU_CLAMPED == MOE_ACTIVATION_SWIGLU_CLAMPED,
 	       "the model reader's activations are the ABI's");
 
 int manifest_publish(int *ret_fd, const struct moe_manifest **ret, struct moe_manifest *m, struct moe_error *err)

@@ -2,28 +2,33 @@
 /*
  * manifest - the table of a model that is being loaded: made in private memory, filled, then published for ever.
  *
- * The numbers come from the model's config, the inner layout and the places of the records from the law in
- * uapi/moe_manifest.h; digests are filled in while the records are read. A published manifest is a sealed memory file
- * and never changes again.
+ * The numbers come from the model's config, each layer's layout from its experts' formats, the places of the records
+ * from the law in uapi/moe_manifest.h; digests are filled in while the records are read. A published manifest is a
+ * sealed memory file and never changes again.
  */
 #ifndef DAEMON_MANIFEST_H
 #define DAEMON_MANIFEST_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "model/model.h"
 #include "moe-error.h"
 #include "uapi/moe_manifest.h"
 
-/* A malloc'ed manifest for `config` with elements of `type` (enum moe_type), its records dealt to `n_nodes` pool
- * files by (row + expert) % n_nodes. n_pools and pools[].bytes say what the files must hold; a node without any
- * record gets none (only nodes at the end can be without). Digests, name and epoch are zero. */
-int manifest_new(struct moe_manifest **ret, const struct model_config *config, uint32_t type, uint32_t n_nodes,
-		 struct moe_error *err);
+/* A malloc'ed manifest for `model`, its records dealt to `n_nodes` pool files by (row + expert) % n_nodes. n_pools and
+ * pools[].bytes say what the files must hold; a node without any record gets none (only nodes at the end can be
+ * without). Equal layouts are kept once. Digests, name and epoch are zero. */
+int manifest_new(struct moe_manifest **ret, const struct model *model, uint32_t n_nodes, struct moe_error *err);
 
 static inline int32_t *manifest_layer_index(const struct moe_manifest *m)
 {
 	return (int32_t *)(m + 1);
+}
+
+static inline struct moe_layout *manifest_layouts(const struct moe_manifest *m)
+{
+	return (struct moe_layout *)((char *)m + m->layouts_offset);
 }
 
 static inline struct moe_record *manifest_records(const struct moe_manifest *m)
@@ -31,9 +36,15 @@ static inline struct moe_record *manifest_records(const struct moe_manifest *m)
 	return (struct moe_record *)((char *)m + m->records_offset);
 }
 
-/* Where a part begins in each record, and how many bytes it has. */
-uint64_t manifest_part_offset(const struct moe_manifest *m, enum expert_part part);
-uint64_t manifest_part_bytes(const struct moe_manifest *m);
+/* Of all records of a row. */
+static inline const struct moe_layout *manifest_layout(const struct moe_manifest *m, uint32_t row)
+{
+	return &manifest_layouts(m)[manifest_records(m)[(uint64_t)row * m->n_experts].layout];
+}
+
+/* The names of the formats that occur, e.g. "q4_k/q6_k". */
+#define MANIFEST_FORMATS_TEXT 512
+void manifest_formats(char ret[MANIFEST_FORMATS_TEXT], const struct moe_manifest *m);
 
 /* XXH3-128 in canonical form. */
 void manifest_record_digest(uint8_t ret[MOE_DIGEST_BYTES], const void *record, uint64_t bytes);

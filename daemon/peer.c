@@ -97,10 +97,30 @@ static bool is_power_of_two(uint32_t n)
 	return n && !(n & (n - 1));
 }
 
+/* Each rank gets one unit of every layer's experts at least. */
+static int check_slices(const struct resident *model, const struct moe_msg_attach *a, struct moe_error *err)
+{
+	const struct moe_manifest *m = model->manifest;
+	const struct moe_layout *least = model->layouts;
+
+	for (uint32_t i = 1; i < m->n_layouts; i++)
+		if (moe_slice_units(&model->layouts[i]) < moe_slice_units(least))
+			least = &model->layouts[i];
+	if (a->tp_size <= moe_slice_units(least))
+		return 0;
+	return moe_error_set(err, -EINVAL,
+			     "attach to '%s': tp_size %u found, at most %u expected: the experts' intermediate size %u "
+			     "in format %s (down: %s) is cut in units of %u",
+			     m->name, a->tp_size, moe_slice_units(least), m->inter,
+			     moe_formats[least->part[MOE_PART_GATE].format].name,
+			     moe_formats[least->part[MOE_PART_DOWN].format].name, moe_slice_unit(least));
+}
+
 static int check_attach(const struct peer *peer, const struct moe_msg_attach *a, const struct entry *entry,
 			struct moe_error *err)
 {
 	const struct moe_manifest *m = entry->model->manifest;
+	int r;
 
 	if (a->layout != m->layout)
 		return moe_error_set(err, -EPROTO,
@@ -110,10 +130,9 @@ static int check_attach(const struct peer *peer, const struct moe_msg_attach *a,
 	if (a->tp_size == 0 || a->tp_rank >= a->tp_size)
 		return moe_error_set(err, -EINVAL, "attach to '%s': tp_rank %u of tp_size %u: no such slice", m->name,
 				     a->tp_rank, a->tp_size);
-	if (m->inter % a->tp_size)
-		return moe_error_set(err, -EINVAL,
-				     "attach to '%s': tp_size %u does not divide the experts' intermediate size %u",
-				     m->name, a->tp_size, m->inter);
+	r = check_slices(entry->model, a, err);
+	if (r < 0)
+		return r;
 	if (!is_power_of_two(a->entries) || a->entries < MOE_RING_ENTRIES_MIN || a->entries > MOE_RING_ENTRIES_MAX)
 		return moe_error_set(err, -EINVAL,
 				     "attach: %u queue entries found, a power of two from %d to %d expected",

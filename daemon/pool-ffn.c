@@ -4,7 +4,7 @@
  *
  * A down unit waits until its expert's gate-and-up units are done. It waits for running units only: units are drawn in
  * order, all gate-and-up units of a team before its first down unit, and a gate-and-up unit waits for nothing but
- * activations that are being widened. So whoever is waited for makes progress.
+ * activations that are being packed. So whoever is waited for makes progress.
  *
  * Whoever takes an output block's counter to zero adds the experts' partial results up, for each token in the order of
  * k. Whoever adds up the last block begins the next wave, or ends the job.
@@ -18,14 +18,7 @@
 #include "daemon/pool-wave.h"
 
 /* Tokens of one call of a kernel: what one array of row pointers on the stack holds. */
-#define CALL_TOKENS 64
-
-static const enum kernel_type kernel_types[] = {[MOE_TYPE_BF16] = KERNEL_BF16, [MOE_TYPE_F16] = KERNEL_F16};
-static const enum kernel_activation kernel_activations[] = {
-	[MOE_ACTIVATION_SILU] = KERNEL_SILU,
-	[MOE_ACTIVATION_GELU] = KERNEL_GELU,
-	[MOE_ACTIVATION_GELU_TANH] = KERNEL_GELU_TANH,
-};
+#define CALL_TOKENS 256
 
 static bool took_last(_Atomic uint32_t *left)
 {
@@ -34,70 +27,91 @@ static bool took_last(_Atomic uint32_t *left)
 
 /* -- gate and up -------------------------------------------------------------------------------------------------- */
 
-/* Widens activations until none are left to begin with, then waits for the others. */
-static void ffn_widen(struct wave *w)
+/* Packs rows first .. end of the job's activations. */
+static void ffn_pack_x(struct wave *w, uint32_t first, uint32_t end)
 {
 	const struct pool_compute *c = w->job->compute;
+	const struct kernel_ops *ops = w->gate_ops;
 	const uint32_t hidden = c->model->manifest->hidden;
 
-	for (;;) {
-		const uint32_t first = atomic_fetch_add_explicit(&w->widen_next, 1, memory_order_relaxed) *
-				       WIDEN_TOKENS;
+	for (uint32_t t = first; t < end; t++) {
+		const size_t at = (size_t)(w->token + t) * hidden;
+		void *packed = w->x_packed + t * w->x_bytes;
+		float *wide = ops->pack == PACK_F32 ? packed : w->wide + t * w->y_stride;
 
-		if (first >= w->tokens)
-			break;
-		for (uint32_t t = first; t < MIN(first + WIDEN_TOKENS, w->tokens); t++)
-			w->job->pool->kernels->bf16_to_f32(hidden,
-							   (const uint16_t *)c->x + (size_t)(w->token + t) * hidden,
-							   w->wide + t * w->y_stride);
-		took_last(&w->widen_left);
+		if (c->x_type != MOE_TYPE_BF16) {
+			ops->pack_row(hidden, ops->block, (const float *)c->x + at, packed);
+			continue;
+		}
+		w->job->pool->kernels->bf16_to_f32(hidden, (const uint16_t *)c->x + at, wide);
+		if (ops->pack != PACK_F32)
+			ops->pack_row(hidden, ops->block, wide, packed);
 	}
-	pool_wait_zero(&w->widen_left);
+}
+
+static void ffn_pack_h(struct wave *w, const struct wave_expert *e, uint32_t first, uint32_t end)
+{
+	for (uint32_t i = e->first + first; i < e->first + end; i++)
+		w->down_ops->pack_row(w->job->compute->slice->inter, w->down_ops->block, w->h + i * w->h_stride,
+				      w->h_packed + i * w->h_bytes);
+}
+
+/* Packs until no turn is left to begin with, then waits for the others; e: whose h, NULL: the activations. */
+static void ffn_pack(struct wave *w, struct wave_pack *pack, const struct wave_expert *e)
+{
+	const uint32_t rows = e ? e->pairs : w->tokens;
+
+	while (atomic_load_explicit(&pack->left, memory_order_acquire)) {
+		const uint32_t first = atomic_fetch_add_explicit(&pack->next, 1, memory_order_relaxed) * PACK_ROWS;
+
+		if (first >= rows) {
+			pool_wait_zero(&pack->left);
+			break;
+		}
+		if (e)
+			ffn_pack_h(w, e, first, MIN(first + PACK_ROWS, rows));
+		else
+			ffn_pack_x(w, first, MIN(first + PACK_ROWS, rows));
+		took_last(&pack->left);
+	}
 }
 
 static void ffn_gate_up(struct wave *w, struct wave_expert *expert, uint32_t block)
 {
 	const struct pool_compute *c = w->job->compute;
-	const struct moe_manifest *m = c->model->manifest;
-	const struct moe_slice_part *gate = &c->slice.part[0], *up = &c->slice.part[1];
-	const uint32_t row = block * w->gate_rows;
-	const struct kernel_matrix g = {expert->record + gate->offset + row * gate->pitch, gate->pitch};
-	const struct kernel_matrix u = {expert->record + up->offset + row * up->pitch, up->pitch};
+	const uint32_t row = block * w->gate_rows, rows = MIN(w->gate_rows, c->slice->inter - row);
+	const struct kernel_matrix gate = kernel_rows(&expert->gate, row), up = kernel_rows(&expert->up, row);
 
-	if (atomic_load_explicit(&w->widen_left, memory_order_acquire))
-		ffn_widen(w);
+	ffn_pack(w, &w->x_pack, NULL);
 	for (uint32_t done = 0; done < expert->pairs; done += CALL_TOKENS) {
 		const uint32_t first = expert->first + done, n = MIN(expert->pairs - done, CALL_TOKENS);
 		float *h[CALL_TOKENS];
 
 		for (uint32_t i = 0; i < n; i++)
 			h[i] = w->h + (first + i) * w->h_stride + row;
-		w->job->pool->kernels->gate_up[kernel_types[m->type]](&g, &u, MIN(w->gate_rows, c->slice.inter - row),
-								      m->hidden, kernel_activations[m->activation], n,
-								      w->x + first, h);
+		w->gate_ops->gate_up(&gate, &up, rows, c->model->manifest->hidden, &w->act, n, w->x + first, h);
 	}
 	atomic_fetch_sub_explicit(&expert->gate_up_left, 1, memory_order_acq_rel);
 }
 
 /* -- down, and the sum over the experts --------------------------------------------------------------------------- */
 
-static void ffn_down(const struct wave *w, const struct wave_expert *expert, uint32_t row, uint32_t rows)
+static void ffn_down(struct wave *w, struct wave_expert *expert, uint32_t row, uint32_t rows)
 {
-	const struct pool_compute *c = w->job->compute;
-	const struct moe_slice_part *down = &c->slice.part[2];
-	const struct kernel_matrix d = {expert->record + down->offset + row * down->pitch, down->pitch};
+	const struct kernel_matrix down = kernel_rows(&expert->down, row);
 
+	ffn_pack(w, &expert->h_pack, expert);
 	for (uint32_t done = 0; done < expert->pairs; done += CALL_TOKENS) {
 		const uint32_t first = expert->first + done, n = MIN(expert->pairs - done, CALL_TOKENS);
-		const float *h[CALL_TOKENS];
+		const void *h[CALL_TOKENS];
 		float *y[CALL_TOKENS];
 
 		for (uint32_t i = 0; i < n; i++) {
-			h[i] = w->h + (first + i) * w->h_stride;
+			h[i] = wave_packs_h(w->down_ops) ? (void *)(w->h_packed + (first + i) * w->h_bytes)
+							 : (void *)(w->h + (first + i) * w->h_stride);
 			y[i] = w->partial + (first + i) * w->y_stride + row;
 		}
-		w->job->pool->kernels->matmul[kernel_types[c->model->manifest->type]](&d, rows, c->slice.inter, n, h,
-										      y);
+		w->down_ops->matmul(&down, rows, w->job->compute->slice->inter, n, h, y);
 	}
 }
 

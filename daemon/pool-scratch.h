@@ -15,8 +15,8 @@
 
 #include "daemon/pool.h"
 
-#define SCRATCH_KEPT_MAX ((size_t)128 << 20) /* bytes kept unused */
-#define SCRATCH_USED_MAX ((size_t)128 << 20) /* bytes in use by a priority from which no further job of it starts */
+#define SCRATCH_KEPT_MAX ((size_t)256 << 20) /* bytes kept unused */
+#define SCRATCH_USED_MAX ((size_t)256 << 20) /* bytes in use by a priority from which no further job of it starts */
 
 struct scratch {
 	struct scratch *next;

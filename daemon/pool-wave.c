@@ -7,8 +7,9 @@
 
 #include "base/util.h"
 
-/* Bytes of a wave's buffers: with what scratch blocks are rounded up by, 64 MiB a job. */
-#define WAVE_BYTES ((size_t)56 << 20)
+/* Bytes of a wave's buffers: with what scratch blocks are rounded up by, 256 MiB a job. Weights are read once per wave,
+ * so this is what a long prefill of a large model is bounded by. */
+#define WAVE_BYTES ((size_t)224 << 20)
 
 /* A unit reads this many bytes of weights (it stays in the second-level cache while the tokens pass), or fewer so that
  * each thread gets several units, but not fewer rows than the kernels handle well at once. */
@@ -23,12 +24,20 @@ static size_t row_stride(uint64_t floats)
 	return ALIGN_UP((size_t)floats, ROW_FLOATS);
 }
 
+static const struct kernel_ops *ops_of(const struct ffn_job *job, enum moe_part_name part)
+{
+	return job->pool->kernels->of[job->compute->layout->part[part].format];
+}
+
 void wave_extent(const struct ffn_job *job, uint32_t *ret_tokens, uint32_t *ret_pairs)
 {
 	const struct pool_compute *c = job->compute;
-	const size_t y_bytes = row_stride(c->model->manifest->hidden) * sizeof(float);
-	const size_t pair_bytes = y_bytes + row_stride(c->slice.inter) * sizeof(float) + sizeof(float *);
-	const size_t token_bytes = c->topk * sizeof(int32_t) + (c->x_type == MOE_TYPE_BF16 ? y_bytes : 0);
+	const struct kernel_ops *gate = ops_of(job, MOE_PART_GATE), *down = ops_of(job, MOE_PART_DOWN);
+	const uint32_t hidden = c->model->manifest->hidden, inter = c->slice->inter;
+	const size_t pair_bytes = (row_stride(hidden) + row_stride(inter)) * sizeof(float) +
+				  (wave_packs_h(down) ? kernel_packed_bytes(down, inter) : 0) + sizeof(void *);
+	const size_t token_bytes = c->topk * sizeof(int32_t) +
+				   (wave_packs_x(c, gate) ? kernel_packed_bytes(gate, hidden) : 0);
 	const int32_t *ids = c->ids + (size_t)job->next_token * c->topk;
 	uint32_t tokens = 0, pairs = 0;
 	size_t bytes = 0;
@@ -77,8 +86,10 @@ static size_t wave_layout(struct wave *w, uintptr_t base)
 	w->x = carve(&at, w->pairs * sizeof(*w->x));
 	w->pair_of = carve(&at, (size_t)w->tokens * c->topk * sizeof(*w->pair_of));
 	w->down_left = carve(&at, DIV_UP((size_t)c->model->manifest->hidden, BLOCK_ROWS_STEP) * sizeof(*w->down_left));
-	w->wide = carve(&at, c->x_type == MOE_TYPE_BF16 ? w->tokens * w->y_stride * sizeof(float) : 0);
+	w->x_packed = carve(&at, wave_packs_x(c, w->gate_ops) ? w->tokens * w->x_bytes : 0);
+	w->wide = carve(&at, wave_widens_x(c, w->gate_ops) ? w->tokens * w->y_stride * sizeof(float) : 0);
 	w->h = carve(&at, w->pairs * w->h_stride * sizeof(float));
+	w->h_packed = carve(&at, wave_packs_h(w->down_ops) ? w->pairs * w->h_bytes : 0);
 	w->partial = carve(&at, w->pairs * w->y_stride * sizeof(float));
 	return at - base;
 }
@@ -97,6 +108,19 @@ static int wave_scratch(struct wave *w)
 		return -ENOMEM;
 	wave_layout(w, (uintptr_t)job->scratch->base);
 	return 0;
+}
+
+static void wave_expert(const struct wave *w, struct wave_expert *ret, uint32_t number, uint32_t first, uint32_t pairs)
+{
+	const struct pool_compute *c = w->job->compute;
+	const uint8_t *record = resident_record(c->model, c->row, number);
+
+	ret->gate = record_matrix(record, c->layout, c->slice, MOE_PART_GATE, RECORD_IN_POOL);
+	ret->up = record_matrix(record, c->layout, c->slice, MOE_PART_UP, RECORD_IN_POOL);
+	ret->down = record_matrix(record, c->layout, c->slice, MOE_PART_DOWN, RECORD_IN_POOL);
+	ret->number = number;
+	ret->first = first;
+	ret->pairs = pairs;
 }
 
 /* The experts that have pairs, by team, and in `cursors` where the pairs of each begin. */
@@ -120,10 +144,7 @@ static void wave_experts(struct wave *w)
 
 			if (!count || job->pool->team_of[records[e].pool] != t)
 				continue;
-			w->experts[n].number = e;
-			w->experts[n].record = resident_record(c->model, c->row, e);
-			w->experts[n].first = pairs;
-			w->experts[n++].pairs = count;
+			wave_expert(w, &w->experts[n++], e, pairs, count);
 			pairs += count;
 		}
 		w->team_experts[t + 1] = n;
@@ -132,14 +153,14 @@ static void wave_experts(struct wave *w)
 		w->cursors[w->experts[i].number] = w->experts[i].first;
 }
 
-/* Where token t of the job has its activations as FP32. */
-static const float *wave_x(const struct wave *w, uint32_t t)
+/* Where token t of the wave has its activations as gate and up take them. */
+static const void *wave_x(const struct wave *w, uint32_t t)
 {
 	const struct pool_compute *c = w->job->compute;
 
-	if (c->x_type == MOE_TYPE_BF16)
-		return w->wide + (t - w->token) * w->y_stride;
-	return (const float *)c->x + (size_t)t * c->model->manifest->hidden;
+	if (wave_packs_x(c, w->gate_ops))
+		return w->x_packed + t * w->x_bytes;
+	return (const float *)c->x + (size_t)(w->token + t) * c->model->manifest->hidden;
 }
 
 /* Deals the pairs to their experts, in the order of tokens. */
@@ -158,9 +179,22 @@ static void wave_pairs(struct wave *w)
 				continue;
 			}
 			pair = w->cursors[ids[i]]++;
-			w->x[pair] = wave_x(w, w->token + t);
+			w->x[pair] = wave_x(w, t);
 			w->pair_of[i] = (int32_t)pair;
 		}
+}
+
+static void pack_init(struct wave_pack *pack, bool needed, uint32_t rows)
+{
+	atomic_init(&pack->next, 0);
+	atomic_init(&pack->left, needed ? DIV_UP(rows, PACK_ROWS) : 0);
+}
+
+/* Bytes of the codes of one row of a slice's part. */
+static uint64_t row_bytes(const struct pool_compute *c, enum moe_part_name part)
+{
+	return c->slice->plane[part][MOE_PLANE_CODES].width /
+	       moe_band_rows(c->layout->part[part].format, MOE_PLANE_CODES);
 }
 
 static void wave_units(struct wave *w)
@@ -169,17 +203,18 @@ static void wave_units(struct wave *w)
 	const uint32_t hidden = c->model->manifest->hidden, n_teams = w->job->pool->queue.n_teams;
 	const uint32_t n_experts = w->team_experts[n_teams];
 
-	w->gate_rows = block_rows(w->job, c->slice.inter, 2 * c->slice.part[0].width, n_experts);
-	w->gate_blocks = DIV_UP(c->slice.inter, w->gate_rows);
-	w->down_rows = block_rows(w->job, hidden, c->slice.part[2].width, n_experts);
+	w->gate_rows = block_rows(w->job, c->slice->inter, 2 * row_bytes(c, MOE_PART_GATE), n_experts);
+	w->gate_blocks = DIV_UP(c->slice->inter, w->gate_rows);
+	w->down_rows = block_rows(w->job, hidden, row_bytes(c, MOE_PART_DOWN), n_experts);
 	w->down_blocks = DIV_UP(hidden, w->down_rows);
-	for (uint32_t e = 0; e < n_experts; e++)
+	for (uint32_t e = 0; e < n_experts; e++) {
 		atomic_init(&w->experts[e].gate_up_left, w->gate_blocks);
+		pack_init(&w->experts[e].h_pack, wave_packs_h(w->down_ops), w->experts[e].pairs);
+	}
 	for (uint32_t b = 0; b < w->down_blocks; b++)
 		atomic_init(&w->down_left[b], n_experts);
 	atomic_init(&w->blocks_left, w->down_blocks);
-	atomic_init(&w->widen_next, 0);
-	atomic_init(&w->widen_left, c->x_type == MOE_TYPE_BF16 ? DIV_UP(w->tokens, WIDEN_TOKENS) : 0);
+	pack_init(&w->x_pack, wave_packs_x(c, w->gate_ops), w->tokens);
 	for (uint32_t t = 0; t < n_teams; t++)
 		w->batch.views[t].units = (w->team_experts[t + 1] - w->team_experts[t]) *
 					  (w->gate_blocks + w->down_blocks);
@@ -199,8 +234,13 @@ int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t p
 	w->token = job->next_token;
 	w->tokens = tokens;
 	w->pairs = pairs;
-	w->h_stride = row_stride(c->slice.inter);
+	w->gate_ops = ops_of(job, MOE_PART_GATE);
+	w->down_ops = ops_of(job, MOE_PART_DOWN);
+	w->act = record_act(c->model->manifest->activation, c->model->manifest->limit);
+	w->h_stride = row_stride(c->slice->inter);
 	w->y_stride = row_stride(c->model->manifest->hidden);
+	w->x_bytes = kernel_packed_bytes(w->gate_ops, c->model->manifest->hidden);
+	w->h_bytes = kernel_packed_bytes(w->down_ops, c->slice->inter);
 	r = wave_scratch(w);
 	if (r < 0) {
 		free(w);

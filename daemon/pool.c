@@ -104,13 +104,27 @@ struct pool_shape {
 	uint32_t node[HOST_NODES_MAX], threads[HOST_NODES_MAX];
 };
 
+/* As many as there are cores, or as the quota lets run all the time: a thread that is stopped in the middle of a unit
+ * holds up all others. At least one. */
+static uint32_t default_threads(const struct host *host)
+{
+	uint32_t cores = 0;
+
+	for (uint32_t n = 0; n < host->n_nodes; n++)
+		cores += host->nodes[n].n_cores;
+	if (host->cpu_quota > 0 && host->cpu_quota < cores)
+		cores = (uint32_t)host->cpu_quota;
+	return MAX(cores, 1u);
+}
+
 static int shape_of(struct pool_shape *ret, const struct pool_params *params, struct moe_error *err)
 {
 	const struct host *host = params->host;
+	const uint32_t threads = params->threads ? params->threads : default_threads(host);
 	struct pool_shape s = {0};
 
 	for (uint32_t n = 0; n < host->n_nodes; n++)
-		if (host->nodes[n].n_cpus && (!params->threads || s.n_teams < params->threads))
+		if (host->nodes[n].n_cpus && s.n_teams < threads)
 			s.node[s.n_teams++] = n;
 	if (!s.n_teams)
 		return moe_error_set(err, -EINVAL,
@@ -118,8 +132,9 @@ static int shape_of(struct pool_shape *ret, const struct pool_params *params, st
 				     "its CPU affinity",
 				     host->n_nodes);
 	for (uint32_t t = 0; t < s.n_teams; t++) {
-		s.threads[t] = params->threads ? params->threads / s.n_teams + (t < params->threads % s.n_teams)
-					       : host->nodes[s.node[t]].n_cpus;
+		s.threads[t] = threads / s.n_teams + (t < threads % s.n_teams);
+		if (!params->threads) /* nodes of different sizes: none more than its cores */
+			s.threads[t] = MIN(s.threads[t], MAX(host->nodes[s.node[t]].n_cores, 1u));
 		s.n_workers += s.threads[t];
 	}
 	*ret = s;

@@ -27,8 +27,8 @@ struct pool;
 
 struct pool_params {
 	const struct host *host; /* read by pool_new only; struct moe_record.pool is an index into its nodes */
-	/* In all, dealt evenly to the nodes; 0: every CPU of the process's affinity mask. A node that gets none, or
-	 * has no CPU, is served by the others. */
+	/* In all, dealt evenly to the nodes; 0: one for each core of the process's affinity mask, or fewer where the
+	 * control group's CPU quota allows no more. A node that gets none, or has no CPU, is served by the others. */
 	uint32_t threads;
 	const struct kernels *kernels;
 	uint32_t spin_us; /* how long an idle thread polls before it sleeps */
@@ -58,8 +58,9 @@ struct pool_entry {
  */
 struct pool_compute {
 	const struct resident *model;
-	uint32_t row; /* layer_index[layer] */
-	struct moe_slice slice;
+	uint32_t row;                    /* layer_index[layer] */
+	const struct moe_layout *layout; /* the row's, in the manifest */
+	const struct moe_slice *slice;   /* of this layout */
 	enum pool_priority priority;
 	uint32_t tokens, topk;
 	const void *x;           /* [tokens][hidden] of x_type */
@@ -71,12 +72,12 @@ struct pool_compute {
 	struct pool_entry entry;
 };
 
-/* Copies one slice of one record, packed, to dst (slice.bytes, of which the padding between the parts stays as it
+/* Copies one slice of one record, packed, to dst (slice->bytes, of which the padding between the planes stays as it
  * was). */
 struct pool_copy {
 	const struct resident *model;
 	uint32_t row, expert;
-	struct moe_slice slice;
+	const struct moe_slice *slice; /* of the row's layout */
 	enum pool_priority priority;
 	void *dst;
 	void (*done)(struct pool_copy *job, const struct pool_result *result); /* may free the job */

@@ -138,7 +138,8 @@ static int claim_compute(struct session *s, struct request *q, bool *ret_wait)
 	q->compute = (struct pool_compute){
 		.model = s->entry->model,
 		.row = (uint32_t)row,
-		.slice = e->flags & MOE_SQE_WHOLE ? s->whole : s->slice,
+		.layout = &s->entry->model->layouts[resident_layout(s->entry->model, (uint32_t)row)],
+		.slice = e->flags & MOE_SQE_WHOLE ? session_whole(s, (uint32_t)row) : session_slice(s, (uint32_t)row),
 		.priority = q->priority = priority_of(s, e->count),
 		.tokens = e->count,
 		.topk = e->compute.topk,
@@ -165,7 +166,7 @@ static int lend(struct session *s, struct request *q, int row)
 		return -ENOSPC;
 	q->cqe.pool = record->pool;
 	q->cqe.offset = record->offset;
-	q->cqe.bytes = s->slice.bytes;
+	q->cqe.bytes = session_slice(s, (uint32_t)row)->bytes;
 	return 0;
 }
 
@@ -181,13 +182,13 @@ static int claim_fill(struct session *s, struct request *q, bool *ret_wait)
 	use_hint(s, e->layer, e->fill.expert);
 	if (e->flags & MOE_SQE_LEASE)
 		return lend(s, q, row);
-	if (!arena_has(s, MOE_ARENA_SLOTS, e->fill.dst, s->slice.bytes))
+	if (!arena_has(s, MOE_ARENA_SLOTS, e->fill.dst, session_slice(s, (uint32_t)row)->bytes))
 		return -EFAULT;
 	q->fill = (struct pool_copy){
 		.model = s->entry->model,
 		.row = (uint32_t)row,
 		.expert = e->fill.expert,
-		.slice = s->slice,
+		.slice = session_slice(s, (uint32_t)row),
 		.priority = q->priority = s->phase == MOE_PHASE_PREFILL ? POOL_PREFILL : POOL_DECODE,
 		.dst = client_at(&s->arenas[MOE_ARENA_SLOTS], e->fill.dst),
 	};

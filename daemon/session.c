@@ -42,6 +42,7 @@ static void session_destroy(struct session *s)
 	free(s->completed);
 	free(s->leases);
 	free(s->hinted);
+	free(s->slices);
 	free(s);
 }
 
@@ -88,6 +89,18 @@ static int make_regions(struct session *s, struct moe_error *err)
 	return 0;
 }
 
+/* The caller has checked tp_rank and tp_size against every layout. */
+static void cut_slices(struct session *s)
+{
+	const struct resident *model = s->entry->model;
+	const uint32_t n = model->manifest->n_layouts;
+
+	for (uint32_t i = 0; i < n; i++) {
+		moe_slice_of(&s->slices[i], &model->layouts[i], s->attach.tp_rank, s->attach.tp_size);
+		moe_slice_of(&s->slices[n + i], &model->layouts[i], 0, 1);
+	}
+}
+
 static int make_books(struct session *s, struct moe_error *err)
 {
 	const struct moe_manifest *m = s->entry->model->manifest;
@@ -95,8 +108,10 @@ static int make_books(struct session *s, struct moe_error *err)
 	s->requests = calloc(s->entries, sizeof *s->requests);
 	s->completed = calloc(s->entries, sizeof *s->completed);
 	s->hinted = calloc((size_t)m->n_layers * DIV_UP(m->n_experts, 64), sizeof *s->hinted);
-	if (!s->requests || !s->completed || !s->hinted)
+	s->slices = calloc((size_t)2 * m->n_layouts, sizeof *s->slices);
+	if (!s->requests || !s->completed || !s->hinted || !s->slices)
 		return moe_error_sys(err, -ENOMEM, "session with %u entries", s->entries);
+	cut_slices(s);
 	for (uint32_t i = s->entries; i-- > 0;) {
 		s->requests[i].next = s->free_requests;
 		s->free_requests = &s->requests[i];
@@ -118,8 +133,6 @@ int session_new(struct session **ret, struct entry *entry, const struct moe_msg_
 	s->loop = loop;
 	s->client_fd = s->daemon_fd = -1;
 	s->attached_ns = now_ns();
-	moe_slice_of(&s->slice, entry->model->manifest, attach->tp_rank, attach->tp_size);
-	moe_slice_of(&s->whole, entry->model->manifest, 0, 1);
 	sched_client_init(&s->sched);
 	s->doorbell = (struct source){
 		.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .ready = doorbell_ready, .gone = doorbell_gone};

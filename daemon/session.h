@@ -28,7 +28,7 @@ struct session {
 	uid_t uid;
 	struct entry *entry;
 	struct moe_msg_attach attach; /* as asked, checked */
-	struct moe_slice slice, whole;
+	struct moe_slice *slices;     /* of each layout: the session's own, then the whole */
 	uint64_t attached_ns;
 
 	int client_fd, daemon_fd;
@@ -70,6 +70,17 @@ int session_add_arena(struct session *session, uint32_t kind, int fd, uint64_t b
 /* The connection is gone: cancels what waits and drops the leases. The model is held until session_free, because the
  * pool may still read it. */
 void session_kill(struct session *session, struct sched *sched);
+
+/* The session's own slice of a row's records, and all of them. */
+static inline const struct moe_slice *session_slice(const struct session *session, uint32_t row)
+{
+	return &session->slices[resident_layout(session->entry->model, row)];
+}
+
+static inline const struct moe_slice *session_whole(const struct session *session, uint32_t row)
+{
+	return session_slice(session, row) + session->entry->model->manifest->n_layouts;
+}
 
 /* True while requests are with the pool. */
 static inline bool session_busy(const struct session *session)

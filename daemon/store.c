@@ -16,8 +16,8 @@
 #include "base/util.h"
 #include "daemon/manifest.h"
 #include "daemon/room.h"
+#include "model/expert.h"
 #include "model/model.h"
-#include "uapi/moe_ring.h"
 
 /* A load under way: everything that a failure gives back. */
 struct load {
@@ -66,11 +66,11 @@ static int compare_pieces(const void *a, const void *b)
 	return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-static int add_piece(struct load *load, uint64_t *room, const struct tensor *tensor, uint32_t record,
-		     enum expert_part part, struct moe_error *err)
+static int add_sources(struct load *load, uint64_t *room, const struct expert_source *sources, uint32_t n,
+		       uint32_t record, struct moe_error *err)
 {
-	if (load->n_pieces == *room) {
-		const uint64_t more = *room ? *room * 2 : 1024;
+	if (load->n_pieces + n > *room) {
+		const uint64_t more = MAX(*room * 2, 1024u);
 		struct loader_piece *grown = reallocarray(load->pieces, more, sizeof *grown);
 
 		if (!grown)
@@ -79,71 +79,39 @@ static int add_piece(struct load *load, uint64_t *room, const struct tensor *ten
 		load->pieces = grown;
 		*room = more;
 	}
-	load->pieces[load->n_pieces++] = (struct loader_piece){.offset = tensor->offset,
-							       .bytes = tensor->bytes,
-							       .at = part, /* until the layout is known */
-							       .shard = tensor->shard,
-							       .record = record};
+	for (uint32_t i = 0; i < n; i++) {
+		load->pieces[load->n_pieces++] = (struct loader_piece){.offset = sources[i].offset,
+								       .shard = sources[i].shard,
+								       .record = record,
+								       .repack = sources[i].repack};
+		load->total += sources[i].repack.bytes;
+	}
 	return 0;
 }
 
-/* The type of the first expert's tensor; model_expert_tensor holds all others to it. */
-static enum tensor_type find_type(const struct model *model)
-{
-	const struct model_config *c = &model->config;
-	const struct tensor *first;
-	uint32_t layer = 0;
-	char name[256];
-
-	while (layer + 1 < c->n_layers && !c->is_moe[layer])
-		layer++;
-	model_expert_name(name, sizeof name, c->family, layer, 0, PART_GATE);
-	first = model_tensor(model, name);
-	return first && first->type == TENSOR_F16 ? TENSOR_F16 : TENSOR_BF16;
-}
-
-/* The list grows with the tensors that are really there: numbers in config.json alone reserve no memory. */
-static int list_pieces(struct load *load, enum tensor_type type, struct moe_error *err)
+/* Pieces come into the order of the files; each record learns what it waits for. */
+static int list_pieces(struct load *load, struct moe_error *err)
 {
 	const struct model_config *c = &load->model->config;
 	uint64_t room = 0;
 	uint32_t record = 0;
 
+	load->n_records = (uint64_t)c->n_moe_layers * c->n_experts;
+	load->records = calloc(load->n_records, sizeof *load->records);
+	if (!load->records)
+		return moe_error_set(err, -ENOMEM, "%s: no memory for a list of %" PRIu64 " records",
+				     load->params->path, load->n_records);
 	for (uint32_t layer = 0; layer < c->n_layers; layer++) {
 		for (uint32_t expert = 0; c->is_moe[layer] && expert < c->n_experts; expert++, record++) {
-			for (int part = 0; part < PARTS; part++) {
-				const struct tensor *tensor;
-				int r;
+			struct expert_source sources[EXPERT_SOURCES_MAX];
+			const uint32_t n = expert_sources(load->model, layer, expert, sources);
+			const uint64_t before = load->total;
+			const int r = add_sources(load, &room, sources, n, record, err);
 
-				r = model_expert_tensor(load->model, layer, expert, (enum expert_part)part, type,
-							&tensor, err);
-				if (r == 0)
-					r = add_piece(load, &room, tensor, record, (enum expert_part)part, err);
-				if (r < 0)
-					return r;
-			}
+			if (r < 0)
+				return r;
+			atomic_store(&load->records[record].missing, load->total - before);
 		}
-	}
-	load->n_records = record;
-	return 0;
-}
-
-/* Pieces learn their place in the record, and come into the order of the files. */
-static int place_pieces(struct load *load, struct moe_error *err)
-{
-	const struct moe_manifest *m = load->manifest;
-
-	for (uint64_t i = 0; i < load->n_pieces; i++) {
-		struct loader_piece *piece = &load->pieces[i];
-
-		if (piece->bytes != manifest_part_bytes(m))
-			return moe_error_set(err, -EINVAL,
-					     "%s: expert tensor of %" PRIu64 " bytes found at offset %" PRIu64
-					     ", %" PRIu64 " expected",
-					     load->model->shards[piece->shard].path, piece->bytes, piece->offset,
-					     manifest_part_bytes(m));
-		piece->at = manifest_part_offset(m, (enum expert_part)piece->at);
-		load->total += piece->bytes;
 	}
 	qsort(load->pieces, load->n_pieces, sizeof *load->pieces, compare_pieces);
 	return 0;
@@ -162,7 +130,6 @@ static int plan(struct load *load, struct moe_error *err)
 {
 	const struct store_params *p = load->params;
 	struct resident *resident = load->resident;
-	enum tensor_type type;
 	int r;
 
 	r = model_open(&load->model, p->path, err);
@@ -172,16 +139,11 @@ static int plan(struct load *load, struct moe_error *err)
 	if (!resident->path)
 		return moe_error_sys(err, -errno, "%s", p->path);
 	snprintf(resident->family, sizeof resident->family, "%s", model_family_name(load->model->config.family));
-	type = find_type(load->model);
-	r = list_pieces(load, type, err);
-	if (r < 0)
-		return r;
-	r = manifest_new(&load->manifest, &load->model->config, type == TENSOR_F16 ? MOE_TYPE_F16 : MOE_TYPE_BF16,
-			 MIN(p->host->n_nodes, MOE_POOLS_MAX), err);
+	r = manifest_new(&load->manifest, load->model, MIN(p->host->n_nodes, MOE_POOLS_MAX), err);
 	if (r < 0)
 		return r;
 	name_manifest(load->manifest, p, resident->path);
-	return place_pieces(load, err);
+	return list_pieces(load, err);
 }
 
 /* -- where it goes ------------------------------------------------------------------------------------------------ */
@@ -202,17 +164,16 @@ static int report_prefault(uint64_t done, uint64_t total, void *userdata)
 static int check_room(const struct load *load, struct moe_error *err)
 {
 	const struct moe_manifest *m = load->manifest;
-	const uint64_t needed = load->n_records * m->record_bytes;
 	const uint64_t max = load->params->memory_max;
-	uint64_t bytes[MOE_POOLS_MAX];
+	uint64_t bytes[MOE_POOLS_MAX], needed = 0;
 
+	for (uint32_t i = 0; i < m->n_pools; i++)
+		needed += bytes[i] = m->pools[i].bytes;
 	if (max > 0 && needed > max)
 		return moe_error_set(err, -ENOMEM,
 				     "%s: %.2f GiB (%" PRIu64 " bytes) needed, at most %.2f GiB (%" PRIu64
 				     " bytes) allowed: raise the memory limit or load a smaller model",
 				     load->params->path, gib(needed), needed, gib(max), max);
-	for (uint32_t i = 0; i < m->n_pools; i++)
-		bytes[i] = m->pools[i].bytes;
 	return room_check_all(bytes, load->params->host->nodes, m->n_pools, load->params->pages, err);
 }
 
@@ -245,23 +206,18 @@ static int make_pools(struct load *load, struct moe_error *err)
 	return 0;
 }
 
-static int point_records(struct load *load, struct moe_error *err)
+static void point_records(struct load *load)
 {
 	struct moe_record *table = manifest_records(load->manifest);
 
-	load->records = calloc(load->n_records, sizeof *load->records);
-	if (!load->records)
-		return moe_error_set(err, -ENOMEM, "%s: no memory for a list of %" PRIu64 " records",
-				     load->params->path, load->n_records);
 	for (uint64_t i = 0; i < load->n_records; i++) {
 		struct loader_record *record = &load->records[i];
 
 		record->memory = (uint8_t *)load->resident->pools[table[i].pool].map + table[i].offset;
+		record->layout = &manifest_layouts(load->manifest)[table[i].layout];
 		record->digest = table[i].digest;
 		record->node = table[i].pool;
-		atomic_store(&record->missing, PARTS * manifest_part_bytes(load->manifest));
 	}
-	return 0;
 }
 
 static int read_pieces(struct load *load, struct loader_result *ret, struct moe_error *err)
@@ -275,7 +231,7 @@ static int read_pieces(struct load *load, struct loader_result *ret, struct moe_
 						  .pieces = load->pieces,
 						  .n_pieces = load->n_pieces,
 						  .records = load->records,
-						  .record_bytes = load->manifest->record_bytes,
+						  .repack = repack,
 						  .nodes = p->host->nodes,
 						  .n_nodes = load->manifest->n_pools,
 						  .tuning = p->tuning,
@@ -299,8 +255,20 @@ static int publish(struct load *load, struct moe_error *err)
 	if (r < 0)
 		return r;
 	resident->layer_index = manifest_layer_index(resident->manifest);
+	resident->layouts = manifest_layouts(resident->manifest);
 	resident->records = manifest_records(resident->manifest);
 	return 0;
+}
+
+static void log_loading(const struct load *load)
+{
+	const struct moe_manifest *m = load->manifest;
+	char formats[MANIFEST_FORMATS_TEXT];
+
+	manifest_formats(formats, m);
+	log_info("%s: %s, %s, %u layers of %u experts of %s%.1f MiB, %.2f GiB from %s", m->name, load->resident->family,
+		 formats, m->n_moe_layers, m->n_experts, m->n_layouts > 1 ? "up to " : "",
+		 (double)m->record_bytes / (1u << 20), gib(load->total), load->resident->path);
 }
 
 static void log_loaded(const struct load *load, const struct loader_result *result, uint64_t read_ns)
@@ -325,16 +293,13 @@ int store_load(struct resident **ret, const struct store_params *params, struct 
 	r = plan(&load, err);
 	if (r < 0)
 		return r;
-	log_info("%s: %s, %u layers of %u experts of %.1f MiB, %.2f GiB from %s", load.manifest->name,
-		 load.resident->family, load.manifest->n_moe_layers, load.manifest->n_experts,
-		 (double)load.manifest->record_bytes / (1u << 20), gib(load.total), load.resident->path);
+	log_loading(&load);
 	r = check_room(&load, err);
 	if (r == 0)
 		r = make_pools(&load, err);
-	if (r == 0)
-		r = point_records(&load, err);
 	if (r < 0)
 		return r;
+	point_records(&load);
 	read_ns = now_ns();
 	r = read_pieces(&load, &result, err);
 	if (r < 0)

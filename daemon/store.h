@@ -2,9 +2,10 @@
 /*
  * store - a published model folder becomes a resident model: records in pool files, a manifest, digests.
  *
- * Law: nothing is read but expert tensors, each byte once; there is never a second copy of the model; a failed load
- * leaves nothing behind; a resident model is immutable (sealed) from the moment it exists. Records are dealt to NUMA
- * nodes by (row + expert) % nodes, so that each layer's experts spread over all memory controllers.
+ * Law: nothing is read but expert tensors, each byte once (loader.h has the exception); there is never a second copy
+ * of the model; a failed load leaves nothing behind; a resident model is immutable (sealed) from the moment it exists.
+ * Records are dealt to NUMA nodes by (row + expert) % nodes, so that each layer's experts spread over all memory
+ * controllers.
  */
 #ifndef DAEMON_STORE_H
 #define DAEMON_STORE_H
@@ -22,6 +23,7 @@
 struct resident {
 	const struct moe_manifest *manifest; /* mapped read-only from manifest_fd */
 	const int32_t *layer_index;          /* [n_layers] */
+	const struct moe_layout *layouts;    /* [n_layouts] */
 	const struct moe_record *records;    /* [n_moe_layers][n_experts] */
 	int manifest_fd;
 	uint32_t n_pools;
@@ -41,6 +43,12 @@ static inline const uint8_t *resident_record(const struct resident *r, uint32_t 
 	const struct moe_record *record = &r->records[(uint64_t)row * r->manifest->n_experts + expert];
 
 	return (const uint8_t *)r->pools[record->pool].map + record->offset;
+}
+
+/* Index of the layout of a row's records. */
+static inline uint32_t resident_layout(const struct resident *r, uint32_t row)
+{
+	return r->records[(uint64_t)row * r->manifest->n_experts].layout;
 }
 
 struct store_params {

@@ -2,16 +2,31 @@
 /*
  * kernels.h - the arithmetic of expert feed-forward networks, and nothing else: no threads, no allocation, no I/O.
  *
- * One table of functions per instruction-set level. `ref` is complete and obviously right: plain loops that accumulate
- * in double. Every other level computes the same sums in FP32 in another order; against ref the error of a dot product
- * of n terms is at most n * 2^-23 * sum |a_i b_i| (a bound over any order of summation, Higham 2002, section 4.2), and
- * n * 2^-149 more where numbers become denormal. Activations of a add 2^-21 of the result (SiLU) or of |a| (GELUs), or
- * 2^-140. A result depends on its own row and token only: not on which other rows and tokens are in the call.
+ * One table of functions per instruction-set level. `ref` is complete and obviously right: plain loops over the exact
+ * value of each weight that accumulate in double. The others compute the same sums from *packed* activations:
  *
- * Matrices are row-major with `pitch` bytes between rows; inputs and outputs are FP32 rows given by pointers, so
- * that tokens grouped by expert need no gather. A function reads exactly `cols` elements of a row and writes
- * exactly `rows` results per token: nothing before, nothing after. No alignment beyond the element's is required.
- * Denormals, infinities and NaNs go the way IEEE 754 says. Thread-safe: no state.
+ *   PACK_F32      the activations themselves; FP32 accumulation
+ *   PACK_BF16     rounded to bfloat16 (nearest even), zeros behind the row's end: relative error 2^-9 of each; FP32
+ *                 accumulation
+ *   PACK_I8_ROW   8-bit integers with one scale for the row: error of each at most max|x| / 254 (and 2^-22 of it more)
+ *   PACK_I8_BLOCK the same with a scale for each `block` columns; integer dot products, FP32 over the groups
+ *
+ * Against the exact product of the weights with what the packed activations stand for, the error of a dot product of n
+ * terms is at most (n + 8) * 2^-23 * sum |w_i x_i| (a bound over any order of summation, Higham 2002, section 4.2) plus
+ * n * 2^-125 * (1 + max|w| + max|x|) where numbers become denormal; minima count as terms w_i = m. Integer packing
+ * turns a row (PACK_I8_ROW) or block with an infinity or a NaN into NaN. Activations of a add 2^-21 of the result
+ * (SiLU) or of |a| (GELUs), or 2^-140. A result depends on its own row and token only: not on which other rows and
+ * tokens are in the call.
+ *
+ * Rows begin where a band of each plane begins (moe_format.h: a multiple of 16, but for row-major formats without a
+ * scales plane); columns at a multiple of the format's block. A function reads exactly what the rows and columns
+ * asked for occupy (of panels: all 16 rows of the last one) and writes exactly `rows` results per token. Codes of
+ * panels and their scales lie on 64-byte and 16-byte boundaries; no other alignment is required. Denormals, infinities
+ * and NaNs go the way IEEE 754 says, but that PACK_BF16 may take denormal weights, activations and products for zero,
+ * and that PACK_I8_BLOCK multiplies weight scale * activation scale with the integer dot product of a group: where the
+ * former is infinite (a scale or minimum that is, or an overflow) the result is an infinity or NaN, which of them need
+ * not be what the single products would add up to.
+ * Thread-safe: no state.
  */
 #ifndef MOE_KERNELS_H
 #define MOE_KERNELS_H
@@ -19,25 +34,93 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum kernel_type { KERNEL_BF16, KERNEL_F16, KERNEL_TYPES };
-enum kernel_activation { KERNEL_SILU, KERNEL_GELU, KERNEL_GELU_TANH };
+#include "uapi/moe_format.h"
 
-struct kernel_matrix {
-	const void *data; /* first row */
-	size_t pitch;     /* bytes from row to row */
+/* The same numbers as enum moe_activation. */
+enum kernel_activation { KERNEL_SILU, KERNEL_GELU, KERNEL_GELU_TANH, KERNEL_SWIGLU_CLAMPED };
+
+struct kernel_act {
+	enum kernel_activation kind;
+	float limit; /* of KERNEL_SWIGLU_CLAMPED */
 };
 
+/* A matrix, or some rows and columns of it: where its first row's band begins in each plane (moe_format.h), and the
+ * bytes from band to band. Planes that the format does not have are NULL, bias (of the rows) may be. */
+struct kernel_matrix {
+	uint32_t format; /* enum moe_format */
+	const void *codes, *scales;
+	size_t pitch, scale_pitch;
+	const float *row_scales, *bias;
+};
+
+/* The same matrix from row `first` on, a multiple of MOE_PANEL_ROWS. */
+static inline struct kernel_matrix kernel_rows(const struct kernel_matrix *m, size_t first)
+{
+	struct kernel_matrix rest = *m;
+
+	rest.codes = (const char *)m->codes + first / moe_band_rows(m->format, MOE_PLANE_CODES) * m->pitch;
+	if (m->scales)
+		rest.scales = (const char *)m->scales + first / MOE_PANEL_ROWS * m->scale_pitch;
+	if (m->row_scales)
+		rest.row_scales += first;
+	if (m->bias)
+		rest.bias += first;
+	return rest;
+}
+
+enum kernel_pack { PACK_F32, PACK_BF16, PACK_I8_ROW, PACK_I8_BLOCK };
+
+/* Packed rows begin on 64-byte boundaries. I8_ROW: scale and sum of the codes, then the codes from byte 64 on. */
+struct kernel_i8_row {
+	float scale;
+	int32_t sum;
+};
+
+/* I8_BLOCK: the codes, then the blocks' scales, then the sums of the blocks' codes (int32_t), each on a 64-byte
+ * boundary. Codes behind the last column are zero, up to the boundary. */
+#define KERNEL_LINE(bytes) (((bytes) + 63) & ~(size_t)63)
+#define KERNEL_I8_SCALES(cols) KERNEL_LINE(cols)
+#define KERNEL_I8_SUMS(cols, block) (KERNEL_LINE(cols) + KERNEL_LINE(((cols) + (block)-1) / (block) * sizeof(float)))
+
+/* How a level computes with matrices of one format. */
+struct kernel_ops {
+	enum kernel_pack pack;
+	uint32_t block; /* of PACK_I8_BLOCK: columns, a multiple or divisor of the format's group */
+
+	/* Packs a row of activations; NULL with PACK_F32. `packed` has kernel_packed_bytes() bytes. */
+	void (*pack_row)(size_t cols, uint32_t block, const float *x, void *packed);
+
+	/* For each token t < tokens, row r < rows: h[t][r] = act(gate_r . x[t] + bias, up_r . x[t] + bias). x: packed
+	 * rows of cols activations; gate and up have one format. */
+	void (*gate_up)(const struct kernel_matrix *gate, const struct kernel_matrix *up, size_t rows, size_t cols,
+			const struct kernel_act *act, size_t tokens, const void *const *x, float *const *h);
+
+	/* For each token t, row r: y[t][r] = w_r . x[t] + bias. */
+	void (*matmul)(const struct kernel_matrix *w, size_t rows, size_t cols, size_t tokens, const void *const *x,
+		       float *const *y);
+};
+
+/* Bytes of a packed row, a multiple of 64. */
+static inline size_t kernel_packed_bytes(const struct kernel_ops *ops, size_t cols)
+{
+	switch (ops->pack) {
+	case PACK_F32:
+		break;
+	case PACK_BF16:
+		return KERNEL_LINE(cols * sizeof(uint16_t));
+	case PACK_I8_ROW:
+		return 64 + KERNEL_LINE(cols);
+	case PACK_I8_BLOCK:
+		return KERNEL_I8_SUMS(cols, ops->block) +
+		       KERNEL_LINE((cols + ops->block - 1) / ops->block * sizeof(int32_t));
+	}
+	return KERNEL_LINE(cols * sizeof(float));
+}
+
 struct kernels {
-	const char *name;
-
-	/* For each token t < tokens, row r < rows: h[t][r] = act(gate_r . x[t]) * (up_r . x[t]). */
-	void (*gate_up[KERNEL_TYPES])(const struct kernel_matrix *gate, const struct kernel_matrix *up, size_t rows,
-				      size_t cols, enum kernel_activation act, size_t tokens, const float *const *x,
-				      float *const *h);
-
-	/* For each token t, row r: y[t][r] = w_r . x[t]. */
-	void (*matmul[KERNEL_TYPES])(const struct kernel_matrix *w, size_t rows, size_t cols, size_t tokens,
-				     const float *const *x, float *const *y);
+	const char *name;    /* of the level */
+	const char *variant; /* of the table: the level and what it uses beyond the level's minimum */
+	const struct kernel_ops *of[MOE_FORMAT_COUNT]; /* NULL for MOE_FORMAT_NONE only */
 
 	/* y[i] += a * x[i] */
 	void (*axpy)(size_t n, float a, const float *x, float *y);
@@ -45,16 +128,27 @@ struct kernels {
 	/* BF16 is the upper half of binary32: exact one way, round to nearest even (NaN stays NaN) the other. */
 	void (*bf16_to_f32)(size_t n, const uint16_t *from, float *to);
 	void (*f32_to_bf16)(size_t n, const float *from, uint16_t *to);
+
+	/* What the level's dot products of BF16 and of 8-bit weights are made of, as fast as the processor can: for
+	 * benchmarks. Each returns how many multiplications and additions its `rounds` were; NULL: not known. */
+	uint64_t (*peak_bf16)(uint64_t rounds), (*peak_int8)(uint64_t rounds);
 };
 
-enum isa { ISA_REF, ISA_AVX2, ISA_AVX512, ISA_COUNT };
+/* The exact value of a weight, scales included, bias not; row counts from the matrix's first. */
+double kernel_weight(const struct kernel_matrix *m, size_t row, size_t col);
+
+/* What gate_up makes of the two products, as exact as double is. */
+double kernel_gated(const struct kernel_act *act, double g, double u);
+
+enum isa { ISA_REF, ISA_AVX2, ISA_AVX512, ISA_AMX, ISA_COUNT };
 
 /* The best level that this CPU and its operating system offer; *ret_why (may be NULL) says what decided, a static
- * string. */
+ * string. The first call of this or of one of the two functions below asks Linux for the tiles of AMX where the CPU has
+ * them: for all threads of the process and for good. Where Linux refuses, the level below is the best. */
 enum isa isa_detect(const char **ret_why);
 const char *isa_name(enum isa isa);
 
-/* "auto", "ref", "avx2", "avx512" -> level. -EINVAL: no such name; -ENOTSUP: this CPU does not have it. */
+/* "auto", "ref", "avx2", "avx512", "amx" -> level. -EINVAL: no such name; -ENOTSUP: this CPU does not have it. */
 int isa_from_name(const char *name, enum isa *ret);
 
 /* The table of a level that isa_detect allows. */

@@ -1,27 +1,44 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * levels - the functions and the table of each instruction-set level, as dispatch.c and the levels' own files see them.
+ * levels - the tables and the operations of each instruction-set level, as dispatch.c and the levels' own files see
+ * them.
  *
- * A level is a folder; an operation is a file in it; a function is named operation_type_level. A new level declares
- * itself here with one line and brings its folder.
+ * A level is a folder; struct kernel_ops are named ops_format_level, whatever variant of the level they need. A table
+ * is one variant of a level: a set of CPU features and the best operations for each format that they allow.
  */
 #ifndef KERNELS_LEVELS_H
 #define KERNELS_LEVELS_H
 
 #include "kernels/kernels.h"
 
+extern const struct kernels kernels_ref;
+extern const struct kernels kernels_avx2, kernels_avx2_vnni;
+extern const struct kernels kernels_avx512, kernels_avx512_vnni, kernels_avx512_bf16;
+extern const struct kernels kernels_amx;
+
+extern const struct kernel_ops ops_ref;
+extern const struct kernel_ops ops_bf16_avx2, ops_f16_avx2, ops_fp8_block_avx2, ops_fp8_row_avx2;
+extern const struct kernel_ops ops_int8_avx2, ops_int8_vnni_avx2;
+extern const struct kernel_ops ops_bf16_avx512, ops_f16_avx512, ops_fp8_block_avx512, ops_fp8_row_avx512;
+extern const struct kernel_ops ops_bf16_dot_avx512, ops_fp8_block_bf16_avx512, ops_fp8_row_bf16_avx512;
+extern const struct kernel_ops ops_fp8_block_vbmi_avx512, ops_fp8_row_vbmi_avx512;
+extern const struct kernel_ops ops_int8_avx512, ops_int8_vnni_avx512;
+extern const struct kernel_ops ops_bf16_amx, ops_fp8_block_amx, ops_fp8_row_amx, ops_int8_amx;
+extern const struct kernel_ops ops_panel_avx2, ops_panel_fine_avx2;
+extern const struct kernel_ops ops_panel_avx2_vnni, ops_panel_fine_avx2_vnni;
+extern const struct kernel_ops ops_panel_avx512, ops_panel_fine_avx512;
+extern const struct kernel_ops ops_panel_amx, ops_panel_fine_amx;
+
+uint64_t peak_bf16_avx2(uint64_t rounds);
+uint64_t peak_int8_avx2(uint64_t rounds);
+uint64_t peak_int8_avx2_vnni(uint64_t rounds);
+uint64_t peak_bf16_avx512(uint64_t rounds);
+uint64_t peak_int8_avx512_vnni(uint64_t rounds);
+uint64_t peak_bf16_avx512_bf16(uint64_t rounds);
+uint64_t peak_bf16_amx(uint64_t rounds);
+uint64_t peak_int8_amx(uint64_t rounds);
+
 #define KERNELS_LEVEL(level)                                                                                           \
-	extern const struct kernels kernels_##level;                                                                   \
-	void gate_up_bf16_##level(const struct kernel_matrix *gate, const struct kernel_matrix *up, size_t rows,       \
-				  size_t cols, enum kernel_activation act, size_t tokens, const float *const *x,       \
-				  float *const *h);                                                                    \
-	void gate_up_f16_##level(const struct kernel_matrix *gate, const struct kernel_matrix *up, size_t rows,        \
-				 size_t cols, enum kernel_activation act, size_t tokens, const float *const *x,        \
-				 float *const *h);                                                                     \
-	void matmul_bf16_##level(const struct kernel_matrix *w, size_t rows, size_t cols, size_t tokens,               \
-				 const float *const *x, float *const *y);                                              \
-	void matmul_f16_##level(const struct kernel_matrix *w, size_t rows, size_t cols, size_t tokens,                \
-				const float *const *x, float *const *y);                                               \
 	void axpy_##level(size_t n, float a, const float *x, float *y);                                                \
 	void bf16_to_f32_##level(size_t n, const uint16_t *from, float *to);                                           \
 	void f32_to_bf16_##level(size_t n, const float *from, uint16_t *to)
@@ -30,12 +47,14 @@ KERNELS_LEVEL(ref);
 KERNELS_LEVEL(avx2);
 KERNELS_LEVEL(avx512);
 
-/* The initialiser of a level's table. */
-#define KERNELS_TABLE(level)                                                                                           \
-	{                                                                                                              \
-		.name = #level, .gate_up = {[KERNEL_BF16] = gate_up_bf16_##level, [KERNEL_F16] = gate_up_f16_##level}, \
-		.matmul = {[KERNEL_BF16] = matmul_bf16_##level, [KERNEL_F16] = matmul_f16_##level},                    \
-		.axpy = axpy_##level, .bf16_to_f32 = bf16_to_f32_##level, .f32_to_bf16 = f32_to_bf16_##level           \
-	}
+/* The formats in panels: "fine" has a scale for each 16 columns. */
+#define KERNELS_PANELS(variant)                                                                                        \
+	[MOE_FORMAT_INT4_G32_F16...                                                                                    \
+		MOE_FORMAT_Q5_K] = &ops_panel_##variant,                                                               \
+		[MOE_FORMAT_Q6_K] = &ops_panel_fine_##variant, [MOE_FORMAT_IQ4_XS] = &ops_panel_##variant
+
+/* The members of a level's table that no format has its own of. */
+#define KERNELS_COMMON(level)                                                                                          \
+	.name = #level, .axpy = axpy_##level, .bf16_to_f32 = bf16_to_f32_##level, .f32_to_bf16 = f32_to_bf16_##level
 
 #endif

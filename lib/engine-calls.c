@@ -41,7 +41,6 @@ static struct plan_params base_params(const struct engine *e, uint32_t layer, ui
 		.miss_slots = e->miss_slots,
 		.rule = p->n_copy,
 		.costs = &e->ncopy,
-		.slot_bytes = e->session->slice.bytes,
 	};
 }
 
@@ -59,6 +58,7 @@ int moe_plan(struct moe_session *session, uint32_t layer, enum moe_mode mode, ui
 	if (mode == MOE_MODE_AUTO)
 		params.mode = tokens == 1 || session->params.dual_batch ? MOE_MODE_DECODE : MOE_MODE_PREFETCH;
 	pthread_mutex_lock(&e->lock);
+	params.slot_bytes = session_slice(session, (uint32_t)row)->bytes;
 	params.frozen = e->dummy;
 	params.n_copy = e->n_copy;
 	if (e->broken)

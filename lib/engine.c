@@ -71,7 +71,7 @@ static int make_slots(struct engine *e, struct moe_error *err)
 	uint64_t bytes;
 	int r;
 
-	if (n > INT32_MAX || !checked_mul(&bytes, n, s->slice.bytes))
+	if (n > INT32_MAX || !checked_mul(&bytes, n, s->info.slot_bytes))
 		return moe_error_set(
 			err, -EINVAL,
 			"moe_attach: %llu slots (%u layers of %u, and two miss buffers of %u) are too many",
@@ -169,7 +169,7 @@ int engine_new(struct engine **ret, struct moe_session *session, struct moe_erro
 	pthread_mutex_init(&e->hint_lock, NULL);
 	for (i = 0; i < MISSBUF_COUNT; i++)
 		missbuf_init(&e->missbufs[i]);
-	ncopy_init(&e->ncopy, session->slice.bytes, session->slice.bytes, session->info.cpu_threads);
+	ncopy_init(&e->ncopy, session->info.slot_bytes, session->info.slot_bytes, session->info.cpu_threads);
 	r = make_rows(e, err);
 	if (r == 0)
 		r = make_data(e, err);

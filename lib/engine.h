@@ -51,7 +51,7 @@ struct engine {
 	const struct device_ops *ops;
 	struct device *device;
 	struct device_stream *compute, *copy;
-	struct device_memory slots; /* [n_rows * n_slots + 2 * miss_slots] of slice.bytes */
+	struct device_memory slots; /* [n_rows * n_slots + 2 * miss_slots] of info.slot_bytes */
 	struct device_memory work;  /* x and y of the step that the compute stream is at; streams keep steps apart */
 
 	pthread_mutex_t order, lock;

@@ -14,6 +14,7 @@
 #include "base/memfd.h"
 #include "base/util.h"
 #include "client.h"
+#include "layout.h"
 #include "wire.h"
 
 #define FDS_BEFORE_POOLS 4 /* manifest, client region, daemon region, doorbell */
@@ -101,23 +102,38 @@ static int ask(struct moe_session *s, const struct moe_attach_params *params, st
 	return wire_recv(s->socket, MOE_MSG_ATTACH, ret, sizeof *ret, fds, -1, ret_n_fds, NULL, NULL, err);
 }
 
+/* Each layer is dense or has a row. */
+static int check_index(const struct moe_manifest *m, struct moe_error *err)
+{
+	const int32_t *index = (const int32_t *)(m + 1);
+
+	for (uint32_t l = 0; l < m->n_layers; l++)
+		if (index[l] < -1 || index[l] >= (int64_t)m->n_moe_layers)
+			return moe_error_set(err, -EPROTO, "manifest: layer %u: row %d found, -1 to %u expected", l,
+					     index[l], m->n_moe_layers - 1);
+	return 0;
+}
+
 static int check_manifest(const struct moe_manifest *m, uint64_t bytes, struct moe_error *err)
 {
-	uint64_t rows, records;
+	uint64_t index, records;
 
 	if (m->magic != MOE_MANIFEST_MAGIC || m->bytes != bytes || m->layout != MOE_LAYOUT_VERSION)
 		return moe_error_set(err, -EPROTO,
 				     "manifest: layout %u of %llu bytes found, layout %u of %llu expected", m->layout,
 				     (unsigned long long)m->bytes, MOE_LAYOUT_VERSION, (unsigned long long)bytes);
-	if (m->n_pools == 0 || m->n_pools > MOE_POOLS_MAX || m->n_layers == 0 || m->n_experts == 0 || m->topk == 0)
+	if (m->n_pools == 0 || m->n_pools > MOE_POOLS_MAX || m->n_layers == 0 || m->n_moe_layers > m->n_layers ||
+	    m->n_experts == 0 || m->topk == 0 || m->hidden == 0 || m->inter == 0 || m->n_layouts == 0 ||
+	    m->n_layouts > MOE_LAYOUTS_MAX)
 		return moe_error_set(err, -EPROTO, "manifest: a count is zero or too large");
-	if (!checked_range(sizeof *m, (uint64_t)m->n_layers * 4, bytes) ||
-	    !checked_mul(&rows, m->n_moe_layers, m->n_experts) ||
-	    !checked_mul(&records, rows, sizeof(struct moe_record)) ||
+	index = sizeof *m + (uint64_t)m->n_layers * sizeof(int32_t);
+	if (index > bytes || m->layouts_offset % 8 || m->records_offset % 8 || m->layouts_offset < index ||
+	    !checked_range(m->layouts_offset, m->n_layouts * sizeof(struct moe_layout), bytes) ||
+	    !checked_mul(&records, (uint64_t)m->n_moe_layers * m->n_experts, sizeof(struct moe_record)) ||
 	    !checked_range(m->records_offset, records, bytes))
 		return moe_error_set(err, -EPROTO, "manifest: tables lie outside its %llu bytes",
 				     (unsigned long long)bytes);
-	return 0;
+	return check_index(m, err);
 }
 
 static int map_manifest(struct moe_session *s, int fd, uint64_t bytes, struct moe_error *err)
@@ -138,8 +154,12 @@ static int map_manifest(struct moe_session *s, int fd, uint64_t bytes, struct mo
 	r = check_manifest(s->manifest, bytes, err);
 	if (r < 0)
 		return r;
+	s->layouts = (const struct moe_layout *)((const uint8_t *)map + s->manifest->layouts_offset);
 	s->records = (const struct moe_record *)((const uint8_t *)map + s->manifest->records_offset);
-	return 0;
+	r = layout_check(s->manifest, s->layouts, s->params.tp_size, err);
+	if (r < 0)
+		return r;
+	return layout_slices(&s->slices, s->layouts, s->manifest->n_layouts, s->params.tp_rank, s->params.tp_size, err);
 }
 
 static int map_regions(struct moe_session *s, const struct moe_msg_attached *a, struct moe_error *err)
@@ -173,21 +193,42 @@ static int map_regions(struct moe_session *s, const struct moe_msg_attached *a, 
 	return 0;
 }
 
-static int take_pools(struct moe_session *s, int *fds, struct moe_error *err)
+/* A row's records have the layout of its first one, and each lies in its pool file. */
+static int check_records(const struct moe_session *s, struct moe_error *err)
 {
 	const struct moe_manifest *m = s->manifest;
 
+	for (uint64_t i = 0; i < (uint64_t)m->n_moe_layers * m->n_experts; i++) {
+		const struct moe_record *record = &s->records[i];
+
+		if (record->layout >= m->n_layouts || record->layout != s->records[i - i % m->n_experts].layout)
+			return moe_error_set(err, -EPROTO,
+					     "manifest: record %llu: layout %u found, one of %u, the same in a row, "
+					     "expected",
+					     (unsigned long long)i, record->layout, m->n_layouts);
+		if (record->pool >= m->n_pools || record->offset % MOE_PART_ALIGN ||
+		    !checked_range(record->offset, s->layouts[record->layout].record_bytes,
+				   m->pools[record->pool].bytes))
+			return moe_error_set(err, -EPROTO, "manifest: record %llu lies outside its pool file",
+					     (unsigned long long)i);
+	}
+	return 0;
+}
+
+static int take_pools(struct moe_session *s, int *fds, struct moe_error *err)
+{
+	const struct moe_manifest *m = s->manifest;
+	int r;
+
 	for (uint32_t i = 0; i < m->n_pools; i++) {
-		int r = memfd_verify(fds[i], m->pools[i].bytes, SIZE_SEALS, NULL, "pool file", err);
+		r = memfd_verify(fds[i], m->pools[i].bytes, SIZE_SEALS, NULL, "pool file", err);
 
 		if (r < 0)
 			return r;
 	}
-	for (uint64_t i = 0; i < (uint64_t)m->n_moe_layers * m->n_experts; i++)
-		if (s->records[i].pool >= m->n_pools ||
-		    !checked_range(s->records[i].offset, m->record_bytes, m->pools[s->records[i].pool].bytes))
-			return moe_error_set(err, -EPROTO, "manifest: record %llu lies outside its pool file",
-					     (unsigned long long)i);
+	r = check_records(s, err);
+	if (r < 0)
+		return r;
 	for (uint32_t i = 0; i < m->n_pools; i++)
 		s->pools[i] = (struct session_pool){.fd = steal_fd(&fds[i]), .bytes = m->pools[i].bytes};
 	s->n_pools = m->n_pools;
@@ -208,7 +249,6 @@ static void fill_info(struct moe_session *s, const struct moe_msg_attached *a)
 		.topk = m->topk,
 		.hidden = m->hidden,
 		.inter = m->inter,
-		.slice_inter = m->inter / s->params.tp_size,
 		.cache_slots = MIN(s->params.cache_expert_num, m->n_experts),
 		.cpu_threads = a->cpu_threads,
 		.record_bytes = m->record_bytes,
@@ -216,8 +256,10 @@ static void fill_info(struct moe_session *s, const struct moe_msg_attached *a)
 	};
 	memcpy(info->model, m->name, sizeof info->model);
 	memcpy(info->digest, m->digest, sizeof info->digest);
-	moe_slice_of(&s->slice, m, s->params.tp_rank, s->params.tp_size);
-	info->slot_bytes = s->slice.bytes;
+	for (uint32_t i = 0; i < m->n_layouts; i++) {
+		info->slice_inter = MAX(info->slice_inter, s->slices[i].inter);
+		info->slot_bytes = MAX(info->slot_bytes, s->slices[i].bytes);
+	}
 	if (info->cache_slots > 0)
 		info->miss_slots = s->params.miss_expert_num
 					   ? MIN(s->params.miss_expert_num, m->n_experts - info->cache_slots)
@@ -272,6 +314,7 @@ static struct moe_session *session_free(struct moe_session *s)
 	close_fd(s->client_fd);
 	close_fd(s->daemon_fd);
 	close_fd(s->doorbell);
+	free(s->slices);
 	free(s);
 	return NULL;
 }
@@ -322,6 +365,17 @@ struct moe_session *moe_detach(struct moe_session *s)
 void moe_session_info(const struct moe_session *session, struct moe_session_info *ret)
 {
 	*ret = session->info;
+}
+
+int moe_slot_layout(const struct moe_session *session, uint32_t layer, struct moe_slot_layout *ret,
+		    struct moe_error *err)
+{
+	const int row = session_row(session, layer, err);
+
+	if (row < 0)
+		return row;
+	layout_describe(ret, session_layout(session, (uint32_t)row), session_slice(session, (uint32_t)row));
+	return 0;
 }
 
 int moe_record_digest(const struct moe_session *session, uint32_t layer, uint32_t expert, uint8_t ret[16],

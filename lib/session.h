@@ -28,8 +28,9 @@ struct moe_session {
 	struct moe_session_info info;
 	const struct moe_manifest *manifest;
 	uint64_t manifest_bytes;
-	const struct moe_record *records; /* [n_moe_layers][n_experts] */
-	struct moe_slice slice;
+	const struct moe_layout *layouts; /* [n_layouts], in the manifest */
+	const struct moe_record *records; /* [n_moe_layers][n_experts], the same */
+	struct moe_slice *slices;         /* [n_layouts]: this session's */
 	uint32_t n_pools;
 	struct session_pool pools[MOE_POOLS_MAX];
 	int client_fd, daemon_fd, doorbell;
@@ -42,6 +43,21 @@ struct moe_session {
 	struct moe_layer_stats *stats; /* [n_layers], written with relaxed atomics by this process only */
 	struct engine *engine;
 };
+
+static inline uint32_t session_row_layout(const struct moe_session *session, uint32_t row)
+{
+	return session->records[(uint64_t)row * session->info.n_experts].layout;
+}
+
+static inline const struct moe_layout *session_layout(const struct moe_session *session, uint32_t row)
+{
+	return &session->layouts[session_row_layout(session, row)];
+}
+
+static inline const struct moe_slice *session_slice(const struct moe_session *session, uint32_t row)
+{
+	return &session->slices[session_row_layout(session, row)];
+}
 
 /* Row of the layer's records, or -EINVAL when the layer does not exist or is dense. */
 int session_row(const struct moe_session *session, uint32_t layer, struct moe_error *err);

@@ -4,7 +4,7 @@
  *
  * Push: the daemon writes into the slot arena, so a FILL may only be posted once nobody reads the slots any more. When
  * that is so already, which is the rule, moe_submit posts them at once; else the copy stream does, behind the events.
- * Pull: each record is leased, the copy stream copies the slice's parts from the mapped pool, and gives the leases
+ * Pull: each record is leased, the copy stream copies the slice's planes from the mapped pool, and gives the leases
  * back.
  */
 #include <assert.h>
@@ -26,7 +26,7 @@ static void post_fills(struct moe_step *step, uint8_t flags)
 			.flags = flags,
 			.layer = (uint16_t)plan->layer,
 			.fill.expert = (uint32_t)plan->copies[i].expert,
-			.fill.dst = flags & MOE_SQE_LEASE ? 0 : slot * e->session->slice.bytes,
+			.fill.dst = flags & MOE_SQE_LEASE ? 0 : slot * e->session->info.slot_bytes,
 		};
 
 		step_post(step, &step->fills[i], &sqe);
@@ -73,8 +73,9 @@ static void move_missbuf(struct moe_step *step, enum missbuf_state from, enum mi
 }
 
 /* Waits for all fills and judges them. */
-static void end_fills(struct moe_step *step, uint64_t bytes)
+static void end_fills(struct moe_step *step)
 {
+	const uint64_t bytes = session_slice(step->engine->session, step->row)->bytes;
 	uint32_t i;
 
 	for (i = 0; i < step->plan->n_copies; i++) {
@@ -100,7 +101,7 @@ static int push_end(void *arg)
 {
 	struct moe_step *step = arg;
 
-	end_fills(step, step->engine->session->slice.bytes);
+	end_fills(step);
 	move_missbuf(step, MISSBUF_FILLING, MISSBUF_READY);
 	return 0;
 }
@@ -119,7 +120,7 @@ static int pull_begin(void *arg)
 	struct moe_session *s = step->engine->session;
 	uint32_t i;
 
-	end_fills(step, s->slice.bytes);
+	end_fills(step);
 	for (i = 0; i < step->plan->n_copies; i++) {
 		const struct moe_copy *copy = &step->plan->copies[i];
 		const struct moe_record *record =
@@ -151,27 +152,39 @@ static int pull_end(void *arg)
 	return 0;
 }
 
+static int pull_planes(struct engine *e, device_ptr to, const uint8_t *from, const struct moe_slice *slice)
+{
+	int i, r = 0;
+
+	for (i = 0; i < MOE_PARTS * MOE_PLANES && r == 0; i++) {
+		const struct moe_slice_plane *p = &slice->plane[i / MOE_PLANES][i % MOE_PLANES];
+
+		if (p->rows == 0)
+			continue;
+		if (p->pitch == p->width)
+			r = e->ops->copy_to_device(e->copy, to + p->slot_offset, from + p->offset, p->rows * p->width);
+		else
+			r = e->ops->copy_rows_to_device(e->copy, to + p->slot_offset, from + p->offset, p->pitch,
+							p->width, p->rows);
+	}
+	return r;
+}
+
 static int pull_copies(struct moe_step *step)
 {
 	struct engine *e = step->engine;
 	const struct moe_session *s = e->session;
 	const struct moe_plan *plan = step->plan;
 	uint32_t i;
-	int part, r = 0;
+	int r = 0;
 
-	for (i = 0; i < plan->n_copies; i++) {
+	for (i = 0; i < plan->n_copies && r == 0; i++) {
 		const struct moe_record *record =
 			&s->records[(uint64_t)step->row * e->n_experts + (uint32_t)plan->copies[i].expert];
-		const uint8_t *from = s->pools[record->pool].map + record->offset;
-		const device_ptr to = e->slots.base +
-				      engine_slot(e, step->row, plan->layer, plan->copies[i].slot) * s->slice.bytes;
+		const uint32_t slot = engine_slot(e, step->row, plan->layer, plan->copies[i].slot);
 
-		for (part = 0; part < 3 && r == 0; part++) {
-			const struct moe_slice_part *p = &s->slice.part[part];
-
-			r = e->ops->copy_rows_to_device(e->copy, to + p->slot_offset, from + p->offset, p->pitch,
-							p->width, p->rows);
-		}
+		r = pull_planes(e, e->slots.base + slot * s->info.slot_bytes,
+				s->pools[record->pool].map + record->offset, session_slice(s, step->row));
 	}
 	return r;
 }
@@ -265,6 +278,6 @@ void step_copy_cost(struct moe_step *step, uint64_t *ret_bytes, uint64_t *ret_ns
 		for (i = 0; i < step->plan->n_copies; i++)
 			ns = MAX(ns, step->fills[i].op.cqe.wait_ns + step->fills[i].op.cqe.work_ns);
 	}
-	*ret_bytes = step->plan->n_copies * e->session->slice.bytes;
+	*ret_bytes = step->plan->n_copies * session_slice(e->session, step->row)->bytes;
 	*ret_ns = ns;
 }

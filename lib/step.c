@@ -371,12 +371,12 @@ static int launch_experts(struct moe_step *step)
 	struct engine *e = step->engine;
 	const struct moe_session *s = e->session;
 	const struct moe_plan *plan = step->plan;
-	const struct device_experts work = {
+	struct device_experts work = {
 		.slots = e->slots.base,
-		.slot_bytes = s->slice.bytes,
-		.slice = s->slice,
+		.slot_bytes = s->info.slot_bytes,
+		.layout = session_layout(s, step->row),
+		.slice = session_slice(s, step->row),
 		.hidden = s->info.hidden,
-		.type = s->manifest->type,
 		.activation = s->manifest->activation,
 		.tokens = plan->tokens,
 		.topk = plan->topk,
@@ -388,6 +388,7 @@ static int launch_experts(struct moe_step *step)
 		.map = step->map,
 	};
 
+	memcpy(&work.limit, &s->manifest->limit, sizeof work.limit);
 	return e->ops->experts(e->compute, &work);
 }
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* engine-jobs - a small model behind a fake daemon, random steps on it, and what must come out of them. */
+/*
+ * engine-jobs - a small model behind a fake daemon, random steps on it, and what must come out of them. Its layers take
+ * turns in two formats, whose slots differ in size and are cut in different units: 96 are three of 32 to MXFP4.
+ */
 #ifndef TESTS_ENGINE_JOBS_H
 #define TESTS_ENGINE_JOBS_H
 
@@ -9,13 +12,13 @@
 #include "tests/fake-daemon.h"
 
 #define EXPERTS 12
-#define HIDDEN 16
-#define INTER 8
+#define HIDDEN 32
+#define INTER 96
 #define LAYERS 5
 #define TOKENS 6
 #define FLIGHT 3
 
-static const struct fake_shape shape = {LAYERS, EXPERTS, HIDDEN, INTER, MOE_TYPE_BF16, 16};
+static const struct fake_shape shape = {LAYERS, EXPERTS, HIDDEN, INTER, 16, {MOE_FORMAT_MXFP4, MOE_FORMAT_FP8_ROW}};
 static unsigned long long seed, model_seed;
 
 static uint32_t below(uint32_t n)
@@ -92,9 +95,9 @@ static double job_error(const struct fake *f, const struct job *job, const float
 		for (k = 0; k < job->topk; k++)
 			if (job->ids[t * job->topk + k] >= 0)
 				plain_expert(
-					&f->manifest,
-					fake_record(f, (uint16_t)job->layer, (uint32_t)job->ids[t * job->topk + k]), 0,
-					INTER, (double)job->weights[t * job->topk + k], job->x + t * HIDDEN, want);
+					&f->values[fake_number(f, job->layer, (uint32_t)job->ids[t * job->topk + k])],
+					f->manifest.activation, 0, 0, INTER, (double)job->weights[t * job->topk + k],
+					job->x + t * HIDDEN, want, NULL);
 		for (j = 0; j < HIDDEN; j++) {
 			const double error = fabs(want[j] - (double)y[t * HIDDEN + j]);
 
@@ -163,6 +166,7 @@ static void jobs_begin(void)
 	model_seed = seed + 1;
 	diag("TEST_SEED=%llu", seed);
 	device_host_jitter(seed | 1);
+	device_host_kernels(kernels_get(ISA_REF)); /* whose activations are exact, whatever the format */
 }
 
 #endif

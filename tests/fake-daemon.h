@@ -25,11 +25,15 @@
 
 #define FAKE_PENDING 64
 #define FAKE_LEASES 4096
+#define FAKE_LAYOUTS 2
 
 struct fake {
 	struct moe_session session; /* the client's; made by fake_new */
 	struct moe_manifest manifest;
-	uint8_t *records; /* [n_moe_layers][n_experts], the one pool */
+	struct moe_layout layouts[FAKE_LAYOUTS]; /* rows take turns */
+	uint8_t *records;                        /* [n_moe_layers][n_experts], the one pool */
+	uint64_t records_bytes;
+	struct plain_values *values; /* [n_moe_layers][n_experts]: the same, for computing */
 	struct moe_record *table;
 	int32_t *layer_index;
 
@@ -115,9 +119,19 @@ static void fake_expect(struct fake *f, bool good, const char *what)
 		diag("the client broke a rule: %s", what);
 }
 
-static const uint8_t *fake_record(const struct fake *f, uint16_t layer, uint32_t expert)
+static uint32_t fake_number(const struct fake *f, uint32_t layer, uint32_t expert)
 {
-	return f->records + f->table[(uint32_t)f->layer_index[layer] * f->manifest.n_experts + expert].offset;
+	return (uint32_t)f->layer_index[layer] * f->manifest.n_experts + expert;
+}
+
+static const uint8_t *fake_record(const struct fake *f, uint32_t layer, uint32_t expert)
+{
+	return f->records + f->table[fake_number(f, layer, expert)].offset;
+}
+
+static const struct moe_slice *fake_slice(const struct fake *f, uint32_t layer)
+{
+	return session_slice(&f->session, (uint32_t)f->layer_index[layer]);
 }
 
 static bool fake_takes_one(_Atomic int *count)
@@ -142,7 +156,7 @@ static void fake_lease(struct fake *f, const struct moe_sqe *sqe, struct moe_cqe
 
 static void fake_fill(struct fake *f, const struct moe_sqe *sqe, struct moe_cqe *cqe)
 {
-	const struct moe_slice *slice = &f->session.slice;
+	const struct moe_slice *slice = fake_slice(f, sqe->layer);
 
 	fake_expect(f, sqe->fill.expert < f->manifest.n_experts && sqe->count == 0 && sqe->fill.reserved0 == 0, "FILL");
 	cqe->bytes = slice->bytes;
@@ -156,8 +170,11 @@ static void fake_fill(struct fake *f, const struct moe_sqe *sqe, struct moe_cqe 
 		fake_lease(f, sqe, cqe);
 		return;
 	}
-	fake_expect(f, sqe->fill.dst % 64 == 0 && sqe->fill.dst + slice->bytes <= f->slots_bytes, "FILL.dst");
-	memset(f->slots + sqe->fill.dst, 0xff, slice->bytes);
+	fake_expect(f,
+		    sqe->fill.dst % f->session.info.slot_bytes == 0 &&
+			    sqe->fill.dst + f->session.info.slot_bytes <= f->slots_bytes,
+		    "FILL.dst");
+	memset(f->slots + sqe->fill.dst, 0xff, f->session.info.slot_bytes);
 	fake_pause(f);
 	plain_pack(slice, fake_record(f, sqe->layer, sqe->fill.expert), f->slots + sqe->fill.dst);
 	atomic_fetch_add(&f->fills, 1);
@@ -168,7 +185,8 @@ static void fake_compute(struct fake *f, const struct moe_sqe *sqe, struct moe_c
 	const struct moe_session *s = &f->session;
 	const uint32_t hidden = f->manifest.hidden, topk = sqe->compute.topk;
 	const bool whole = sqe->flags & MOE_SQE_WHOLE;
-	const uint32_t first = whole ? 0 : s->params.tp_rank * s->slice.inter;
+	const struct moe_slice *slice = fake_slice(f, sqe->layer);
+	const uint32_t first = whole ? 0 : slice->first;
 	const float *x = (const float *)(s->data + sqe->compute.x);
 	const int32_t *ids = (const int32_t *)(s->data + sqe->compute.ids);
 	const float *weights = (const float *)(s->data + sqe->compute.weights);
@@ -195,9 +213,9 @@ static void fake_compute(struct fake *f, const struct moe_sqe *sqe, struct moe_c
 			if (id < 0)
 				continue;
 			cqe->pairs++;
-			plain_expert(&f->manifest, fake_record(f, sqe->layer, (uint32_t)id), first,
-				     whole ? f->manifest.inter : s->slice.inter, (double)weights[t * topk + k],
-				     x + t * hidden, sum);
+			plain_expert(&f->values[fake_number(f, sqe->layer, (uint32_t)id)], f->manifest.activation, 0,
+				     first, whole ? f->manifest.inter : slice->inter, (double)weights[t * topk + k],
+				     x + t * hidden, sum, NULL);
 		}
 		for (j = 0; j < hidden; j++)
 			y[t * hidden + j] = (float)sum[j];
@@ -287,7 +305,8 @@ static void *fake_main(void *arg)
 /* -- life --------------------------------------------------------------------------------------------------------- */
 
 struct fake_shape {
-	uint32_t layers, experts, hidden, inter, type, entries; /* layer 0 is dense */
+	uint32_t layers, experts, hidden, inter, entries; /* layer 0 is dense */
+	uint32_t formats[FAKE_LAYOUTS];
 };
 
 static void *fake_alloc(uint64_t bytes)
@@ -305,18 +324,33 @@ static void fake_make_model(struct fake *f, const struct fake_shape *shape, unsi
 	const uint32_t rows = shape->layers - 1, n = rows * shape->experts;
 	uint32_t i;
 
-	plain_manifest(&f->manifest, rows, shape->experts, shape->hidden, shape->inter, shape->type,
-		       MOE_ACTIVATION_SILU);
-	f->manifest.n_layers = shape->layers;
-	f->records = fake_alloc(n * f->manifest.record_bytes);
+	f->manifest = (struct moe_manifest){
+		.n_layers = shape->layers,
+		.n_moe_layers = rows,
+		.n_experts = shape->experts,
+		.hidden = shape->hidden,
+		.inter = shape->inter,
+		.n_layouts = FAKE_LAYOUTS,
+	};
+	for (i = 0; i < FAKE_LAYOUTS; i++) {
+		plain_layout(&f->layouts[i], shape->formats[i], shape->formats[i], shape->hidden, shape->inter, i > 0);
+		f->manifest.record_bytes = MAX(f->manifest.record_bytes, f->layouts[i].record_bytes);
+	}
+	f->records_bytes = n * f->manifest.record_bytes;
+	f->records = fake_alloc(f->records_bytes);
+	f->values = fake_alloc(n * sizeof *f->values);
 	f->table = fake_alloc(n * sizeof *f->table);
 	f->layer_index = fake_alloc(shape->layers * sizeof *f->layer_index);
 	for (i = 0; i < shape->layers; i++)
 		f->layer_index[i] = (int32_t)i - 1;
 	for (i = 0; i < n; i++) {
+		const struct moe_layout *layout = &f->layouts[i / shape->experts % FAKE_LAYOUTS];
+
 		/* Records lie in another order than their numbers. */
 		f->table[i].offset = (n - 1 - i) * f->manifest.record_bytes;
-		plain_fill_record(&f->manifest, f->records + f->table[i].offset, seed);
+		f->table[i].layout = i / shape->experts % FAKE_LAYOUTS;
+		plain_fill_record(layout, f->records + f->table[i].offset, seed);
+		plain_decode(&f->values[i], layout, f->records + f->table[i].offset);
 	}
 }
 
@@ -335,7 +369,7 @@ static struct fake *fake_new(const struct fake_shape *shape, const struct moe_at
 {
 	struct fake *f = calloc(1, sizeof *f);
 	struct moe_session *s;
-	int sockets[2];
+	int sockets[2], i;
 
 	if (!f || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0)
 		abort();
@@ -349,24 +383,27 @@ static struct fake *fake_new(const struct fake_shape *shape, const struct moe_at
 	s->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	s->params = *params;
 	s->manifest = &f->manifest;
+	s->layouts = f->layouts;
 	s->records = f->table;
 	s->n_pools = 1;
-	s->pools[0] = (struct session_pool){.fd = -1, .bytes = f->manifest.record_bytes};
+	s->pools[0] = (struct session_pool){.fd = -1, .bytes = f->records_bytes};
 	s->stats = fake_alloc(shape->layers * sizeof *s->stats);
-	moe_slice_of(&s->slice, &f->manifest, params->tp_rank, params->tp_size);
+	s->slices = fake_alloc(FAKE_LAYOUTS * sizeof *s->slices);
 	s->info = (struct moe_session_info){
 		.n_layers = shape->layers,
 		.n_moe_layers = shape->layers - 1,
 		.n_experts = shape->experts,
 		.hidden = shape->hidden,
 		.inter = shape->inter,
-		.slice_inter = s->slice.inter,
 		.cache_slots = params->cache_expert_num,
 		.cpu_threads = 1,
 		.record_bytes = f->manifest.record_bytes,
-		.slot_bytes = s->slice.bytes,
 		.layer_index = f->layer_index,
 	};
+	for (i = 0; i < FAKE_LAYOUTS; i++) {
+		moe_slice_of(&s->slices[i], &f->layouts[i], params->tp_rank, params->tp_size);
+		s->info.slot_bytes = MAX(s->info.slot_bytes, s->slices[i].bytes);
+	}
 	if (params->cache_expert_num)
 		s->info.miss_slots = params->miss_expert_num ? params->miss_expert_num
 							     : shape->experts - params->cache_expert_num;
@@ -397,9 +434,13 @@ static void fake_free(struct fake *f)
 	if (f->slots)
 		munmap(f->slots, f->slots_bytes);
 	free(s->data);
+	free(s->slices);
 	free(s->stats);
 	free(f->client);
 	free(f->daemon);
+	for (uint32_t i = 0; i < f->manifest.n_moe_layers * f->manifest.n_experts; i++)
+		plain_forget(&f->values[i]);
+	free(f->values);
 	free(f->records);
 	free(f->table);
 	free(f->layer_index);

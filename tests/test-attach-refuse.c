@@ -16,6 +16,7 @@
 #include "base/util.h"
 #include "moe-expert.h"
 #include "tests/fixture.h"
+#include "tests/plain-experts.h"
 #include "uapi/moe_proto.h"
 #include "uapi/moe_ring.h"
 
@@ -30,6 +31,23 @@ enum fault {
 	MANIFEST_SHORT,
 	MANIFEST_TABLE,
 	MANIFEST_POOLS,
+	MANIFEST_INDEX,
+	LAYOUTS_NONE,
+	LAYOUTS_MANY,
+	LAYOUTS_OUTSIDE,
+	LAYOUT_FORMAT,
+	LAYOUT_FORMATS,
+	LAYOUT_SHAPE,
+	LAYOUT_PANELS,
+	LAYOUT_RECORD,
+	PLANE_OUTSIDE,
+	PLANE_WRAPS,
+	PLANE_ODD,
+	PLANE_MISSING,
+	PLANE_TOO_MANY,
+	PLANE_NOT_FIRST,
+	RECORD_LAYOUT,
+	RECORD_MIXED,
 	RECORD_OUTSIDE,
 	RECORD_POOL,
 	CLIENT_UNSEALED,
@@ -54,6 +72,23 @@ static const char *const words[FAULTS] = {
 	[MANIFEST_SHORT] = "manifest",
 	[MANIFEST_TABLE] = "tables lie outside",
 	[MANIFEST_POOLS] = "in the manifest",
+	[MANIFEST_INDEX] = "row 1 found",
+	[LAYOUTS_NONE] = "a count is zero",
+	[LAYOUTS_MANY] = "too large",
+	[LAYOUTS_OUTSIDE] = "tables lie outside",
+	[LAYOUT_FORMAT] = "layout 0",
+	[LAYOUT_FORMATS] = "layout 0",
+	[LAYOUT_SHAPE] = "layout 0",
+	[LAYOUT_PANELS] = "layout 0",
+	[LAYOUT_RECORD] = "layout 0",
+	[PLANE_OUTSIDE] = "layout 0",
+	[PLANE_WRAPS] = "layout 0",
+	[PLANE_ODD] = "layout 0",
+	[PLANE_MISSING] = "layout 0",
+	[PLANE_TOO_MANY] = "layout 0",
+	[PLANE_NOT_FIRST] = "layout 0",
+	[RECORD_LAYOUT] = "layout 2 found",
+	[RECORD_MIXED] = "the same in a row",
 	[RECORD_OUTSIDE] = "outside its pool",
 	[RECORD_POOL] = "outside its pool",
 	[CLIENT_UNSEALED] = "client region",
@@ -69,6 +104,13 @@ static const char *const words[FAULTS] = {
 
 enum { LAYERS = 1, EXPERTS = 2, HIDDEN = 64, INTER = 64, ENTRIES = 256, POOL_BYTES = 2 * 24576 };
 
+struct made {
+	struct moe_manifest m;
+	int32_t layer_index[2];
+	struct moe_layout layouts[2];
+	struct moe_record records[EXPERTS];
+};
+
 static char folder[64], path[96];
 static int listener;
 static enum fault fault;
@@ -79,13 +121,38 @@ static void begin(void *message, size_t bytes, unsigned int type, size_t fds)
 		.magic = MOE_PROTO_MAGIC, .type = (__u16)type, .fds = (__u16)fds, .bytes = (__u32)bytes};
 }
 
+static struct moe_layout make_layout(void)
+{
+	struct moe_layout l;
+
+	plain_layout(&l, fault == LAYOUT_PANELS ? MOE_FORMAT_Q8_0 : MOE_FORMAT_BF16,
+		     fault == LAYOUT_PANELS ? MOE_FORMAT_Q4_K : MOE_FORMAT_BF16, HIDDEN, INTER, false);
+	l.record_bytes = POOL_BYTES / EXPERTS + (fault == LAYOUT_RECORD);
+	if (fault == LAYOUT_FORMAT)
+		l.part[MOE_PART_DOWN].format = MOE_FORMAT_COUNT;
+	if (fault == LAYOUT_FORMATS)
+		l.part[MOE_PART_UP].format = MOE_FORMAT_F16;
+	if (fault == LAYOUT_SHAPE)
+		l.part[MOE_PART_UP].cols--;
+	if (fault == PLANE_OUTSIDE)
+		l.part[MOE_PART_DOWN].plane[MOE_PLANE_CODES] += 64;
+	if (fault == PLANE_WRAPS)
+		l.part[MOE_PART_DOWN].plane[MOE_PLANE_CODES] = UINT64_MAX - 63;
+	if (fault == PLANE_ODD)
+		l.part[MOE_PART_UP].plane[MOE_PLANE_CODES] += 32;
+	if (fault == PLANE_MISSING)
+		l.part[MOE_PART_UP].plane[MOE_PLANE_CODES] = 0;
+	if (fault == PLANE_TOO_MANY)
+		l.part[MOE_PART_UP].plane[MOE_PLANE_ROW_SCALES] = 64;
+	if (fault == PLANE_NOT_FIRST)
+		l.part[MOE_PART_GATE].plane[MOE_PLANE_CODES] = 64;
+	return l;
+}
+
 static int make_manifest(void)
 {
-	struct {
-		struct moe_manifest m;
-		int32_t layer_index[2];
-		struct moe_record records[EXPERTS];
-	} all = {
+	const struct moe_layout layout = make_layout();
+	struct made all = {
 		.m = {.magic = MOE_MANIFEST_MAGIC + (fault == MANIFEST_MAGIC),
 		      .bytes = sizeof all,
 		      .name = "made up",
@@ -97,14 +164,18 @@ static int make_manifest(void)
 		      .topk = 1,
 		      .hidden = HIDDEN,
 		      .inter = INTER,
-		      .type = MOE_TYPE_BF16,
 		      .record_bytes = POOL_BYTES / EXPERTS,
-		      .up_offset = HIDDEN * INTER * 2,
-		      .down_offset = 2 * HIDDEN * INTER * 2,
-		      .records_offset = offsetof(__typeof__(all), records),
+		      .n_layouts = fault == LAYOUTS_NONE   ? 0
+				   : fault == LAYOUTS_MANY ? MOE_LAYOUTS_MAX + 1
+							   : 2,
+		      .layouts_offset = fault == LAYOUTS_OUTSIDE ? sizeof all - 8 : offsetof(struct made, layouts),
+		      .records_offset = offsetof(struct made, records),
 		      .pools = {{.bytes = POOL_BYTES, .page_bytes = 4096}, {.bytes = POOL_BYTES, .page_bytes = 4096}}},
-		.records = {{.pool = fault == RECORD_POOL},
-			    {.offset = POOL_BYTES / EXPERTS + (fault == RECORD_OUTSIDE)}},
+		.layer_index = {fault == MANIFEST_INDEX},
+		.layouts = {layout, layout},
+		.records = {{.pool = fault == RECORD_POOL, .layout = fault == RECORD_LAYOUT ? 2 : 0},
+			    {.offset = POOL_BYTES / EXPERTS + 64 * (fault == RECORD_OUTSIDE),
+			     .layout = fault == RECORD_MIXED}},
 	};
 
 	if (fault == MANIFEST_UNSEALED) {
@@ -147,7 +218,7 @@ static void answer_attach(int sock)
 {
 	const uint64_t client_bytes = 4096 + ENTRIES * 64 + 4096, daemon_bytes = 4096 + ENTRIES * 64;
 	struct moe_msg_attached a = {
-		.manifest_bytes = sizeof(struct moe_manifest) + 8 + EXPERTS * sizeof(struct moe_record),
+		.manifest_bytes = sizeof(struct made),
 		.client_bytes = client_bytes,
 		.daemon_bytes = daemon_bytes,
 		.n_pools = 1,

@@ -328,7 +328,7 @@ static void test_hit_counters_live(void)
 		wrong += job_run(f, &job, MOE_MODE_DECODE) != 0;
 	ok(wrong == 0 && s->pairs_hit == 20 && s->pairs_resident == 18 && s->fills == 2 && s->active_sum == 20 &&
 		   s->active_max == 2 && s->slots == 4 && s->tokens == 10 &&
-		   s->fill_bytes == 2 * f->session.slice.bytes,
+		   s->fill_bytes == 2 * fake_slice(f, 1)->bytes,
 	   "ten steps with the same two experts: 20 pairs on cache slots, 18 of them resident, 2 fills");
 	ok(s->device_ns > 0 && s->copy_ns > 0 && s->wait_ns > 0, "and the times run");
 	fake_free(f);

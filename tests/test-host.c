@@ -232,6 +232,30 @@ static void check_child(int (*run)(void), const char *what)
 		ok(r == 0, "%s (child says %d)", what, r);
 }
 
+/* CPUs of one core share its siblings list in sysfs; ordering keeps all of them, one of each core first. */
+static void test_cores(void)
+{
+	struct host *host = calloc(1, sizeof *host);
+	bool good = true;
+
+	require(host != NULL, "memory");
+	host_read(host, false);
+	for (uint32_t n = 0; n < host->n_nodes; n++) {
+		struct host_node *node = &host->nodes[n];
+		uint64_t before = 0, after = 0;
+
+		for (uint32_t i = 0; i < node->n_cpus; i++)
+			before += 1ull << (node->cpus[i] % 64);
+		host_order_cpus(node);
+		for (uint32_t i = 0; i < node->n_cpus; i++)
+			after += 1ull << (node->cpus[i] % 64);
+		good = good && before == after && node->n_cores >= (node->n_cpus > 0) && node->n_cores <= node->n_cpus;
+	}
+	ok(good, "the CPUs of each node, one of each core first");
+	ok(host->cpu_quota < 0 || host->cpu_quota > 0, "a CPU quota, or none");
+	free(host);
+}
+
 int main(void)
 {
 	snprintf(root, sizeof root, "/tmp/test-host-XXXXXX");
@@ -243,5 +267,6 @@ int main(void)
 	require(write_root(), "a made-up /proc and /sys");
 	check_child(in_made_up_root, "in the made-up root each number is found");
 	nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	test_cores();
 	return tap_done();
 }

@@ -33,13 +33,15 @@
 #define RECORD_BYTES 262144u
 #define PIECES_MAX 256
 #define NODES 3
+#define GRANULES 4
 #define TURNS 6
 
 static struct host *host;
 static unsigned long long seed;
 static char folder[64];
 
-/* One random task: files, pieces of them, and where each byte must end up. */
+/* One random task: files, pieces of them, and where each byte must end up. A piece's place in its record is
+ * repack.parameter[0]; each byte lands there turned by the number of its granule, so that granules are not confused. */
 struct task {
 	struct shard shards[SHARDS];
 	char paths[SHARDS][96];
@@ -47,6 +49,7 @@ struct task {
 	struct loader_piece pieces[PIECES_MAX];
 	uint64_t n_pieces;
 	struct loader_record records[RECORDS];
+	struct moe_layout layouts[RECORDS]; /* record_bytes only */
 	uint8_t digests[RECORDS][MOE_DIGEST_BYTES];
 	uint8_t *memory, *expected;
 	uint64_t used[RECORDS];
@@ -56,6 +59,26 @@ struct task {
 static uint64_t random_below(uint64_t bound)
 {
 	return tap_random(&seed) % bound;
+}
+
+static void turn(uint8_t *to, const uint8_t *from, uint64_t granule, uint64_t first, uint64_t n)
+{
+	for (uint64_t i = 0; i < n * granule; i++)
+		to[first * granule + i] = granule == 1 ? from[i] : (uint8_t)(from[i] + 37 * (first + i / granule));
+}
+
+static _Atomic bool strayed;
+
+/* As of model/expert.h. */
+static void turn_piece(const struct repack *repack, const struct moe_layout *layout, uint8_t *record, uint64_t first,
+		       uint64_t n, const void *bytes)
+{
+	if (n == 0 || (first + n) * repack->granule_bytes > repack->bytes ||
+	    repack->parameter[0] + repack->bytes > layout->record_bytes) {
+		atomic_store(&strayed, true);
+		return;
+	}
+	turn(record + repack->parameter[0], bytes, repack->granule_bytes, first, n);
 }
 
 static void write_shard(struct task *t, uint32_t i)
@@ -75,41 +98,59 @@ static void write_shard(struct task *t, uint32_t i)
 }
 
 /* Pieces of one shard, in order, with gaps that are none, a few bytes, or more than an aligned unit. */
-static void cut_pieces(struct task *t, uint32_t shard)
+static void cut_pieces(struct task *t, uint32_t shard, const uint64_t granules[GRANULES])
 {
 	uint64_t at = random_below(2) ? 0 : random_below(9000);
 
 	while (t->n_pieces < PIECES_MAX * (shard + 1) / SHARDS && at < t->shards[shard].bytes) {
 		static const uint64_t gaps[] = {1, 1, 100, 20000}, sizes[] = {10, 5000, 30000};
 		const uint64_t want = 1 + random_below(sizes[random_below(3)]);
-		const uint64_t bytes = MIN(want, t->shards[shard].bytes - at);
+		const uint64_t most = MIN(want, t->shards[shard].bytes - at);
+		const uint64_t asked = granules[random_below(GRANULES)], granule = MIN(asked, most);
+		const uint64_t bytes = most - most % granule;
 		const uint32_t record = (uint32_t)random_below(RECORDS);
 
-		if (t->used[record] + bytes <= RECORD_BYTES) {
+		if (t->used[record] + bytes <= RECORD_BYTES - 4096 * record) {
 			t->pieces[t->n_pieces++] = (struct loader_piece){
-				.offset = at, .bytes = bytes, .at = t->used[record], .shard = shard, .record = record};
-			memcpy(t->expected + record * RECORD_BYTES + t->used[record], t->content[shard] + at, bytes);
+				.offset = at,
+				.shard = shard,
+				.record = record,
+				.repack = {.granule_bytes = granule,
+					   .bytes = bytes,
+					   .parameter = {(uint32_t)t->used[record]}}};
+			turn(t->expected + record * RECORD_BYTES + t->used[record], t->content[shard] + at, granule, 0,
+			     bytes / granule);
 			t->used[record] += bytes;
 		}
 		at += bytes + random_below(gaps[random_below(4)]);
 	}
 }
 
-static void make_task(struct task *t)
+static void make_granular_task(struct task *t, const uint64_t granules[GRANULES])
 {
 	*t = (struct task){.memory = calloc(RECORDS, RECORD_BYTES), .expected = calloc(RECORDS, RECORD_BYTES)};
 	for (uint32_t i = 0; i < SHARDS; i++) {
 		write_shard(t, i);
-		cut_pieces(t, i);
+		cut_pieces(t, i, granules);
 	}
 	for (uint32_t i = 0; i < RECORDS; i++) {
 		t->records[i].memory = t->memory + i * RECORD_BYTES;
 		t->records[i].digest = t->digests[i];
+		t->records[i].layout = &t->layouts[i];
+		t->layouts[i].record_bytes = RECORD_BYTES - 4096 * i; /* records differ */
 		t->records[i].node = (uint32_t)random_below(NODES);
 		t->records[i].missing = t->used[i];
 	}
 	for (uint32_t i = 0; i < NODES; i++)
 		t->nodes[i] = host->nodes[0];
+}
+
+/* Bytes as they are, as plain weights. */
+static void make_task(struct task *t)
+{
+	static const uint64_t bytes[GRANULES] = {1, 1, 1, 1};
+
+	make_granular_task(t, bytes);
 }
 
 static void free_task(struct task *t)
@@ -128,7 +169,7 @@ static struct loader_params params_of(struct task *t)
 				      .pieces = t->pieces,
 				      .n_pieces = t->n_pieces,
 				      .records = t->records,
-				      .record_bytes = RECORD_BYTES,
+				      .repack = turn_piece,
 				      .nodes = t->nodes,
 				      .n_nodes = NODES,
 				      .start_ns = now_ns()};
@@ -141,14 +182,14 @@ static bool landed_right(const struct task *t)
 
 		if (t->used[i] == 0)
 			continue;
-		manifest_record_digest(digest, t->expected + i * RECORD_BYTES, RECORD_BYTES);
+		manifest_record_digest(digest, t->expected + i * RECORD_BYTES, t->layouts[i].record_bytes);
 		if (memcmp(digest, t->digests[i], sizeof digest) != 0)
 			return false;
 	}
-	return memcmp(t->memory, t->expected, (size_t)RECORDS * RECORD_BYTES) == 0;
+	return memcmp(t->memory, t->expected, (size_t)RECORDS * RECORD_BYTES) == 0 && !atomic_load(&strayed);
 }
 
-static void test_random(void)
+static void test_random(const uint64_t granules[GRANULES], const char *what)
 {
 	bool right = true;
 	uint64_t pieces = 0;
@@ -159,7 +200,7 @@ static void test_random(void)
 		struct loader_params params;
 		struct moe_error err = {0};
 
-		make_task(t);
+		make_granular_task(t, granules);
 		params = params_of(t);
 		params.tuning = (struct loader_tuning){.block_bytes = 4096u << random_below(5),
 						       .depth = 1 + (uint32_t)random_below(6),
@@ -175,35 +216,109 @@ static void test_random(void)
 		free_task(t);
 		free(t);
 	}
-	ok(right, "60 random tasks, %llu pieces: each byte lands where it belongs", (unsigned long long)pieces);
+	ok(right, "60 random tasks, %llu pieces, granules of %s: each byte lands where it belongs",
+	   (unsigned long long)pieces, what);
 }
 
-/* No unit is read twice, and nothing far from a piece is read at all. */
-static void test_read_bytes(void)
+/* The bytes of all units that hold a part of a piece; *ret_pieces_bytes: of the pieces themselves. */
+static uint64_t unit_bytes(const struct task *t, uint64_t *ret_piece_bytes)
 {
-	struct task *t = malloc(sizeof *t);
-	struct loader_result result = {0};
-	struct loader_params params;
-	struct moe_error err;
 	uint64_t units = 0, last = UINT64_MAX;
-	int r;
 
-	make_task(t);
-	params = params_of(t);
-	params.tuning.block_bytes = 8192;
+	*ret_piece_bytes = 0;
 	for (uint64_t i = 0; i < t->n_pieces; i++) {
 		const struct loader_piece *p = &t->pieces[i];
 
-		for (uint64_t u = p->offset / 4096; u <= (p->offset + p->bytes - 1) / 4096; u++) {
+		*ret_piece_bytes += p->repack.bytes;
+		for (uint64_t u = p->offset / 4096; u <= (p->offset + p->repack.bytes - 1) / 4096; u++) {
 			const uint64_t id = (uint64_t)p->shard << 40 | u;
 
 			units += id != last ? MIN(4096, t->shards[p->shard].bytes - u * 4096) : 0;
 			last = id;
 		}
 	}
+	return units;
+}
+
+/* No unit is read twice, but for one where a granule is cut; and nothing far from a piece is read at all. */
+static void test_read_bytes(const uint64_t granules[GRANULES], bool plain)
+{
+	struct task *t = malloc(sizeof *t);
+	struct loader_result result = {0};
+	struct loader_params params;
+	struct moe_error err;
+	uint64_t units, bytes, most;
+	int r;
+
+	make_granular_task(t, granules);
+	params = params_of(t);
+	params.tuning.block_bytes = plain ? 8192 : 32768;
+	units = unit_bytes(t, &bytes);
 	r = loader_run(&result, &params, &err);
-	ok(r == 0 && result.read_bytes == units, "%llu bytes read, as many as the pieces' aligned units have (%llu)",
+	/* Blocks are short by less than a granule and a unit; each may bring a unit a second time. */
+	most = plain ? units : units + (units / (32768 - granules[GRANULES - 1] - 4096) + t->n_pieces) * 4096;
+	ok(r == 0 && result.read_bytes >= units && result.read_bytes <= most,
+	   "%s: %llu bytes read; the pieces' aligned units have %llu", plain ? "plain" : "granules",
 	   (unsigned long long)result.read_bytes, (unsigned long long)units);
+	free_task(t);
+	free(t);
+}
+
+/* -- refused ------------------------------------------------------------------------------------------------------ */
+
+static void check_pieces(void (*spoil)(struct loader_piece *pieces), int code, const char *word, const char *what)
+{
+	struct task *t = malloc(sizeof *t);
+	struct loader_result result;
+	struct loader_params params;
+	struct moe_error err = {0};
+	int r;
+
+	make_task(t);
+	params = params_of(t);
+	spoil(t->pieces);
+	r = loader_run(&result, &params, &err);
+	ok(r == code && strstr(err.text, word) && strstr(err.text, "shard"), "%s (%d): %s", what, r, err.text);
+	free_task(t);
+	free(t);
+}
+
+static void large_granule(struct loader_piece *pieces)
+{
+	pieces[0].repack.bytes = pieces[0].repack.granule_bytes = LOADER_GRANULE_MAX + 1;
+}
+
+static void part_of_granule(struct loader_piece *pieces)
+{
+	pieces[0].repack.granule_bytes = pieces[0].repack.bytes + 1;
+}
+
+static void no_granule(struct loader_piece *pieces)
+{
+	pieces[0].repack.granule_bytes = 0;
+}
+
+static void overlap(struct loader_piece *pieces)
+{
+	pieces[1].offset = pieces[0].offset;
+	pieces[1].shard = pieces[0].shard;
+}
+
+/* A granule larger than a block and than what a ring of asked-for slots should hold. */
+static void test_large(void)
+{
+	static const uint64_t granules[GRANULES] = {150000, 60001, 1, 1};
+	struct task *t = malloc(sizeof *t);
+	struct loader_result result;
+	struct loader_params params;
+	struct moe_error err = {0};
+	int r;
+
+	make_granular_task(t, granules);
+	params = params_of(t);
+	params.tuning = (struct loader_tuning){.block_bytes = 4096, .depth = 1000, .slots = 1000};
+	r = loader_run(&result, &params, &err);
+	ok(r == 0 && landed_right(t), "granules larger than a block: %s", r ? err.text : "the block grows");
 	free_task(t);
 	free(t);
 }
@@ -405,6 +520,8 @@ static void check_child(int (*run)(void), const char *what)
 
 int main(void)
 {
+	static const uint64_t plain[GRANULES] = {1, 1, 1, 1}, small[GRANULES] = {1, 3, 144, 300};
+	static const uint64_t large[GRANULES] = {1, 210, 5000, 25000};
 	const char *given = getenv("TEST_SEED");
 
 	seed = given ? strtoull(given, NULL, 0) : now_ns();
@@ -414,8 +531,16 @@ int main(void)
 	snprintf(folder, sizeof folder, "/tmp/test-loader-XXXXXX");
 	require(host && mkdtemp(folder), "a folder of our own");
 	host_read(host, true);
-	test_random();
-	test_read_bytes();
+	test_random(plain, "1");
+	test_random(small, "1 to 300");
+	test_random(large, "up to 25,000");
+	test_read_bytes(plain, true);
+	test_read_bytes(small, false);
+	test_large();
+	check_pieces(large_granule, -E2BIG, "at most", "a granule above the limit");
+	check_pieces(part_of_granule, -E2BIG, "whole granules", "part of a granule");
+	check_pieces(no_granule, -E2BIG, "whole granules", "granules of nothing");
+	check_pieces(overlap, -ENOTSUP, "within", "pieces that overlap");
 	for (int threads = 0; threads < 2; threads++) {
 		check_disturbed(cut_shard, -ESTALE, threads ? "size 1 found" : "found at offset", threads,
 				"a shard is cut meanwhile");

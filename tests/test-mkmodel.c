@@ -119,6 +119,16 @@ static const struct {
 	  {"model.layers.0.self_attn.q_norm.weight", 16, 0},
 	  {"model.layers.0.mlp.up_proj.weight", 128, 64},
 	  {"model.layers.1.mlp.shared_experts.gate_proj.weight", 48, 64}}},
+	{FAMILY_GPT_OSS,
+	 3 + 2 * (2 + 4 + 4 + 1 + 2 + 2 * 3),
+	 {{"model.layers.0.self_attn.q_proj.weight", 64, 64},
+	  {"model.layers.0.self_attn.k_proj.bias", 32, 0},
+	  {"model.layers.0.self_attn.o_proj.bias", 64, 0},
+	  {"model.layers.0.self_attn.sinks", 4, 0},
+	  {"model.layers.1.mlp.router.weight", 16, 64},
+	  {"model.layers.1.mlp.router.bias", 16, 0},
+	  {"model.layers.1.mlp.experts.gate_up_proj_bias", 16, 128},
+	  {"model.layers.1.mlp.experts.down_proj_bias", 16, 64}}},
 };
 
 static void test_contents(void)
@@ -153,6 +163,43 @@ static void test_contents(void)
 	}
 }
 
+/* gpt-oss: all experts in one tensor, blocks of 32 numbers in 16 bytes, and exponents near those of other weights. */
+static void test_merged(void)
+{
+	struct spec spec = spec_defaults(FAMILY_GPT_OSS);
+	const struct tensor *blocks, *scales;
+	const char *limit = "swiglu_limit";
+	uint8_t bytes[64];
+	struct model *m;
+	char path[128];
+	unsigned wrong = 0;
+	int fd;
+
+	spec.hidden = 96;
+	snprintf(path, sizeof path, "%s/merged", work);
+	m = write_and_open(path, &spec);
+	require(m, "a model of merged experts");
+	blocks = model_tensor(m, "model.layers.1.mlp.experts.gate_up_proj_blocks");
+	scales = model_tensor(m, "model.layers.1.mlp.experts.down_proj_scales");
+	ok(blocks && blocks->type == TENSOR_U8 && blocks->n_dims == 4 && blocks->dims[0] == 16 &&
+		   blocks->dims[1] == 128 && blocks->dims[2] == 3 && blocks->dims[3] == 16,
+	   "gate and up: [experts][2 inter][hidden / 32][16]");
+	require(scales && scales->n_dims == 3 && scales->dims[1] == 96 && scales->dims[2] == 2,
+		"exponents of down: [experts][hidden][inter / 32]");
+	fd = open(m->shards[scales->shard].path, O_RDONLY | O_CLOEXEC);
+	require(fd >= 0 && pread(fd, bytes, sizeof bytes, (off_t)scales->offset) == sizeof bytes, "they are read");
+	close(fd);
+	for (size_t i = 0; i < sizeof bytes; i++)
+		wrong += bytes[i] < 127 - 6 || bytes[i] > 127 - 2;
+	ok(wrong == 0 && memcmp(bytes, bytes + 1, sizeof bytes - 1) != 0, "exponents differ and are small (%u wrong)",
+	   wrong);
+	ok(json_number_value(json_object_get(m->config.json, limit)) == 7, "%s is there", limit);
+	model_free(m);
+	remove_all(path);
+	spec.inter = 48;
+	ok(spec_check(&spec, NULL) == -EINVAL, "48 columns are no whole blocks");
+}
+
 static uint32_t pick(unsigned long long *state, uint32_t from, uint32_t to)
 {
 	return from + (uint32_t)(tap_random(state) % (to - from + 1));
@@ -185,6 +232,10 @@ static struct spec random_spec(unsigned long long *state)
 		s.nextn_layers = pick(state, 0, 1);
 	if (t->mla)
 		s.q_lora_rank = pick(state, 0, 20);
+	if (t->merged) {
+		s.hidden = 32 * pick(state, 1, 3);
+		s.inter = 32 * pick(state, 1, 3);
+	}
 	return s;
 }
 
@@ -210,8 +261,9 @@ static void test_random(void)
 		for (uint32_t layer = 0; m && layer < s.layers; layer++)
 			wrong += m->config.is_moe[layer] != spec_layer_is_moe(&s, layer);
 		wrong += !m || m->config.family != s.family || m->config.n_experts != s.experts ||
-			 m->config.topk != s.topk || m->config.inter != s.inter || m->expert_type != s.type ||
-			 m->n_shards != s.shards || !model_tensor(m, "lm_head.weight") != s.tie_embeddings;
+			 m->config.topk != s.topk || m->config.inter != s.inter ||
+			 model_tensor(m, "model.norm.weight")->type != s.type || m->n_shards != s.shards ||
+			 !model_tensor(m, "lm_head.weight") != s.tie_embeddings;
 		model_free(m);
 		remove_all(path);
 	}
@@ -357,6 +409,9 @@ static const struct {
 	{"--out x --family kimi_k2 --layers 2 --dense-layers 2", -EINVAL, "none of --layers 2"},
 	{"--out x --family qwen3_moe --sparse-step 3", -EINVAL, "none of --layers 2"},
 	{"--out x --family kimi_k2 --yarn 5000", -EINVAL, "--yarn 5000"},
+	{"--out x --family gpt_oss --hidden 96 --head-dim 32", 0, ""},
+	{"--out x --family gpt_oss --inter 48", -EINVAL, "multiples of 32"},
+	{"--out x --family gpt_oss --norm-topk-prob no", -EINVAL, "have no such number"},
 };
 
 static void test_options(void)
@@ -383,6 +438,7 @@ int main(void)
 {
 	require(mkdtemp(work), "a working folder");
 	test_contents();
+	test_merged();
 	test_random();
 	test_seed();
 	test_normal();

@@ -15,7 +15,8 @@
 
 _Static_assert(MODEL_TOPK_MAX == MOE_TOPK_MAX, "one limit");
 _Static_assert((int)MODEL_SILU == MOE_ACTIVATION_SILU && (int)MODEL_GELU == MOE_ACTIVATION_GELU &&
-		       (int)MODEL_GELU_TANH == MOE_ACTIVATION_GELU_TANH,
+		       (int)MODEL_GELU_TANH == MOE_ACTIVATION_GELU_TANH &&
+		       (int)MODEL_SWIGLU_CLAMPED == MOE_ACTIVATION_SWIGLU_CLAMPED,
 	       "one numbering");
 
 /* The fields that matter here, as the named models publish them. */
@@ -84,6 +85,15 @@ static const struct published {
 	 "\"n_shared_experts\":1,\"num_experts_per_tok\":8,\"num_hidden_layers\":46,\"use_qk_norm\":false}",
 	 FAMILY_GLM4_MOE, 46, 45, 1, 128, 8, 4096, 1408, "model.layers.45.mlp.experts.7.gate_proj.weight",
 	 "model.layers.45.mlp.experts.7.up_proj.weight", "model.layers.45.mlp.experts.7.down_proj.weight"},
+	{"gpt-oss-20b",
+	 "{\"architectures\":[\"GptOssForCausalLM\"],\"experts_per_token\":4,\"hidden_act\":\"silu\",\"hidden_size\":"
+	 "2880,"
+	 "\"intermediate_size\":2880,\"model_type\":\"gpt_oss\",\"num_experts_per_tok\":4,\"num_hidden_layers\":24,"
+	 "\"num_local_experts\":32,\"quantization_config\":{\"modules_to_not_convert\":[\"model.layers.*.self_attn\","
+	 "\"model.layers.*.mlp.router\",\"model.embed_tokens\",\"lm_head\"],\"quant_method\":\"mxfp4\"},"
+	 "\"swiglu_limit\":7.0}",
+	 FAMILY_GPT_OSS, 24, 24, 0, 32, 4, 2880, 2880, "model.layers.23.mlp.experts.gate_up_proj.weight",
+	 "model.layers.23.mlp.experts.gate_up_proj.weight", "model.layers.23.mlp.experts.down_proj.weight"},
 };
 
 static int parse(const char *text, size_t bytes, struct model_config *config, struct moe_error *err)
@@ -110,7 +120,8 @@ static void test_published(void)
 		ok(c.family == p->family && strcmp(c.model_type, model_family_name(p->family)) == 0 &&
 			   c.n_layers == p->layers && c.n_moe_layers == p->moe_layers && c.n_experts == p->experts &&
 			   c.topk == p->topk && c.hidden == p->hidden && c.inter == p->inter &&
-			   c.activation == MODEL_SILU,
+			   c.activation == (p->family == FAMILY_GPT_OSS ? MODEL_SWIGLU_CLAMPED : MODEL_SILU) &&
+			   c.limit == (p->family == FAMILY_GPT_OSS ? 7.0f : 0.0f),
 		   "%s: its numbers", p->model);
 		ok(c.is_moe[p->first_moe] && (p->first_moe == 0 || !c.is_moe[p->first_moe - 1]) &&
 			   c.is_moe[p->layers - 1],
@@ -154,6 +165,14 @@ static const char *const bases[][9][2] = {
 	 {"first_k_dense_replace", "1"},
 	 {"moe_layer_freq", "2"}},
 };
+
+#define Q(fields) "\"silu\",\"quantization_config\":{" fields "}"
+#define MXFP4 "\"quantization_config\":{\"quant_method\":\"mxfp4\"}"
+#define GPTQ "\"desc_act\":false," GPTQ_ANY
+#define GPTQ_ANY "\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":128,\"sym\":true"
+#define AWQ "\"quant_method\":\"awq\",\"bits\":4,\"group_size\":128"
+#define COMPRESSED(weights)                                                                                            \
+	Q("\"quant_method\":\"compressed-tensors\",\"config_groups\":{\"group_0\":{\"weights\":{" weights "}}}")
 
 static const struct replacement replacements[] = {
 	{"mixtral", "mixtral", "", "", 0, ""},
@@ -202,14 +221,89 @@ static const struct replacement replacements[] = {
 	{"no first_k_dense_replace", "deepseek_v3", "first_k_dense_replace", "", -EINVAL, "first_k_dense_replace"},
 	{"all layers dense at first", "deepseek_v3", "first_k_dense_replace", "4", -EINVAL, "none of the 4 layers"},
 	{"a layer frequency of 0", "deepseek_v3", "moe_layer_freq", "0", -EINVAL, "moe_layer_freq"},
-	{"an FP8 checkpoint", "deepseek_v3", "moe_layer_freq", "1,\"quantization_config\":{\"quant_method\":\"fp8\"}",
-	 -ENOTSUP, "method fp8; expected BF16 or F16"},
-	{"a checkpoint quantized some other way", "deepseek_v3", "moe_layer_freq",
-	 "1,\"compression_config\":{\"config_groups\":{}}", -ENOTSUP, "compression_config"},
+	{"GPTQ by another name", "mixtral", "hidden_act", Q("\"quant_method\":\"gptq2\""), -ENOTSUP,
+	 "found the string \"gptq2\"; expected fp8, compressed-tensors, gptq, awq or mxfp4"},
+	{"groups that nobody says how to read", "deepseek_v3", "moe_layer_freq",
+	 "1,\"compression_config\":{\"config_groups\":{}}", -ENOTSUP,
+	 "\"compression_config.quant_method\": found none"},
 	{"an MLX checkpoint", "deepseek_v3", "moe_layer_freq", "1,\"quantization\":{\"bits\":4}", -ENOTSUP,
-	 "quantized"},
+	 "\"quantization.quant_method\": found none"},
 	{"quantization that is a string", "deepseek_v3", "moe_layer_freq", "1,\"quantization_config\":\"x\"", -ENOTSUP,
 	 "quantization_config"},
+	{"FP8 blocks", "mixtral", "hidden_act", Q("\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]"), 0, ""},
+	{"FP8 blocks of another size", "mixtral", "hidden_act",
+	 Q("\"quant_method\":\"fp8\",\"weight_block_size\":[64,128]"), -ENOTSUP, "expected [128, 128]"},
+	{"FP8 blocks of three sizes", "mixtral", "hidden_act",
+	 Q("\"quant_method\":\"fp8\",\"weight_block_size\":[128,128,128]"), -ENOTSUP, "weight_block_size"},
+	{"FP8 of the other kind", "mixtral", "hidden_act", Q("\"quant_method\":\"fp8\",\"fmt\":\"e5m2\""), -ENOTSUP,
+	 "expected e4m3"},
+	{"MXFP4 of another family", "mixtral", "hidden_act", Q("\"quant_method\":\"mxfp4\""), -ENOTSUP,
+	 "found mxfp4 for mixtral"},
+	{"gpt_oss in BF16", "mixtral", "model_type", "\"gpt_oss\"", -ENOTSUP, "for gpt_oss; expected mxfp4"},
+	{"gpt_oss", "mixtral", "model_type", "\"gpt_oss\"," MXFP4, 0, ""},
+	{"gpt_oss with another limit", "mixtral", "model_type", "\"gpt_oss\"," MXFP4 ",\"swiglu_limit\":6", 0, ""},
+	{"a limit of 0", "mixtral", "model_type", "\"gpt_oss\"," MXFP4 ",\"swiglu_limit\":0", -EINVAL,
+	 "\"swiglu_limit\": found 0"},
+	{"a limit that is text", "mixtral", "model_type", "\"gpt_oss\"," MXFP4 ",\"swiglu_limit\":\"7\"", -EINVAL,
+	 "swiglu_limit"},
+	{"a limit beyond reason", "mixtral", "model_type", "\"gpt_oss\"," MXFP4 ",\"swiglu_limit\":1e300", -EINVAL,
+	 "swiglu_limit"},
+	{"GPTQ", "mixtral", "hidden_act", Q(GPTQ), 0, ""},
+	{"GPTQ of 8 bits", "mixtral", "hidden_act",
+	 Q("\"quant_method\":\"gptq\",\"bits\":8,\"group_size\":32,\"sym\":true"), -ENOTSUP,
+	 "\"quantization_config.bits\": found 8; expected 4"},
+	{"GPTQ in one group", "mixtral", "hidden_act",
+	 Q("\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":-1,\"sym\":true"), -ENOTSUP,
+	 "found -1; expected groups of 32, 64 or 128"},
+	{"GPTQ without symmetry", "mixtral", "hidden_act", Q("\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":32"),
+	 -ENOTSUP, "\"quantization_config.sym\": found none"},
+	{"GPTQ in the order of activations", "mixtral", "hidden_act", Q(GPTQ_ANY ",\"desc_act\":true"), -ENOTSUP,
+	 "\"quantization_config.desc_act\": found true; expected false"},
+	{"GPTQ in who knows which order", "mixtral", "hidden_act", Q(GPTQ_ANY), -ENOTSUP, "desc_act\": found none"},
+	{"GPTQ for Marlin by its other name", "mixtral", "hidden_act", Q(GPTQ ",\"format\":\"marlin\""), -ENOTSUP,
+	 "quantization_config.format"},
+	{"GPTQ for Marlin", "mixtral", "hidden_act", Q(GPTQ ",\"checkpoint_format\":\"marlin\""), -ENOTSUP, "gptq_v2"},
+	{"GPTQ with rules that leave modules out", "mixtral", "hidden_act", Q(GPTQ ",\"dynamic\":{\"-:.*gate\":{}}"), 0,
+	 ""},
+	{"GPTQ with rules of another kind", "mixtral", "hidden_act",
+	 Q(GPTQ ",\"dynamic\":{\"-:.*gate\":{},\"+:.*down.*\":{\"bits\":8}}"), -ENOTSUP, "dynamic"},
+	{"AWQ", "mixtral", "hidden_act", Q(AWQ ",\"version\":\"GEMM\",\"zero_point\":true"), 0, ""},
+	{"AWQ for matrices by vectors", "mixtral", "hidden_act", Q(AWQ ",\"version\":\"gemv\",\"zero_point\":true"),
+	 -ENOTSUP, "expected gemm"},
+	{"AWQ without zero points", "mixtral", "hidden_act", Q(AWQ ",\"version\":\"gemm\",\"zero_point\":false"),
+	 -ENOTSUP, "zero_point"},
+	{"compressed-tensors without groups", "mixtral", "hidden_act", Q("\"quant_method\":\"compressed-tensors\""),
+	 -ENOTSUP, "config_groups"},
+	{"compressed-tensors of activations only", "mixtral", "hidden_act", COMPRESSED(""), -ENOTSUP, "symmetric"},
+	{"compressed-tensors of 3 bits", "mixtral", "hidden_act", COMPRESSED("\"symmetric\":true,\"num_bits\":3"),
+	 -ENOTSUP, "num_bits\": found 3"},
+	{"FP4", "mixtral", "hidden_act", COMPRESSED("\"symmetric\":true,\"num_bits\":4,\"type\":\"float\""), -ENOTSUP,
+	 "type\": found the string \"float\"; expected int"},
+	{"a scale for each row of 4 bits", "mixtral", "hidden_act",
+	 COMPRESSED("\"symmetric\":true,\"num_bits\":4,\"type\":\"int\",\"strategy\":\"channel\""), -ENOTSUP,
+	 "strategy\": found the string \"channel\"; expected group"},
+	{"groups of 16", "mixtral", "hidden_act",
+	 COMPRESSED("\"symmetric\":true,\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":16"),
+	 -ENOTSUP, "found 16; expected groups of 32, 64 or 128"},
+	{"groups in the order of activations", "mixtral", "hidden_act",
+	 COMPRESSED("\"symmetric\":true,\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":32,"
+		    "\"actorder\":\"group\""),
+	 -ENOTSUP, "actorder"},
+	{"8 bits with zero points", "mixtral", "hidden_act",
+	 COMPRESSED("\"symmetric\":false,\"num_bits\":8,\"type\":\"int\",\"strategy\":\"channel\""), -ENOTSUP,
+	 "symmetric\": found false"},
+	{"several groups", "mixtral", "hidden_act",
+	 Q("\"quant_method\":\"compressed-tensors\",\"config_groups\":{\"a\":{\"weights\":{\"symmetric\":true}},"
+	   "\"b\":{\"weights\":{\"symmetric\":true}}}"),
+	 0, ""},
+	{"several groups, one with zero points", "mixtral", "hidden_act",
+	 Q("\"quant_method\":\"compressed-tensors\",\"config_groups\":{\"a\":{\"weights\":{\"symmetric\":true}},"
+	   "\"b\":{\"weights\":{\"symmetric\":false}}}"),
+	 -ENOTSUP, "several groups"},
+	{"sparse weights", "mixtral", "hidden_act",
+	 Q("\"quant_method\":\"compressed-tensors\",\"config_groups\":{\"a\":{}},\"sparsity_config\":{\"format\":"
+	   "\"sparse-24-bitmask\"}"),
+	 -ENOTSUP, "sparsity_config.format"},
 	{"the same field twice", "mixtral", "hidden_size", "64,\"hidden_size\":32", -EINVAL, "duplicate"},
 	{"text that is no JSON", "mixtral", "hidden_size", "sixty-four", -EINVAL, "not valid JSON"},
 };

@@ -54,7 +54,7 @@ static void test_many(uint32_t n_nodes, uint32_t threads)
 	struct fake f;
 	bool good = true;
 
-	fake_layout(&f, 8, 200, 96, MOE_TYPE_F16, 2);
+	fake_layout(&f, 8, 200, 96, MOE_FORMAT_F16, 2);
 	fake_fill(&f);
 	for (int n = 0; n < SUBMITTERS; n++) {
 		s[n] = (struct submitter){.pool = pool, .good = true};
@@ -65,7 +65,7 @@ static void test_many(uint32_t n_nodes, uint32_t threads)
 			s[n].jobs[i] = j;
 			s[n].fills[i] = fill_make(&f, pick(2), 2);
 			job_run(pool, j);
-			good = good && (i % 4 || job_good(&f, j, 0));
+			good = good && (i % 4 || job_good(&f, j, kernels_get(isa_detect(NULL))));
 			s[n].expected[i] = allocate(j->y_bytes);
 			memcpy(s[n].expected[i], j->y, j->y_bytes);
 			pairs += job_pairs(j) * (ROUNDS + 1);
@@ -99,7 +99,7 @@ static _Atomic bool hook_stops;
 
 /* Counts calls on a team's threads for records of another node; stops at the first call when told to. */
 static void hook_gate_up(const struct kernel_matrix *gate, const struct kernel_matrix *up, size_t rows, size_t cols,
-			 enum kernel_activation act, size_t tokens, const float *const *x, float *const *h)
+			 const struct kernel_act *act, size_t tokens, const void *const *x, float *const *h)
 {
 	char name[16] = "";
 	unsigned int team = 0;
@@ -109,7 +109,7 @@ static void hook_gate_up(const struct kernel_matrix *gate, const struct kernel_m
 		team = UINT32_MAX;
 	atomic_fetch_add(&hook_calls, 1);
 	for (uint32_t p = 0; p < hook_model->model.n_pools; p++) {
-		const uint8_t *map = hook_model->model.pools[p].map, *data = gate->data;
+		const uint8_t *map = hook_model->model.pools[p].map, *data = gate->codes;
 
 		if (data >= map && data < map + hook_model->model.pools[p].bytes && p != team)
 			atomic_fetch_add(&hook_strangers, 1);
@@ -119,14 +119,17 @@ static void hook_gate_up(const struct kernel_matrix *gate, const struct kernel_m
 		while (sem_wait(&hook_release) < 0)
 			continue;
 	}
-	kernels_get(ISA_REF)->gate_up[KERNEL_BF16](gate, up, rows, cols, act, tokens, x, h);
+	kernels_get(ISA_REF)->of[MOE_FORMAT_BF16]->gate_up(gate, up, rows, cols, act, tokens, x, h);
 }
 
 static struct kernels hook_table(const struct fake *f)
 {
+	static struct kernel_ops ops;
 	struct kernels k = *kernels_get(ISA_REF);
 
-	k.gate_up[KERNEL_BF16] = hook_gate_up;
+	ops = *k.of[MOE_FORMAT_BF16];
+	ops.gate_up = hook_gate_up;
+	k.of[MOE_FORMAT_BF16] = &ops;
 	hook_model = f;
 	atomic_store(&hook_calls, 0);
 	atomic_store(&hook_strangers, 0);
@@ -140,14 +143,14 @@ static void test_nodes(void)
 	struct fake f;
 	struct job *j;
 
-	fake_layout(&f, 10, 64, 70, MOE_TYPE_BF16, 2);
+	fake_layout(&f, 10, 64, 70, MOE_FORMAT_BF16, 2);
 	fake_fill(&f);
 	k = hook_table(&f);
 	pool = pool_make_kernels(2, 4, &k);
 	for (int i = 0; i < 10; i++) {
 		j = job_make(&f, 12, 3, MOE_TYPE_BF16, MOE_TYPE_F32, 0);
 		job_run(pool, j);
-		if (!job_good(&f, j, 0))
+		if (!job_good(&f, j, &k))
 			atomic_fetch_add(&hook_strangers, 1000);
 		job_free(j);
 	}
@@ -178,7 +181,7 @@ static void test_priorities(void)
 	struct fake f;
 	bool good = true;
 
-	fake_layout(&f, 4, 64, 64, MOE_TYPE_BF16, 1);
+	fake_layout(&f, 4, 64, 64, MOE_FORMAT_BF16, 1);
 	fake_fill(&f);
 	k = hook_table(&f);
 	sem_init(&hook_reached, 0, 0);
@@ -202,7 +205,7 @@ static void test_priorities(void)
 	ok(good, "decode before prefill before background, each in order, even amid a job");
 	pool_free(pool);
 	for (size_t i = 0; i < ARRAY_LEN(submitted); i++) {
-		good = good && job_good(&f, jobs[i], 0);
+		good = good && job_good(&f, jobs[i], &k);
 		job_free(jobs[i]);
 	}
 	ok(good, "an interrupted job is right all the same");
@@ -227,7 +230,7 @@ static void test_idle(void)
 	struct job *j;
 	uint64_t start, used;
 
-	fake_layout(&f, 4, 64, 64, MOE_TYPE_BF16, 2);
+	fake_layout(&f, 4, 64, 64, MOE_FORMAT_BF16, 2);
 	fake_fill(&f);
 	j = job_make(&f, 4, 2, MOE_TYPE_F32, MOE_TYPE_F32, 0);
 	job_run(pool, j);
@@ -238,7 +241,7 @@ static void test_idle(void)
 	ok(used < 3000000, "an idle pool uses no CPU");
 	diag("%.3f ms in 300 ms", (double)used * 1e-6);
 	job_run(pool, j);
-	ok(job_good(&f, j, 0), "and wakes up");
+	ok(job_good(&f, j, kernels_get(isa_detect(NULL))), "and wakes up");
 	job_free(j);
 	fake_free(&f);
 	pool_free(pool);

@@ -8,25 +8,30 @@
 #include "tests/pool-fixture.h"
 
 /* One random model, every rank of one random tp size. */
-static bool random_model(struct pool *pool)
+static bool random_model(struct pool *pool, const struct kernels *kernels)
 {
-	const uint32_t size = 1u << pick(3), tokens = pick(4) ? 1 + pick(30) : pick(2);
-	const uint32_t hidden = 1 + pick(90), inter = size * (1 + pick(40 / size));
+	const uint32_t tokens = pick(4) ? 1 + pick(12) : pick(2), format = 1 + pick(MOE_FORMAT_COUNT - 1);
+	const uint32_t multiple = plain_multiple(format), most = multiple > 1 ? 96 / multiple + 1 : 90;
+	const float limit = 0.5f;
+	uint32_t size;
 	struct fake f;
 	struct job *j;
 	bool good = true;
 
-	fake_layout(&f, 1 + pick(12), hidden, inter, pick(2) ? MOE_TYPE_BF16 : MOE_TYPE_F16, 1 + pick(2));
-	f.manifest.activation = pick(3);
+	fake_layout(&f, 1 + pick(6), multiple * (1 + pick(most)), multiple * (1 + pick(most)), format, 1 + pick(2));
+	f.manifest.activation = pick(4);
+	memcpy(&f.manifest.limit, &limit, sizeof(limit));
 	fake_fill(&f);
+	size = 1 + pick(MIN(moe_slice_units(&f.layouts[0]), 4u));
 	for (uint32_t rank = 0; rank < size && good; rank++) {
 		j = job_make(&f, tokens, 1 + pick(5), pick_x_type(), pick_x_type(), pick(4));
-		moe_slice_of(&j->compute.slice, &f.manifest, rank, size);
+		job_slice(j, rank, size);
 		job_run(pool, j);
-		good = job_good(&f, j, rank);
+		good = job_good(&f, j, kernels);
 		if (!good)
-			diag("experts %u hidden %u inter %u rank %u of %u tokens %u topk %u", f.manifest.n_experts,
-			     hidden, inter, rank, size, tokens, j->compute.topk);
+			diag("%s, experts %u hidden %u inter %u rank %u of %u tokens %u topk %u",
+			     moe_formats[format].name, f.manifest.n_experts, f.manifest.hidden, f.manifest.inter, rank,
+			     size, tokens, j->compute.topk);
 		job_free(j);
 	}
 	fake_free(&f);
@@ -37,13 +42,15 @@ static void test_random(void)
 {
 	static const uint32_t shapes[][2] = {{1, 1}, {1, 3}, {2, 4}, {2, 1}};
 
-	for (size_t s = 0; s < ARRAY_LEN(shapes); s++) {
-		struct pool *pool = pool_make(shapes[s][0], shapes[s][1]);
+	for (size_t s = 0; s < ARRAY_LEN(shapes) * 2; s++) {
+		const struct kernels *kernels = kernels_get(s % 2 ? ISA_REF : isa_detect(NULL));
+		struct pool *pool = pool_make_kernels(shapes[s / 2][0], shapes[s / 2][1], kernels);
 		bool good = true;
 
-		for (int i = 0; i < 40 && good; i++)
-			good = random_model(pool);
-		ok(good, "random models, %u nodes, %u threads: as computed in double", shapes[s][0], shapes[s][1]);
+		for (int i = 0; i < 25 && good; i++)
+			good = random_model(pool, kernels);
+		ok(good, "random models, %u nodes, %u threads, %s: as computed in double", shapes[s / 2][0],
+		   shapes[s / 2][1], kernels->name);
 		pool_free(pool);
 	}
 }
@@ -57,7 +64,7 @@ static void test_bits(void)
 	void *first;
 	bool same = true;
 
-	fake_layout(&f, 9, 330, 190, MOE_TYPE_BF16, 2);
+	fake_layout(&f, 9, 330, 190, MOE_FORMAT_BF16, 2);
 	fake_fill(&f);
 	j = job_make(&f, 45, 4, MOE_TYPE_F32, MOE_TYPE_F32, 6);
 	first = allocate(j->y_bytes);
@@ -72,10 +79,11 @@ static void test_bits(void)
 		}
 		pool_free(pool);
 	}
-	ok(same && job_good(&f, j, 0), "the same bits with 1, 2, 3 and 5 threads, and with 2 nodes");
+	ok(same && job_good(&f, j, kernels_get(isa_detect(NULL))),
+	   "the same bits with 1, 2, 3 and 5 threads, and with 2 nodes");
 
 	one = job_make(&f, 1, 4, MOE_TYPE_F32, MOE_TYPE_F32, 0);
-	one->compute.row = j->compute.row;
+	job_row(one, &f, j->compute.row);
 	{
 		struct pool *pool = pool_make(1, 2);
 
@@ -105,7 +113,7 @@ static void test_waves(void)
 	char *whole;
 	bool same = true, zero = true;
 
-	fake_layout(&f, 6, HIDDEN, 4, MOE_TYPE_F16, 1);
+	fake_layout(&f, 6, HIDDEN, 4, MOE_FORMAT_F16, 1);
 	fake_fill(&f);
 	j = job_make(&f, TOKENS, TOPK, MOE_TYPE_BF16, MOE_TYPE_BF16, 50);
 	for (size_t i = 0; i < (size_t)200 * TOPK; i++)
@@ -142,7 +150,7 @@ static void test_copies(void)
 	struct fake f;
 	bool good = true;
 
-	fake_layout(&f, 2, 700, 1024, MOE_TYPE_BF16, 2); /* parts of 1.4 MB: several units each */
+	fake_layout(&f, 2, 700, 1024, MOE_FORMAT_BF16, 2); /* parts of 1.4 MB: several units each */
 	fake_fill(&f);
 	pool_stats(pool, &before);
 	for (int i = 0; i < 12; i++) {
@@ -153,7 +161,7 @@ static void test_copies(void)
 		while (sem_wait(&fill->ended) < 0)
 			continue;
 		good = good && fill_good(fill);
-		bytes += fill->copy.slice.bytes;
+		bytes += fill->slice.bytes;
 		fill_free(fill);
 	}
 	pool_stats(pool, &after);
@@ -173,14 +181,14 @@ static void test_no_memory(void)
 	float weights[64] = {0};
 	struct pool_stats stats;
 
-	fake_layout(&f, 1, 8, 8, MOE_TYPE_BF16, 1);
+	fake_layout(&f, 1, 8, 8, MOE_FORMAT_BF16, 1);
 	fake_fill(&f);
 	j = job_make(&f, 1, 1, MOE_TYPE_F32, MOE_TYPE_F32, 0);
 	j->compute.topk = 64;
 	j->compute.ids = ids;
 	j->compute.weights = weights;
 	f.manifest.hidden = f.manifest.inter = 0x80000000u;
-	j->compute.slice.inter = 0x80000000u;
+	j->slice.inter = 0x80000000u;
 	for (int i = 0; i < 3; i++)
 		job_run(pool, j);
 	pool_stats(pool, &stats);
@@ -200,10 +208,24 @@ static void test_params(void)
 	struct pool *pool = NULL;
 	struct moe_error err = {0};
 
-	host->nodes[1].n_cpus = 0;
-	require(pool_new(&pool, &params, &err) == 0, "a pool on all CPUs");
-	ok(pool_threads(pool) == 2 * cpus, "a thread for each CPU of each node that has any");
+	host->nodes[1].n_cpus = host->nodes[1].n_cores = 0;
+	require(pool_new(&pool, &params, &err) == 0, "a pool on all cores");
+	ok(pool_threads(pool) == 2 * cpus, "a thread for each core of each node that has any");
 	pool = pool_free(pool);
+	host->nodes[0].n_cores = 1; /* its other CPUs are second threads of that core */
+	host->nodes[2].n_cores = 1;
+	require(pool_new(&pool, &params, &err) == 0, "a pool on single cores");
+	ok(pool_threads(pool) == 2, "no two threads on a core");
+	pool = pool_free(pool);
+	host->cpu_quota = 1.5;
+	require(pool_new(&pool, &params, &err) == 0, "a pool under a quota");
+	ok(pool_threads(pool) == 1, "no more threads than the CPU quota lets run");
+	pool = pool_free(pool);
+	host->cpu_quota = 0.25;
+	require(pool_new(&pool, &params, &err) == 0, "a pool under a small quota");
+	ok(pool_threads(pool) == 1, "one thread at least");
+	pool = pool_free(pool);
+	host->cpu_quota = -1;
 	params.threads = 5;
 	require(pool_new(&pool, &params, &err) == 0, "a pool of five");
 	ok(pool_threads(pool) == 5, "as many threads as asked for");

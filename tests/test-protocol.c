@@ -84,8 +84,9 @@ static void test_attach(void)
 	strcpy(a.name, "tinymoe");
 	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-ESTALE, "other weights"), "right name, wrong digest");
 	a = good_attach();
-	a.tp_size = 3;
-	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EINVAL, "does not divide"), "tp_size 3 of 128");
+	a.tp_size = 129;
+	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EINVAL, "at most 128 expected"), "tp_size 129 of 128");
+	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EINVAL, "format bf16"), "and the format that sets the limit");
 	a.tp_size = 2;
 	a.tp_rank = 2;
 	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EINVAL, "tp_rank 2"), "tp_rank beyond tp_size");

@@ -11,6 +11,7 @@
 #define THREADS 4
 #define CALLS 500
 #define HIDDEN 128
+#define INTER 128
 
 static struct fixture fixture;
 
@@ -105,7 +106,7 @@ static void test_slices(struct moe_client *client)
 	float weights[TOKENS * TOPK];
 
 	fill_inputs(x, ids, weights, TOKENS, TOPK);
-	for (uint32_t size = 1; size <= 8; size *= 2) {
+	for (uint32_t size = 1; size <= 7; size += size < 3 ? 1 : 4) {
 		double worst = 0, norm = 0;
 
 		memset(sum, 0, sizeof sum);
@@ -129,6 +130,37 @@ static void test_slices(struct moe_client *client)
 		ok(norm > 0 && worst <= 1e-5 * norm, "tp_size %u: the slices add up (largest difference %.1e of %.1e)",
 		   size, worst, norm);
 	}
+}
+
+/* What tinymoe's slots look like: BF16, so each part has one plane of rows. */
+static void test_slot_layout(struct moe_client *client)
+{
+	struct moe_session *session = attach(client, 2, 3);
+	const uint32_t first = 2 * INTER / 3, inter = INTER - 2 * INTER / 3;
+	struct moe_session_info info;
+	struct moe_slot_layout l;
+	struct moe_error err = {0};
+	uint64_t at = 0;
+	bool good;
+
+	require(session != NULL, "rank 2 of 3");
+	moe_session_info(session, &info);
+	good = moe_slot_layout(session, 3, &l, &err) == 0 && l.first == first && l.inter == inter &&
+	       l.bytes == info.slot_bytes && info.slice_inter == inter;
+	for (uint32_t i = 0; i < MOE_SLOT_PARTS; i++) {
+		const struct moe_slot_part *p = &l.part[i];
+
+		good = good && strcmp(p->format_name, "bf16") == 0 && p->format == 1 &&
+		       p->rows == (i == 2 ? HIDDEN : inter) && p->cols == (i == 2 ? inter : HIDDEN) &&
+		       p->plane[0].offset == at && p->plane[0].rows == p->rows && p->plane[0].width == 2 * p->cols &&
+		       p->plane[0].pitch == p->plane[0].width && !p->plane[1].rows && !p->plane[2].rows &&
+		       !p->plane[3].rows;
+		at += ALIGN_UP((uint64_t)p->rows * p->cols * 2, (uint64_t)64);
+	}
+	ok(good && at == l.bytes, "the layout of a slot");
+	ok(moe_slot_layout(session, info.n_layers, &l, &err) == -EINVAL && strstr(err.text, "layer"),
+	   "of a layer that is not there: %s", err.text);
+	moe_detach(session);
 }
 
 static void test_attach_time(struct moe_client *client)
@@ -187,6 +219,7 @@ int main(void)
 	test_params(client);
 	test_threads(client);
 	test_slices(client);
+	test_slot_layout(client);
 	test_attach_time(client);
 	test_death(client);
 	moe_close(client);

@@ -18,7 +18,6 @@
 #include "tests/leaks.h"
 #include "tests/mixtral-folder.h"
 #include "tests/tap.h"
-#include "uapi/moe_ring.h"
 
 #define TURNS 6
 
@@ -48,14 +47,13 @@ static struct resident *load(const struct store_params *params)
 
 /* -- what a record must hold -------------------------------------------------------------------------------------- */
 
-static void expect_record(uint8_t *ret, const struct mixtral *m, const struct moe_manifest *manifest, uint32_t row,
+static void expect_record(uint8_t *ret, const struct mixtral *m, const struct moe_layout *layout, uint32_t row,
 			  uint32_t expert)
 {
-	const uint64_t at[] = {0, manifest->up_offset, manifest->down_offset};
-
-	memset(ret, 0, manifest->record_bytes);
+	memset(ret, 0, layout->record_bytes);
 	for (uint32_t part = 0; part < 3; part++)
-		mixtral_content(ret + at[part], mixtral_part_bytes(m), mixtral_seed(row, expert, part));
+		mixtral_content(ret + layout->part[part].plane[MOE_PLANE_CODES], mixtral_part_bytes(m),
+				mixtral_seed(row, expert, part));
 }
 
 static bool records_right(const struct mixtral *m, const struct resident *r)
@@ -66,7 +64,7 @@ static bool records_right(const struct mixtral *m, const struct resident *r)
 		const uint32_t row = i / m->experts, expert = i % m->experts;
 		XXH128_canonical_t digest;
 
-		expect_record(expected, m, r->manifest, row, expert);
+		expect_record(expected, m, r->layouts, row, expert);
 		if (memcmp(resident_record(r, row, expert), expected, r->manifest->record_bytes) != 0) {
 			diag("record %u of row %u differs", expert, row);
 			return false;
@@ -84,27 +82,45 @@ static bool records_right(const struct mixtral *m, const struct resident *r)
 static bool digest_right(const struct resident *r)
 {
 	const struct moe_manifest *m = r->manifest;
-	const size_t size = 20 + 32 + m->n_layers * 4 + (size_t)m->n_moe_layers * m->n_experts * 16;
+	const size_t size = 20 + 32 + m->n_layers * 4 + m->n_layouts * 152 + m->n_moe_layers * 4 +
+			    (size_t)m->n_moe_layers * m->n_experts * 16;
 	_cleanup_free_ uint8_t *text = malloc(size);
 	uint8_t *at = text;
 	XXH128_canonical_t digest;
 
-	at = mempcpy(at, "moe-expertd layout 1", 20);
+	at = mempcpy(at, "moe-expertd layout 2", 20);
 	at = mempcpy(at,
-		     (uint32_t[]){m->n_layers, m->n_moe_layers, m->n_experts, m->topk, m->hidden, m->inter, m->type,
-				  m->activation},
+		     (uint32_t[]){m->n_layers, m->n_moe_layers, m->n_experts, m->topk, m->hidden, m->inter,
+				  m->activation, m->limit},
 		     32);
 	at = mempcpy(at, r->layer_index, m->n_layers * 4);
+	at = mempcpy(at, r->layouts, m->n_layouts * 152);
+	for (uint32_t row = 0; row < m->n_moe_layers; row++)
+		at = mempcpy(at, &r->records[row * m->n_experts].layout, 4);
 	for (uint32_t i = 0; i < m->n_moe_layers * m->n_experts; i++)
 		at = mempcpy(at, r->records[i].digest, 16);
 	XXH128_canonicalFromHash(&digest, XXH3_128bits(text, size));
 	return at == text + size && memcmp(digest.digest, m->digest, 16) == 0;
 }
 
+static bool layout_right(const struct mixtral *m, const struct moe_layout *l, uint32_t format)
+{
+	const uint64_t part = ALIGN_UP(mixtral_part_bytes(m), (uint64_t)64);
+	bool good = l->record_bytes == ALIGN_UP(2 * part + mixtral_part_bytes(m), (uint64_t)4096);
+
+	for (uint32_t i = 0; i < MOE_PARTS; i++) {
+		const struct moe_part *p = &l->part[i];
+
+		good = good && p->format == format && p->rows == (i == 2 ? m->hidden : m->inter) &&
+		       p->cols == (i == 2 ? m->inter : m->hidden) && p->plane[0] == i * part && !p->plane[1] &&
+		       !p->plane[2] && !p->plane[3] && !p->reserved;
+	}
+	return good;
+}
+
 static void check_manifest(const struct mixtral *m, const struct resident *r)
 {
 	const struct moe_manifest *f = r->manifest;
-	const uint64_t part = mixtral_part_bytes(m);
 	struct stat st;
 
 	ok(f->magic == MOE_MANIFEST_MAGIC && f->layout == MOE_LAYOUT_VERSION && f->epoch == 3 &&
@@ -112,12 +128,13 @@ static void check_manifest(const struct mixtral *m, const struct resident *r)
 		   strcmp(r->family, "mixtral") == 0,
 	   "manifest: magic, layout, epoch, name %s, family %s", f->name, r->family);
 	ok(f->n_layers == m->layers && f->n_moe_layers == m->layers && f->n_experts == m->experts && f->topk == 2 &&
-		   f->hidden == m->hidden && f->inter == m->inter && f->type == MOE_TYPE_BF16 &&
-		   f->activation == MOE_ACTIVATION_SILU,
+		   f->hidden == m->hidden && f->inter == m->inter && f->activation == MOE_ACTIVATION_SILU &&
+		   f->limit == 0,
 	   "manifest: the eight numbers");
-	ok(f->up_offset == ALIGN_UP(part, 64) && f->down_offset == ALIGN_UP(f->up_offset + part, 64) &&
-		   f->record_bytes == ALIGN_UP(f->down_offset + part, 4096),
-	   "manifest: the inner layout");
+	ok(f->n_layouts == 1 && f->layouts_offset % 8 == 0 &&
+		   r->layouts == (const void *)((const char *)f + f->layouts_offset) &&
+		   layout_right(m, r->layouts, MOE_FORMAT_BF16) && f->record_bytes == r->layouts->record_bytes,
+	   "manifest: one layout, that of plain BF16");
 	ok(fstat(r->manifest_fd, &st) == 0 && (uint64_t)st.st_size == f->bytes && f->records_offset % 8 == 0 &&
 		   f->bytes == f->records_offset + (uint64_t)m->layers * m->experts * sizeof(struct moe_record),
 	   "manifest: its bytes");
@@ -215,13 +232,15 @@ static void flip_bit(const struct mixtral *m, uint32_t layer, uint32_t expert)
 	const struct tensor *tensor;
 	struct model *model;
 	struct moe_error err;
+	char name[256];
 	uint8_t byte;
 	off_t at;
 	int fd;
 
-	require(model_open(&model, m->path, &err) == 0 &&
-			model_expert_tensor(model, layer, expert, PART_DOWN, TENSOR_BF16, &tensor, &err) == 0,
-		"a tensor to change");
+	require(model_open(&model, m->path, &err) == 0, "a model to change");
+	model_expert_name(name, sizeof name, model->config.family, layer, expert, PART_DOWN);
+	tensor = model_tensor(model, name);
+	require(tensor != NULL, "a tensor to change");
 	at = (off_t)(tensor->offset + tensor->bytes / 2);
 	fd = open(model->shards[tensor->shard].path, O_RDWR | O_CLOEXEC);
 	require(pread(fd, &byte, 1, at) == 1, "a byte of it");
@@ -267,7 +286,8 @@ static void test_f16(void)
 	params = params_for(&m);
 	r = load(&params);
 	require(r != NULL, "F16 loads");
-	ok(r->manifest->type == MOE_TYPE_F16 && records_right(&m, r) && digest_right(r), "F16: type and records");
+	ok(layout_right(&m, r->layouts, MOE_FORMAT_F16) && records_right(&m, r) && digest_right(r),
+	   "F16: layout and records");
 	resident_free(r);
 	mixtral_remove(&m);
 }

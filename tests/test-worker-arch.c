@@ -177,8 +177,8 @@ static int run_worker(const struct model *model, const int32_t *ids, uint32_t st
 
 	halves.y = y;
 	if (arch_read(&arch, model, err) == 0 && weights_load(&weights, model, &arch, err) == 0 &&
-	    experts_local_new(&halves.part[0], weights, &arch, split ? &pair[0] : &alone, TOKENS, err) == 0 &&
-	    experts_local_new(&halves.part[1], weights, &arch, &pair[1], TOKENS, err) == 0 &&
+	    experts_local_new(&halves.part[0], model, &arch, split ? &pair[0] : &alone, TOKENS, err) == 0 &&
+	    experts_local_new(&halves.part[1], model, &arch, &pair[1], TOKENS, err) == 0 &&
 	    forward_new(&f, &arch, weights, split ? &halves.base : halves.part[0], &alone, TOKENS, TOKENS, err) == 0)
 		r = run_steps(f, ids, step, logits, err);
 	forward_free(f);

@@ -10,7 +10,9 @@
 #include <stdint.h>
 
 #define VEC_FLOATS 8
-#define VEC_TOKENS_MAX 4 /* 2 rows x 4 tokens = 8 sums, 2 weights, 1 activation */
+#define VEC_BYTES 32
+#define ROWS_TOKENS 2         /* 4 rows x 2 tokens = 8 sums, 4 weights, 1 activation */
+#define ROWS_BLOCK_BYTES 2048 /* 16 rows and the activations of a tile are at home in a first-level cache */
 
 typedef __m256 vec;
 
@@ -85,53 +87,80 @@ static inline void vec_to_bf16(uint16_t *p, vec v)
 	_mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(packed));
 }
 
-/* The elements with even and with odd index of the 2 * VEC_FLOATS floats a, b. */
-static inline vec vec_even(vec a, vec b)
-{
-	const __m256d mixed = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88));
-
-	return _mm256_castpd_ps(_mm256_permute4x64_pd(mixed, 0xd8));
-}
-
-static inline vec vec_odd(vec a, vec b)
-{
-	const __m256d mixed = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xdd));
-
-	return _mm256_castpd_ps(_mm256_permute4x64_pd(mixed, 0xd8));
-}
-
-/* The same of 2 * VEC_FLOATS bfloat16 weights: a bfloat16 is the upper half of its float, so one operation each. */
-static inline vec vec_bf16_even(const uint16_t *p)
-{
-	return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)p), 16));
-}
-
-static inline vec vec_bf16_odd(const uint16_t *p)
-{
-	const __m256i both = _mm256_loadu_si256((const __m256i *)p);
-
-	return _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32((int)0xffff0000u)));
-}
-
 static inline vec vec_f16(const uint16_t *p)
 {
 	return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
 
-/* The sums over the elements of VEC_FLOATS vectors that lie `stride` vectors apart. */
-static inline vec vec_sums(const vec *v, size_t stride)
+/* The first n floats, or all of them, and zeros. */
+static inline vec vec_load_upto(const float *p, size_t n)
 {
-	vec quads[2];
+	return n >= VEC_FLOATS ? vec_load(p) : vec_load_n(p, n);
+}
 
-	for (int i = 0; i < 2; i++, v += 4 * stride) {
-		const vec a = v[0], b = v[stride], c = v[2 * stride], d = v[3 * stride];
-		const vec ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
-		const vec cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+/* The sums over the elements of four vectors. */
+static inline __m128 vec_quad(vec a, vec b, vec c, vec d)
+{
+	const vec ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+	const vec cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+	const vec quads = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
 
-		quads[i] = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+	return _mm_add_ps(_mm256_castps256_ps128(quads), _mm256_extractf128_ps(quads, 1));
+}
+
+/* The same of vectors of integers. */
+static inline __m128i vec_quad_int(vec va, vec vb, vec vc, vec vd)
+{
+	const __m256i a = _mm256_castps_si256(va), b = _mm256_castps_si256(vb);
+	const __m256i c = _mm256_castps_si256(vc), d = _mm256_castps_si256(vd);
+	const __m256i ab = _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+	const __m256i cd = _mm256_add_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+	const __m256i quads = _mm256_add_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
+
+	return _mm_add_epi32(_mm256_castsi256_si128(quads), _mm256_extracti128_si256(quads, 1));
+}
+
+/* The floats nearest to integers that a vector holds, with `add` (modulo 2^32) added. */
+static inline vec vec_from_int(vec v, uint32_t add)
+{
+	return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_castps_si256(v), _mm256_set1_epi32((int)add)));
+}
+
+/* NaNs have the same bits wherever they come from. */
+static inline vec vec_one_nan(vec v)
+{
+	return _mm256_blendv_ps(v, _mm256_set1_ps(__builtin_nanf("")), _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+}
+
+/* The larger one of a, which has no signs, and |b|: as integers, so that a NaN is larger than all. */
+static inline vec vec_max_abs(vec a, vec b)
+{
+	const vec magnitude = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), b);
+
+	return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(magnitude)));
+}
+
+/* 64 codes: floats times `factor`, to the nearest even integer; returns their sum. */
+static inline int32_t vec_codes(int8_t *to, const float *from, vec factor)
+{
+	const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+	__m256i sum = _mm256_setzero_si256();
+	__m128i half;
+
+	for (size_t i = 0; i < 64; i += 32) {
+		__m256i codes[4], bytes;
+
+		for (size_t k = 0; k < 4; k++) {
+			codes[k] = _mm256_cvtps_epi32(_mm256_mul_ps(vec_load(from + i + 8 * k), factor));
+			sum = _mm256_add_epi32(sum, codes[k]);
+		}
+		bytes = _mm256_packs_epi16(_mm256_packs_epi32(codes[0], codes[1]),
+					   _mm256_packs_epi32(codes[2], codes[3]));
+		_mm256_storeu_si256((__m256i *)(to + i), _mm256_permutevar8x32_epi32(bytes, order));
 	}
-	return _mm256_add_ps(_mm256_permute2f128_ps(quads[0], quads[1], 0x20),
-			     _mm256_permute2f128_ps(quads[0], quads[1], 0x31));
+	half = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+	half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
+	return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1)));
 }
 
 /* -- for the activations ------------------------------------------------------------------------------------------ */
@@ -155,6 +184,11 @@ static inline vec vec_div(vec a, vec b)
 static inline vec vec_max(vec a, vec b)
 {
 	return _mm256_max_ps(a, b);
+}
+
+static inline vec vec_negate(vec a)
+{
+	return _mm256_xor_ps(a, _mm256_set1_ps(-0.0f));
 }
 
 static inline vec vec_negative_abs(vec a)

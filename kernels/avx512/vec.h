@@ -10,7 +10,9 @@
 #include <stdint.h>
 
 #define VEC_FLOATS 16
-#define VEC_TOKENS_MAX 8 /* 2 rows x 8 tokens = 16 sums, 2 weights, 1 activation; or 4 rows x 4 tokens */
+#define VEC_BYTES 64
+#define ROWS_TOKENS 6         /* 4 rows x 6 tokens = 24 sums, 4 weights, 1 activation */
+#define ROWS_BLOCK_BYTES 4096 /* a tile's rows and activations are at home in a first-level cache */
 
 typedef __m512 vec;
 
@@ -84,56 +86,71 @@ static inline void vec_to_bf16(uint16_t *p, vec v)
 	_mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(out));
 }
 
-/* The elements with even and with odd index of the 2 * VEC_FLOATS floats a, b. */
-static inline vec vec_even(vec a, vec b)
-{
-	const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-
-	return _mm512_permutex2var_ps(a, even, b);
-}
-
-static inline vec vec_odd(vec a, vec b)
-{
-	const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
-
-	return _mm512_permutex2var_ps(a, odd, b);
-}
-
-/* The same of 2 * VEC_FLOATS bfloat16 weights: a bfloat16 is the upper half of its float, so one operation each. */
-static inline vec vec_bf16_even(const uint16_t *p)
-{
-	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
-}
-
-static inline vec vec_bf16_odd(const uint16_t *p)
-{
-	const __m512i both = _mm512_loadu_si512(p);
-
-	return _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32((int)0xffff0000u)));
-}
-
 static inline vec vec_f16(const uint16_t *p)
 {
 	return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
 
-/* The sums over the elements of VEC_FLOATS vectors that lie `stride` vectors apart. */
-static inline vec vec_sums(const vec *v, size_t stride)
+/* The first n floats, or all of them, and zeros. */
+static inline vec vec_load_upto(const float *p, size_t n)
 {
-	vec quads[4], halves[2];
+	return n >= VEC_FLOATS ? vec_load(p) : vec_load_n(p, n);
+}
 
-	for (int i = 0; i < 4; i++, v += 4 * stride) {
-		const vec a = v[0], b = v[stride], c = v[2 * stride], d = v[3 * stride];
-		const vec ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-		const vec cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+/* The sums over the elements of four vectors. */
+static inline __m128 vec_quad(vec a, vec b, vec c, vec d)
+{
+	const vec ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+	const vec cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+	const vec quads = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+	const __m256 halves = _mm256_add_ps(_mm512_castps512_ps256(quads), _mm512_extractf32x8_ps(quads, 1));
 
-		quads[i] = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+	return _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
+}
+
+/* The same of vectors of integers. */
+static inline __m128i vec_quad_int(vec va, vec vb, vec vc, vec vd)
+{
+	const __m512i a = _mm512_castps_si512(va), b = _mm512_castps_si512(vb);
+	const __m512i c = _mm512_castps_si512(vc), d = _mm512_castps_si512(vd);
+	const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+	const __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+	const __m512i quads = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+	const __m256i halves = _mm256_add_epi32(_mm512_castsi512_si256(quads), _mm512_extracti64x4_epi64(quads, 1));
+
+	return _mm_add_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+}
+
+/* The floats nearest to integers that a vector holds, with `add` (modulo 2^32) added. */
+static inline vec vec_from_int(vec v, uint32_t add)
+{
+	return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_castps_si512(v), _mm512_set1_epi32((int)add)));
+}
+
+/* NaNs have the same bits wherever they come from. */
+static inline vec vec_one_nan(vec v)
+{
+	return _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), _mm512_set1_ps(__builtin_nanf("")));
+}
+
+/* The larger one of a, which has no signs, and |b|: as integers, so that a NaN is larger than all. */
+static inline vec vec_max_abs(vec a, vec b)
+{
+	return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a), _mm512_castps_si512(_mm512_abs_ps(b))));
+}
+
+/* 64 codes: floats times `factor`, to the nearest even integer; returns their sum. */
+static inline int32_t vec_codes(int8_t *to, const float *from, vec factor)
+{
+	__m512i sum = _mm512_setzero_si512();
+
+	for (size_t i = 0; i < 64; i += VEC_FLOATS) {
+		const __m512i codes = _mm512_cvtps_epi32(_mm512_mul_ps(vec_load(from + i), factor));
+
+		_mm_storeu_si128((__m128i *)(to + i), _mm512_cvtepi32_epi8(codes));
+		sum = _mm512_add_epi32(sum, codes);
 	}
-	for (int i = 0; i < 2; i++)
-		halves[i] = _mm512_add_ps(_mm512_shuffle_f32x4(quads[2 * i], quads[2 * i + 1], 0x88),
-					  _mm512_shuffle_f32x4(quads[2 * i], quads[2 * i + 1], 0xdd));
-	return _mm512_add_ps(_mm512_shuffle_f32x4(halves[0], halves[1], 0x88),
-			     _mm512_shuffle_f32x4(halves[0], halves[1], 0xdd));
+	return _mm512_reduce_add_epi32(sum);
 }
 
 /* -- for the activations ------------------------------------------------------------------------------------------ */
@@ -157,6 +174,11 @@ static inline vec vec_div(vec a, vec b)
 static inline vec vec_max(vec a, vec b)
 {
 	return _mm512_max_ps(a, b);
+}
+
+static inline vec vec_negate(vec a)
+{
+	return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f));
 }
 
 static inline vec vec_negative_abs(vec a)

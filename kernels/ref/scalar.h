@@ -41,24 +41,42 @@ static inline double activation_value(enum kernel_activation act, double a)
 	case KERNEL_GELU_TANH:
 		return 0.5 * a * (1.0 + tanh(sqrt(2.0 / M_PI) * (a + 0.044715 * a * a * a)));
 	case KERNEL_SILU:
+	case KERNEL_SWIGLU_CLAMPED: /* gated_value */
 		break;
 	}
 	return a / (1.0 + exp(-a));
 }
 
-/* Row r of a matrix. */
-static inline const uint16_t *ref_row(const struct kernel_matrix *m, size_t r)
+/* As struct kernel_act says. Comparisons are written so that NaNs stay. */
+static inline double gated_value(const struct kernel_act *act, double g, double u)
 {
-	return (const uint16_t *)((const char *)m->data + r * m->pitch);
+	const double limit = act->limit;
+
+	if (act->kind != KERNEL_SWIGLU_CLAMPED)
+		return activation_value(act->kind, g) * u;
+	g = g > limit ? limit : g;
+	u = u > limit ? limit : u < -limit ? -limit : u;
+	return g / (1.0 + exp(-1.702 * g)) * (u + 1.0);
 }
 
-static inline double ref_dot(enum kernel_type type, const uint16_t *w, const float *x, size_t n)
+/* 1 sign bit, 4 exponent bits (bias 7), 3 fraction bits; no infinity. */
+static inline double e4m3_value(uint8_t bits)
 {
-	double sum = 0.0;
+	const int exponent = bits >> 3 & 15, fraction = bits & 7;
+	double value;
 
-	for (size_t i = 0; i < n; i++)
-		sum += (type == KERNEL_BF16 ? bf16_value(w[i]) : f16_value(w[i])) * x[i];
-	return sum;
+	if ((bits & 0x7f) == 0x7f)
+		value = NAN;
+	else if (exponent == 0)
+		value = ldexp(fraction, -9);
+	else
+		value = ldexp(8 + fraction, exponent - 10);
+	return bits >> 7 ? -value : value;
+}
+
+static inline double e8m0_value(uint8_t bits)
+{
+	return bits == 255 ? NAN : ldexp(1.0, bits - 127);
 }
 
 #endif

@@ -62,17 +62,29 @@ static inline vec vec_gelu(vec a)
 	return vec_load(f);
 }
 
-static inline vec vec_activation(enum kernel_activation act, vec a)
+static inline vec vec_min(vec a, vec b)
 {
-	switch (act) {
+	return vec_negate(vec_max(vec_negate(a), vec_negate(b)));
+}
+
+/* As struct kernel_act says; NaNs stay. */
+static inline vec vec_gated(const struct kernel_act *act, vec g, vec u)
+{
+	const vec limit = vec_set(act->limit);
+
+	switch (act->kind) {
 	case KERNEL_GELU:
-		return vec_gelu(a);
+		return vec_mul(vec_gelu(g), u);
 	case KERNEL_GELU_TANH:
-		return vec_gelu_tanh(a);
+		return vec_mul(vec_gelu_tanh(g), u);
+	case KERNEL_SWIGLU_CLAMPED:
+		g = vec_min(limit, g);
+		u = vec_max(vec_negate(limit), vec_min(limit, u));
+		return vec_mul(vec_times_sigmoid(g, vec_mul(vec_set(1.702f), g)), vec_add(u, vec_set(1.0f)));
 	case KERNEL_SILU:
 		break;
 	}
-	return vec_times_sigmoid(a, a);
+	return vec_mul(vec_times_sigmoid(g, g), u);
 }
 
 #endif

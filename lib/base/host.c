@@ -18,7 +18,9 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "base/cgroup.h"
 #include "base/cleanup.h"
+#include "base/small.h"
 #include "base/util.h"
 
 #define NODES "/sys/devices/system/node"
@@ -27,34 +29,12 @@
 /* Large enough for every kernel's CPU mask; CPUs are numbered in 16 bits here. */
 #define CPU_IDS 65536
 
-/* Reads the first `size` - 1 bytes of a small file. False when it cannot be read. */
-static bool read_at(int folder, const char *path, char *ret, size_t size)
-{
-	_cleanup_close_ int fd = openat(folder, path, O_RDONLY | O_CLOEXEC);
-	ssize_t n;
-
-	if (fd < 0)
-		return false;
-	do {
-		n = read(fd, ret, size - 1);
-	} while (n < 0 && errno == EINTR);
-	if (n < 0)
-		return false;
-	ret[n] = '\0';
-	return true;
-}
-
-static bool read_small(const char *path, char *ret, size_t size)
-{
-	return read_at(AT_FDCWD, path, ret, size);
-}
-
 int64_t host_read_number(const char *path)
 {
 	char text[64], *end;
 	long long value;
 
-	if (!read_small(path, text, sizeof text) || !isdigit((unsigned char)text[0]))
+	if (!small_read(path, text, sizeof text) || !isdigit((unsigned char)text[0]))
 		return -1;
 	errno = 0;
 	value = strtoll(text, &end, 10);
@@ -91,7 +71,7 @@ static void read_machine_memory(int64_t *ret_total, int64_t *ret_free, int64_t *
 	char text[4096];
 
 	*ret_total = *ret_free = *ret_available = -1;
-	if (!read_small("/proc/meminfo", text, sizeof text)) {
+	if (!small_read("/proc/meminfo", text, sizeof text)) {
 		struct sysinfo info;
 
 		/* Without /proc the page cache that could be dropped is not known: this is the least there is. */
@@ -115,7 +95,7 @@ static void read_node_meminfo(struct host_node *node)
 
 	node->mem_total = node->mem_free = node->mem_available = -1;
 	snprintf(path, sizeof path, NODES "/node%d/meminfo", node->id);
-	if (!read_small(path, text, sizeof text))
+	if (!small_read(path, text, sizeof text))
 		return;
 	node->mem_total = find_kib(text, "MemTotal:");
 	node->mem_free = find_kib(text, "MemFree:");
@@ -162,88 +142,52 @@ static void take_least(int64_t *least, int64_t value)
 		*least = value;
 }
 
-/* The two kinds of control groups, and how each names what it counts. */
-static const struct cgroup_kind {
-	const char *root, *limit, *used, *active_file, *inactive_file;
-} cgroup_kinds[] = {
-	{"/sys/fs/cgroup", "memory.max", "memory.current", "active_file ", "inactive_file "},
-	{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_active_file ",
-	 "total_inactive_file "},
-};
-
 #define CGROUP_UNLIMITED ((int64_t)1 << 62) /* version 1 writes about 2^63 for "no limit" */
 
+struct memory_limits {
+	int64_t limit, left;
+};
+
+/* How each version names what it counts. */
+static const struct memory_words {
+	const char *limit, *used, *active_file, *inactive_file;
+} memory_words[] = {
+	{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_active_file ", "total_inactive_file "},
+	{"memory.max", "memory.current", "active_file ", "inactive_file "},
+};
+
 /* One control group: its own limit and what it has left. A group without the memory controller has neither. */
-static void read_cgroup(const struct cgroup_kind *kind, const char *folder, int64_t *limit, int64_t *left)
+static void read_memory_limit(int folder, int version, void *userdata)
 {
-	_cleanup_close_ int fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	const struct memory_words *word = &memory_words[version - 1];
+	struct memory_limits *m = userdata;
 	char max[32], current[32], stat[8192];
 	int64_t limit_here, used;
 
 	/* A group without a limit says "max". */
-	if (fd < 0 || !read_at(fd, kind->limit, max, sizeof max) || !isdigit((unsigned char)max[0]))
+	if (!small_read_at(folder, word->limit, max, sizeof max) || !isdigit((unsigned char)max[0]))
 		return;
 	limit_here = strtoll(max, NULL, 10);
 	if (limit_here >= CGROUP_UNLIMITED)
 		return;
-	take_least(limit, limit_here);
-	if (!read_at(fd, kind->used, current, sizeof current) || !read_at(fd, "memory.stat", stat, sizeof stat))
+	take_least(&m->limit, limit_here);
+	if (!small_read_at(folder, word->used, current, sizeof current) ||
+	    !small_read_at(folder, "memory.stat", stat, sizeof stat))
 		return;
 	used = strtoll(current, NULL, 10);
-	used -= MAX(find_value(stat, kind->active_file), 0) + MAX(find_value(stat, kind->inactive_file), 0);
-	take_least(left, MAX(limit_here - MAX(used, 0), 0));
-}
-
-/* Each group up to the root (of this cgroup namespace) can bind. */
-static void read_cgroup_path(const struct cgroup_kind *kind, const char *path, int64_t *limit, int64_t *left)
-{
-	char folder[PATH_MAX + 64], *end;
-
-	snprintf(folder, sizeof folder, "%s%s", kind->root, path);
-	for (;;) {
-		read_cgroup(kind, folder, limit, left);
-		end = strrchr(folder, '/');
-		if (end < folder + strlen(kind->root))
-			return;
-		*end = '\0';
-	}
-}
-
-/* "4:cpu,memory:/path" names the memory controller of version 1, "0::/path" the group of version 2. */
-static bool names_memory(const char *controllers, size_t n)
-{
-	for (size_t i = 0; i + 6 <= n; i++)
-		if (strncmp(controllers + i, "memory", 6) == 0 && (i == 0 || controllers[i - 1] == ',') &&
-		    (i + 6 == n || controllers[i + 6] == ','))
-			return true;
-	return false;
-}
-
-static void read_cgroup_limits(int64_t *ret_limit, int64_t *ret_left)
-{
-	char text[PATH_MAX], *rest = NULL;
-
-	*ret_limit = *ret_left = -1;
-	if (!read_small("/proc/self/cgroup", text, sizeof text))
-		return;
-	for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-		const char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
-
-		if (!path)
-			continue;
-		if (strncmp(line, "0::", 3) == 0)
-			read_cgroup_path(&cgroup_kinds[0], path + 1, ret_limit, ret_left);
-		else if (names_memory(controllers + 1, (size_t)(path - controllers - 1)))
-			read_cgroup_path(&cgroup_kinds[1], path + 1, ret_limit, ret_left);
-	}
+	used -= MAX(find_value(stat, word->active_file), 0) + MAX(find_value(stat, word->inactive_file), 0);
+	take_least(&m->left, MAX(limit_here - MAX(used, 0), 0));
 }
 
 void host_read_memory(int64_t *ret_available, int64_t *ret_limit, int64_t *ret_limit_left)
 {
+	struct memory_limits limits = {-1, -1};
 	int64_t total, unused;
 
 	read_machine_memory(&total, &unused, ret_available);
-	read_cgroup_limits(ret_limit, ret_limit_left);
+	cgroup_walk("memory", read_memory_limit, &limits);
+	*ret_limit = limits.limit;
+	*ret_limit_left = limits.left;
 }
 
 void host_read_thp_shmem(char *ret, uint32_t size)
@@ -251,7 +195,7 @@ void host_read_thp_shmem(char *ret, uint32_t size)
 	char text[128], *word, *end;
 
 	ret[0] = '\0';
-	if (!read_small(THP_SHMEM, text, sizeof text))
+	if (!small_read(THP_SHMEM, text, sizeof text))
 		return;
 	word = strchr(text, '[');
 	end = word ? strchr(word, ']') : NULL;
@@ -327,6 +271,8 @@ static void read_nodes(struct host *host)
 		node_get(host, 0);
 	qsort(host->nodes, host->n_nodes, sizeof host->nodes[0], compare_nodes);
 	for (uint32_t i = 0; i < host->n_nodes; i++)
+		host_order_cpus(&host->nodes[i]);
+	for (uint32_t i = 0; i < host->n_nodes; i++)
 		host_read_node_memory(&host->nodes[i]);
 	if (allowed)
 		numa_bitmask_free(allowed);
@@ -376,6 +322,7 @@ void host_read(struct host *ret, bool probe_io_uring)
 	struct utsname names;
 
 	read_nodes(ret);
+	ret->cpu_quota = host_read_cpu_quota();
 	host_read_memory(&ret->mem_available, &ret->mem_limit, &ret->mem_limit_left);
 	ret->memlock = getrlimit(RLIMIT_MEMLOCK, &memlock) < 0 || memlock.rlim_cur > INT64_MAX
 			       ? -1

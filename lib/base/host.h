@@ -19,9 +19,10 @@
 #define HOST_HUGE_1G (1ull << 30)
 
 struct host_node {
-	int id;          /* the kernel's node number */
-	uint32_t n_cpus; /* those that this process may run on (sched_getaffinity) */
-	uint16_t cpus[HOST_CPUS_MAX];
+	int id;                              /* the kernel's node number */
+	uint32_t n_cpus;                     /* those that this process may run on (sched_getaffinity) */
+	uint32_t n_cores;                    /* of them, on cores of their own */
+	uint16_t cpus[HOST_CPUS_MAX];        /* one of each core first, then the cores' other threads */
 	int64_t mem_total, mem_free;         /* bytes, -1 unknown */
 	int64_t mem_available;               /* free or easily given back (page cache, slab), bytes, -1 unknown */
 	int64_t huge_2m_total, huge_2m_free; /* pages, -1 unknown */
@@ -31,6 +32,7 @@ struct host_node {
 struct host {
 	uint32_t n_nodes; /* at least 1; a machine without NUMA is node 0 */
 	struct host_node nodes[HOST_NODES_MAX];
+	double cpu_quota;       /* CPUs' worth of time that the control groups allow, -1 no limit */
 	int64_t mem_available;  /* bytes, -1 unknown */
 	int64_t mem_limit;      /* the cgroup's (v2) memory.max that binds this process, -1 none or unknown */
 	int64_t mem_limit_left; /* what that group or one above it may still take, its page cache counted as free */
@@ -50,6 +52,12 @@ void host_read(struct host *ret, bool probe_io_uring);
  * room (mem_available and mem_limit_left as in struct host). node->id says which node. */
 void host_read_node_memory(struct host_node *node);
 void host_read_memory(int64_t *ret_available, int64_t *ret_limit, int64_t *ret_limit_left);
+
+/* Puts one CPU of each core first, in the order given, and counts the cores. */
+void host_order_cpus(struct host_node *node);
+
+/* As struct host's cpu_quota. */
+double host_read_cpu_quota(void);
 
 /* The sysfs folder of the node's hugepages of one size (the machine's on a kernel without NUMA): it holds
  * nr_hugepages. */

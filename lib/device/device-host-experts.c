@@ -5,25 +5,54 @@
 
 #include "base/util.h"
 #include "device/device-host.h"
-#include "uapi/moe_ring.h"
+#include "kernels/record.h"
 
 #define BATCH 32 /* tokens that one pass over an expert's weights serves */
 
-/* The scratch memory of one launch, cut up. */
+/* The scratch memory of one launch, cut up. Rows begin on cache lines. */
 struct work_area {
-	uint32_t *first;            /* [n_experts + 1] of an expert's pairs in `pairs` */
-	uint32_t *pairs;            /* [tokens * topk] positions in ids, grouped by expert */
-	const float *x[BATCH];      /* rows of the batch */
+	uint32_t *first;                    /* [n_experts + 1] of an expert's pairs in `pairs` */
+	uint32_t *pairs;                    /* [tokens * topk] positions in ids, grouped by expert */
+	const void *x[BATCH], *h_in[BATCH]; /* packed rows of the batch */
+	void *x_packed[BATCH], *h_packed[BATCH];
 	float *h[BATCH], *y[BATCH]; /* [slice.inter] and [hidden] for each */
 };
 
-static int area_make(struct work_area *ret, struct host_scratch *scratch, const struct device_experts *w)
+/* How the layer's matrices are computed with. */
+struct work_ops {
+	const struct kernel_ops *gate, *down;
+	struct kernel_act act;
+};
+
+static void *cut(uint8_t **at, size_t bytes)
 {
-	const size_t pairs = (size_t)w->tokens * w->topk, row = (size_t)w->slice.inter + w->hidden;
-	const size_t numbers = ALIGN_UP((w->n_experts + 1 + pairs) * sizeof(uint32_t), CACHE_LINE);
-	const size_t bytes = numbers + BATCH * row * sizeof(float);
-	float *rows;
+	void *here = *at;
+
+	*at += ALIGN_UP(bytes, CACHE_LINE);
+	return here;
+}
+
+/* Lays the area out from `at` on and returns where it ends. */
+static uint8_t *area_lay_out(struct work_area *ret, uint8_t *at, const struct work_ops *ops,
+			     const struct device_experts *w)
+{
 	int i;
+
+	ret->first = cut(&at, (w->n_experts + 1) * sizeof(uint32_t));
+	ret->pairs = cut(&at, (size_t)w->tokens * w->topk * sizeof(uint32_t));
+	for (i = 0; i < BATCH; i++) {
+		ret->x_packed[i] = cut(&at, kernel_packed_bytes(ops->gate, w->hidden));
+		ret->h_packed[i] = cut(&at, kernel_packed_bytes(ops->down, w->slice->inter));
+		ret->h[i] = cut(&at, w->slice->inter * sizeof(float));
+		ret->y[i] = cut(&at, w->hidden * sizeof(float));
+	}
+	return at;
+}
+
+static int area_make(struct work_area *ret, struct host_scratch *scratch, const struct work_ops *ops,
+		     const struct device_experts *w)
+{
+	const size_t bytes = (size_t)(area_lay_out(ret, NULL, ops, w) - (uint8_t *)NULL);
 
 	if (bytes > scratch->bytes) {
 		void *memory = aligned_alloc(CACHE_LINE, ALIGN_UP(bytes, CACHE_LINE));
@@ -33,13 +62,7 @@ static int area_make(struct work_area *ret, struct host_scratch *scratch, const 
 		free(scratch->memory);
 		*scratch = (struct host_scratch){memory, bytes};
 	}
-	ret->first = scratch->memory;
-	ret->pairs = ret->first + w->n_experts + 1;
-	rows = (float *)((uint8_t *)scratch->memory + numbers);
-	for (i = 0; i < BATCH; i++, rows += row) {
-		ret->h[i] = rows;
-		ret->y[i] = rows + w->slice.inter;
-	}
+	area_lay_out(ret, scratch->memory, ops, w);
 	return 0;
 }
 
@@ -69,19 +92,32 @@ static void group_pairs(struct work_area *a, const struct device_experts *w)
 	a->first[0] = 0;
 }
 
-static void run_batch(const struct kernels *k, enum kernel_type type, struct work_area *a,
+/* The row as the operations take it: packed into `room`, or as it is. */
+static const void *packed(const struct kernel_ops *ops, size_t cols, const float *row, void *room)
+{
+	if (ops->pack == PACK_F32)
+		return row;
+	ops->pack_row(cols, ops->block, row, room);
+	return room;
+}
+
+static void run_batch(const struct kernels *k, const struct work_ops *ops, struct work_area *a,
 		      const struct device_experts *w, const uint8_t *slot, const uint32_t *pairs, uint32_t n)
 {
-	const struct moe_slice_part *part = w->slice.part;
-	const struct kernel_matrix gate = {slot + part[0].slot_offset, part[0].width};
-	const struct kernel_matrix up = {slot + part[1].slot_offset, part[1].width};
-	const struct kernel_matrix down = {slot + part[2].slot_offset, part[2].width};
+	const struct kernel_matrix gate = record_matrix(slot, w->layout, w->slice, MOE_PART_GATE, RECORD_IN_SLOT);
+	const struct kernel_matrix up = record_matrix(slot, w->layout, w->slice, MOE_PART_UP, RECORD_IN_SLOT);
+	const struct kernel_matrix down = record_matrix(slot, w->layout, w->slice, MOE_PART_DOWN, RECORD_IN_SLOT);
+	const uint32_t inter = w->slice->inter;
 	uint32_t i;
 
 	for (i = 0; i < n; i++)
-		a->x[i] = (const float *)(uintptr_t)w->x + (size_t)(pairs[i] / w->topk) * w->hidden;
-	k->gate_up[type](&gate, &up, w->slice.inter, w->hidden, (enum kernel_activation)w->activation, n, a->x, a->h);
-	k->matmul[type](&down, w->hidden, w->slice.inter, n, (const float *const *)a->h, a->y);
+		a->x[i] = packed(ops->gate, w->hidden,
+				 (const float *)(uintptr_t)w->x + (size_t)(pairs[i] / w->topk) * w->hidden,
+				 a->x_packed[i]);
+	ops->gate->gate_up(&gate, &up, inter, w->hidden, &ops->act, n, a->x, a->h);
+	for (i = 0; i < n; i++)
+		a->h_in[i] = packed(ops->down, inter, a->h[i], a->h_packed[i]);
+	ops->down->matmul(&down, w->hidden, inter, n, a->h_in, a->y);
 	for (i = 0; i < n; i++)
 		k->axpy(w->hidden, w->weights[pairs[i]], a->y[i],
 			(float *)(uintptr_t)w->y + (size_t)(pairs[i] / w->topk) * w->hidden);
@@ -89,14 +125,16 @@ static void run_batch(const struct kernels *k, enum kernel_type type, struct wor
 
 int host_experts(const struct kernels *kernels, struct host_scratch *scratch, const struct device_experts *work)
 {
-	const enum kernel_type type = work->type == MOE_TYPE_F16 ? KERNEL_F16 : KERNEL_BF16;
+	const struct work_ops ops = {
+		.gate = kernels->of[work->layout->part[MOE_PART_GATE].format],
+		.down = kernels->of[work->layout->part[MOE_PART_DOWN].format],
+		.act = {(enum kernel_activation)work->activation, work->limit},
+	};
 	struct work_area area;
 	uint32_t e;
 	int r;
 
-	if (work->type != MOE_TYPE_BF16 && work->type != MOE_TYPE_F16)
-		return -EINVAL;
-	r = area_make(&area, scratch, work);
+	r = area_make(&area, scratch, &ops, work);
 	if (r < 0)
 		return r;
 	memset((void *)(uintptr_t)work->y, 0, (size_t)work->tokens * work->hidden * sizeof(float));
@@ -106,7 +144,7 @@ int host_experts(const struct kernels *kernels, struct host_scratch *scratch, co
 		uint32_t at;
 
 		for (at = area.first[e]; at < end; at += BATCH)
-			run_batch(kernels, type, &area, work,
+			run_batch(kernels, &ops, &area, work,
 				  (const uint8_t *)(uintptr_t)(work->slots + (uint64_t)work->map[e] * work->slot_bytes),
 				  area.pairs + at, MIN(end - at, BATCH));
 	}

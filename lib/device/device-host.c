@@ -30,6 +30,13 @@ void device_host_jitter(uint64_t seed)
 	atomic_store(&jitter_seed, seed);
 }
 
+static const struct kernels *_Atomic forced_kernels;
+
+void device_host_kernels(const struct kernels *kernels)
+{
+	atomic_store(&forced_kernels, kernels);
+}
+
 /* splitmix64 (Vigna 2015). Half of the pauses are none, so that streams also overtake each other. */
 static void jitter_pause(struct device_stream *stream)
 {
@@ -53,7 +60,9 @@ static int host_open(struct device **ret, struct moe_error *err)
 
 	if (!device)
 		return moe_error_set(err, -ENOMEM, "host device: no memory");
-	device->kernels = kernels_get(isa_detect(NULL));
+	device->kernels = atomic_load(&forced_kernels);
+	if (!device->kernels)
+		device->kernels = kernels_get(isa_detect(NULL));
 	*ret = device;
 	return 0;
 }

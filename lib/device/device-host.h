@@ -21,6 +21,9 @@
 /* For tests: with a seed other than 0, streams of this process pause at random before and within their commands. */
 void device_host_jitter(uint64_t seed);
 
+/* For tests: the kernels of devices that are opened from here on (NULL: the best level that this CPU has). */
+void device_host_kernels(const struct kernels *kernels);
+
 /* -- between the files of this back-end --------------------------------------------------------------------------- */
 
 enum host_command_kind {
@@ -90,7 +93,7 @@ uint64_t host_event_last_turn(struct device_event *event);
 void host_event_reach(struct device_event *event, uint64_t turn, int error);
 int host_event_wait_turn(struct device_event *event, uint64_t turn, uint64_t timeout_ns);
 
-/* device-host-experts.c: 0, -ENOMEM, or -EINVAL for a type that has no kernels. */
+/* device-host-experts.c: 0 or -ENOMEM. */
 int host_experts(const struct kernels *kernels, struct host_scratch *scratch, const struct device_experts *work);
 
 #endif

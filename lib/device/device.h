@@ -36,8 +36,10 @@ struct device_memory {
 struct device_experts {
 	device_ptr slots; /* slot i begins at slots + i * slot_bytes, laid out as struct moe_slice says */
 	uint64_t slot_bytes;
-	struct moe_slice slice;
-	uint32_t hidden, type, activation;
+	const struct moe_layout *layout; /* of the layer; both are host memory that outlives the launch's completion */
+	const struct moe_slice *slice;   /* of this layout */
+	uint32_t hidden, activation;
+	float limit; /* of MOE_ACTIVATION_SWIGLU_CLAMPED */
 	uint32_t tokens, topk, n_experts;
 	device_ptr x;         /* [tokens][hidden] float */
 	device_ptr y;         /* [tokens][hidden] float, written whole (zeros where a token has no pair) */

@@ -109,7 +109,8 @@ struct moe_session_info {
 	char model[64];
 	uint8_t digest[16];
 	uint64_t session, epoch;
-	uint32_t n_layers, n_moe_layers, n_experts, topk, hidden, inter, slice_inter;
+	uint32_t n_layers, n_moe_layers, n_experts, topk, hidden, inter;
+	uint32_t slice_inter; /* this session's share of inter; layers of other formats may have one unit less */
 	uint32_t cache_slots, miss_slots, cpu_threads;
 	uint64_t record_bytes, slot_bytes;
 	const int32_t *layer_index; /* [n_layers]: row of the layer, -1 for a dense one; lives as long as the session */
@@ -118,6 +119,34 @@ struct moe_session_info {
 int moe_attach(struct moe_client *client, struct moe_session **ret, const struct moe_attach_params *params,
 	       struct moe_error *err);
 void moe_session_info(const struct moe_session *session, struct moe_session_info *ret);
+
+/* Where the numbers of an expert lie in a slot: planes, as moe-manifest(7) says for each format. */
+#define MOE_SLOT_PARTS 3  /* gate, up, down */
+#define MOE_SLOT_PLANES 4 /* codes, scales, row scales, bias */
+
+struct moe_slot_plane {
+	uint64_t offset; /* in the slot, a multiple of 64 */
+	uint64_t pitch;  /* bytes from row to row of the plane: rows of numbers, or bands of 16 rows */
+	uint64_t width;  /* bytes of such a row that are in use */
+	uint64_t rows;   /* how many; 0: this plane is absent */
+};
+
+struct moe_slot_part {
+	const char *format_name; /* e.g. "fp8-block"; static */
+	uint32_t format;         /* its number in moe-manifest(7) */
+	uint32_t rows, cols;     /* of the slice: gate and up [inter][hidden], down [hidden][inter] */
+	struct moe_slot_plane plane[MOE_SLOT_PLANES];
+};
+
+struct moe_slot_layout {
+	uint64_t bytes;        /* in use, at most moe_session_info.slot_bytes */
+	uint32_t first, inter; /* the slice's share of the intermediate dimension of this layer */
+	struct moe_slot_part part[MOE_SLOT_PARTS];
+};
+
+/* How this session's slots of one layer are laid out. -EINVAL: no such layer. */
+int moe_slot_layout(const struct moe_session *session, uint32_t layer, struct moe_slot_layout *ret,
+		    struct moe_error *err);
 
 /* The digest of one expert's record: XXH3-128 in canonical form of gate [inter][hidden], up, down [hidden][inter] as
  * the daemon holds them (moe-manifest(7)), so that a worker can prove that its own files are the ones that are

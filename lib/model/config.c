@@ -17,6 +17,11 @@
 #include "model/family.h"
 #include "model/file.h"
 #include "model/model.h"
+#include "model/quant.h"
+
+#define SWIGLU_LIMIT 7.0
+#define SWIGLU_LIMIT_MIN 1e-3
+#define SWIGLU_LIMIT_MAX 1e6
 
 struct reader {
 	const char *file;
@@ -84,28 +89,6 @@ static int read_family(const struct reader *r, struct model_config *config)
 	return 0;
 }
 
-/* The fields by which the tools in use mark a checkpoint whose weights are not plain BF16 or F16. */
-static int refuse_quantized(const struct reader *r)
-{
-	static const char *const marks[] = {"quantization_config", "compression_config", "quantization"};
-
-	for (size_t i = 0; i < ARRAY_LEN(marks); i++) {
-		const json_t *value = field(r, marks[i]);
-		const json_t *method = json_object_get(value, "quant_method");
-		char words[48];
-
-		if (!value)
-			continue;
-		return moe_error_set(
-			r->err, -ENOTSUP,
-			"%s: field \"%s\": found a quantized checkpoint%s%s; expected BF16 or F16 experts: "
-			"take a BF16 release of this model or convert it",
-			r->file, marks[i], json_is_string(method) ? ", method " : "",
-			json_is_string(method) ? file_clean(words, sizeof words, json_string_value(method)) : "");
-	}
-	return 0;
-}
-
 static int read_activation(const struct reader *r, uint32_t *ret)
 {
 	static const struct {
@@ -130,6 +113,34 @@ static int read_activation(const struct reader *r, uint32_t *ret)
 	return moe_error_set(r->err, json_is_string(value) ? -ENOTSUP : -EINVAL,
 			     "%s: field \"hidden_act\": found %s; expected silu, gelu or gelu_pytorch_tanh", r->file,
 			     file_describe(found, sizeof found, value));
+}
+
+/* Families that publish all experts of a layer in one tensor do so in MXFP4, and nobody else does. */
+static int check_fused(const struct reader *r, const struct family_spec *spec, const struct model_config *config)
+{
+	if ((config->quant.method == QUANT_MXFP4) == spec->fused)
+		return 0;
+	return moe_error_set(
+		r->err, -ENOTSUP,
+		"%s: field \"quantization_config\": found %s for %s; expected %s: take the %s release of this "
+		"model",
+		r->file, config->quant.method == QUANT_MXFP4 ? "mxfp4" : "something else than mxfp4", spec->model_type,
+		spec->fused ? "mxfp4" : "another method", spec->fused ? "published MXFP4" : "BF16");
+}
+
+static int read_limit(const struct reader *r, struct model_config *config)
+{
+	const json_t *value = field(r, "swiglu_limit");
+	const double limit = value ? json_number_value(value) : SWIGLU_LIMIT;
+	char found[80];
+
+	if (!(limit >= SWIGLU_LIMIT_MIN && limit <= SWIGLU_LIMIT_MAX))
+		return moe_error_set(r->err, -EINVAL,
+				     "%s: field \"swiglu_limit\": found %s; expected a number from %g to %g", r->file,
+				     file_describe(found, sizeof found, value), SWIGLU_LIMIT_MIN, SWIGLU_LIMIT_MAX);
+	config->activation = MODEL_SWIGLU_CLAMPED;
+	config->limit = (float)limit;
+	return 0;
 }
 
 static int layers_sparse_step(const struct reader *r, struct model_config *config)
@@ -234,14 +245,17 @@ static int read_all(const struct reader *r, struct model_config *config)
 	ret = read_family(r, config);
 	if (ret < 0)
 		return ret;
-	ret = refuse_quantized(r);
+	ret = quant_parse(r->file, r->json, &config->quant, r->err);
 	if (ret < 0)
 		return ret;
 	spec = family_spec(config->family);
+	ret = check_fused(r, spec, config);
+	if (ret < 0)
+		return ret;
 	ret = read_numbers(r, spec, config);
 	if (ret < 0)
 		return ret;
-	ret = read_activation(r, &config->activation);
+	ret = spec->clamped ? read_limit(r, config) : read_activation(r, &config->activation);
 	if (ret < 0)
 		return ret;
 	return read_layers(r, spec, config);

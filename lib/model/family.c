@@ -62,6 +62,14 @@ static const struct family_spec specs[FAMILY_COUNT] = {
 			     .layers = LAYERS_FIRST_DENSE,
 			     .module = "mlp",
 			     .part = PROJECTIONS},
+	[FAMILY_GPT_OSS] = {.model_type = "gpt_oss",
+			    .experts = "num_local_experts",
+			    .inter = "intermediate_size",
+			    .layers = LAYERS_ALL,
+			    .module = "mlp",
+			    .part = {"gate_up_proj", "gate_up_proj", "down_proj"},
+			    .fused = true,
+			    .clamped = true},
 };
 
 const struct family_spec *family_spec(enum model_family family)
@@ -94,10 +102,21 @@ void family_list(char *ret, size_t size)
 		used += (size_t)snprintf(ret + used, size - used, "%s%s", i ? ", " : "", specs[i].model_type);
 }
 
-void model_expert_name(char *ret, size_t size, enum model_family family, uint32_t layer, uint32_t expert,
+void model_expert_stem(char *ret, size_t size, enum model_family family, uint32_t layer, uint32_t expert,
 		       enum expert_part part)
 {
 	const struct family_spec *spec = &specs[family];
 
-	snprintf(ret, size, "model.layers.%u.%s.experts.%u.%s.weight", layer, spec->module, expert, spec->part[part]);
+	if (spec->fused)
+		snprintf(ret, size, "model.layers.%u.%s.experts.%s", layer, spec->module, spec->part[part]);
+	else
+		snprintf(ret, size, "model.layers.%u.%s.experts.%u.%s", layer, spec->module, expert, spec->part[part]);
+}
+
+void model_expert_name(char *ret, size_t size, enum model_family family, uint32_t layer, uint32_t expert,
+		       enum expert_part part)
+{
+	model_expert_stem(ret, size, family, layer, expert, part);
+	if (strlen(ret) + sizeof ".weight" <= size)
+		strcat(ret, ".weight");
 }

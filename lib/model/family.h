@@ -23,6 +23,8 @@ struct family_spec {
 	enum layer_rule layers;
 	const char *module;      /* "model.layers.N.<module>.experts.M.<part>.weight" */
 	const char *part[PARTS]; /* gate, up, down */
+	bool fused;   /* "...<module>.experts.<part>": all experts in one tensor, gate's and up's rows in turn */
+	bool clamped; /* SWIGLU_CLAMPED with the field swiglu_limit */
 };
 
 const struct family_spec *family_spec(enum model_family family);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "model/model.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,9 +11,12 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/util.h"
 #include "model/family.h"
 #include "model/file.h"
+#include "model/gguf.h"
 #include "model/index.h"
+#include "model/packing.h"
 
 #define CONFIG_FILE "config.json"
 #define SINGLE_FILE "model.safetensors"
@@ -164,103 +166,6 @@ static int check_indexed(const struct model *model, const struct index *index, s
 	return 0;
 }
 
-static int check_type(const struct model *model, const struct tensor *t, enum tensor_type type, struct moe_error *err)
-{
-	const char *path = model->shards[t->shard].path;
-
-	if (t->type != TENSOR_BF16 && t->type != TENSOR_F16)
-		return moe_error_set(
-			err, -ENOTSUP,
-			"%s: tensor %s: found dtype %s; expected BF16 or F16 experts: take a BF16 release of "
-			"this model or convert it",
-			path, t->name, tensor_type_name(t->type));
-	if (t->type != type)
-		return moe_error_set(
-			err, -ENOTSUP,
-			"%s: tensor %s: found dtype %s; expected %s as for the experts before it: mixed types "
-			"are not served",
-			path, t->name, tensor_type_name(t->type), tensor_type_name(type));
-	return 0;
-}
-
-static int check_shape(const struct model *model, const struct tensor *t, enum expert_part part, struct moe_error *err)
-{
-	const struct model_config *c = &model->config;
-	const char *inter = family_spec(c->family)->inter;
-	uint64_t rows = part == PART_DOWN ? c->hidden : c->inter;
-	uint64_t cols = part == PART_DOWN ? c->inter : c->hidden;
-	char found[64] = "";
-
-	if (t->n_dims == 2 && t->dims[0] == rows && t->dims[1] == cols)
-		return 0;
-	for (uint32_t i = 0, used = 0; i < t->n_dims && used < sizeof found; i++)
-		used += (uint32_t)snprintf(found + used, sizeof found - used, "%s%" PRIu64, i ? ", " : "", t->dims[i]);
-	return moe_error_set(err, -EINVAL,
-			     "%s: tensor %s: found shape [%s]; expected [%" PRIu64 ", %" PRIu64
-			     "] from hidden_size %u and %s %u of " CONFIG_FILE,
-			     model->shards[t->shard].path, t->name, found, rows, cols, c->hidden, inter, c->inter);
-}
-
-static int find_expert(const struct model *model, uint32_t layer, uint32_t expert, enum expert_part part,
-		       const struct tensor **ret, struct moe_error *err)
-{
-	char name[128];
-
-	model_expert_name(name, sizeof name, model->config.family, layer, expert, part);
-	*ret = model_tensor(model, name);
-	if (!*ret)
-		return moe_error_set(err, -ENOENT,
-				     "%s: tensor %s is missing; expected experts 0 to %u in layer %u, as " CONFIG_FILE
-				     " says for %s",
-				     model->path, name, model->config.n_experts - 1, layer, model->config.model_type);
-	return 0;
-}
-
-int model_expert_tensor(const struct model *model, uint32_t layer, uint32_t expert, enum expert_part part,
-			enum tensor_type type, const struct tensor **ret, struct moe_error *err)
-{
-	const struct tensor *t;
-	int r;
-
-	assert(layer < model->config.n_layers && model->config.is_moe[layer] && expert < model->config.n_experts);
-	r = find_expert(model, layer, expert, part, &t, err);
-	if (r < 0)
-		return r;
-	r = check_type(model, t, type, err);
-	if (r < 0)
-		return r;
-	r = check_shape(model, t, part, err);
-	if (r < 0)
-		return r;
-	*ret = t;
-	return 0;
-}
-
-static int check_experts(struct model *model, struct moe_error *err)
-{
-	const struct model_config *c = &model->config;
-	const struct tensor *t;
-	bool first = true;
-	int ret;
-
-	for (uint32_t layer = 0; layer < c->n_layers; layer++) {
-		for (uint32_t i = 0; c->is_moe[layer] && i < c->n_experts * PARTS; i++) {
-			if (first) {
-				ret = find_expert(model, layer, 0, PART_GATE, &t, err);
-				if (ret < 0)
-					return ret;
-				model->expert_type = t->type;
-				first = false;
-			}
-			ret = model_expert_tensor(model, layer, i / PARTS, (enum expert_part)(i % PARTS),
-						  model->expert_type, &t, err);
-			if (ret < 0)
-				return ret;
-		}
-	}
-	return 0;
-}
-
 /* A config that says less than the shards hold describes another model. */
 static int check_no_layer_beyond(const struct model *model, uint32_t nextn, struct moe_error *err)
 {
@@ -286,22 +191,34 @@ static int check_no_layer_beyond(const struct model *model, uint32_t nextn, stru
 	return 0;
 }
 
+/* The tensors that begin an expert under any of the packings. */
+static const struct tensor *any_of_expert(const struct model *model, uint32_t layer, uint32_t expert)
+{
+	static const char *const suffixes[] = {".weight", ".weight_packed", ".qweight", "_blocks"};
+	const struct tensor *t = NULL;
+	char name[160], stem[128];
+
+	model_expert_stem(stem, sizeof stem, model->config.family, layer, expert, PART_GATE);
+	for (size_t i = 0; i < ARRAY_LEN(suffixes) && !t; i++) {
+		snprintf(name, sizeof name, "%s%s", stem, suffixes[i]);
+		t = model_tensor(model, name);
+	}
+	return t;
+}
+
 static int check_no_expert_beyond(const struct model *model, struct moe_error *err)
 {
 	const struct model_config *c = &model->config;
 
 	for (uint32_t layer = 0; layer < c->n_layers; layer++) {
 		const uint32_t first = c->is_moe[layer] ? c->n_experts : 0;
-		const struct tensor *t;
-		char name[128];
+		const struct tensor *t = any_of_expert(model, layer, first);
 
-		model_expert_name(name, sizeof name, c->family, layer, first, PART_GATE);
-		t = model_tensor(model, name);
-		if (t)
+		if (t && !(family_spec(c->family)->fused && c->is_moe[layer]))
 			return moe_error_set(
 				err, -EINVAL,
 				"%s: tensor %s: found expert %u; expected %u experts in layer %u from " CONFIG_FILE,
-				model->shards[t->shard].path, name, first, first, layer);
+				model->shards[t->shard].path, t->name, first, first, layer);
 	}
 	return 0;
 }
@@ -319,21 +236,14 @@ static void cleanup_model(struct model **model)
 	model_free(*model);
 }
 
-int model_open(struct model **ret, const char *path, struct moe_error *err)
+static int open_published(struct model *model, struct moe_error *err)
 {
-	_cleanup_(cleanup_model) struct model *model = NULL;
 	_cleanup_(index_free) struct index index = {0};
 	int r;
 
-	r = open_folder(path, err);
+	r = open_folder(model->path, err);
 	if (r < 0)
 		return r;
-	model = calloc(1, sizeof *model);
-	if (!model)
-		return moe_error_sys(err, -ENOMEM, "%s", path);
-	model->path = strdup(path);
-	if (!model->path)
-		return moe_error_sys(err, -ENOMEM, "%s", path);
 	r = read_config(model, err);
 	if (r < 0)
 		return r;
@@ -349,10 +259,21 @@ int model_open(struct model **ret, const char *path, struct moe_error *err)
 	r = check_indexed(model, &index, err);
 	if (r < 0)
 		return r;
-	r = check_experts(model, err);
-	if (r < 0)
-		return r;
-	r = check_surplus(model, err);
+	r = packing_check(model, err);
+	return r < 0 ? r : check_surplus(model, err);
+}
+
+int model_open(struct model **ret, const char *path, struct moe_error *err)
+{
+	_cleanup_(cleanup_model) struct model *model = calloc(1, sizeof *model);
+	int r;
+
+	if (!model)
+		return moe_error_sys(err, -ENOMEM, "%s", path);
+	model->path = strdup(path);
+	if (!model->path)
+		return moe_error_sys(err, -ENOMEM, "%s", path);
+	r = gguf_is(path) ? gguf_open(model, path, err) : open_published(model, err);
 	if (r < 0)
 		return r;
 	*ret = steal_ptr(model);
@@ -368,6 +289,7 @@ struct model *model_free(struct model *model)
 	free(model->shards);
 	tensors_free(model->tensors, model->n_tensors);
 	model_config_free(&model->config);
+	gguf_free(model->gguf);
 	free(model->path);
 	free(model);
 	return NULL;

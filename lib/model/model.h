@@ -24,6 +24,7 @@ enum model_family {
 	FAMILY_DEEPSEEK_V3, /* V3, R1 */
 	FAMILY_KIMI_K2,
 	FAMILY_GLM4_MOE,
+	FAMILY_GPT_OSS,
 	FAMILY_COUNT
 };
 
@@ -35,7 +36,18 @@ enum model_family {
 #define MODEL_SHARDS_MAX 65536u
 
 /* The same numbers as enum moe_activation of the ABI. */
-enum model_activation { MODEL_SILU = 0, MODEL_GELU = 1, MODEL_GELU_TANH = 2 };
+enum model_activation { MODEL_SILU = 0, MODEL_GELU = 1, MODEL_GELU_TANH = 2, MODEL_SWIGLU_CLAMPED = 3 };
+
+/* Who quantized the folder, and thereby how its tensors are called and packed (quant.h). */
+enum quant_method { QUANT_NONE, QUANT_FP8, QUANT_COMPRESSED, QUANT_GPTQ, QUANT_AWQ, QUANT_MXFP4 };
+
+struct model_quant {
+	enum quant_method method;
+	bool symmetric;       /* zero points, where a tensor of them is there at all, say nothing */
+	bool zeros_less_one;  /* a stored zero point is one less than it means */
+	uint32_t bits, group; /* of the experts, 0: the tensors' shapes say it */
+	uint32_t block[2];    /* rows and columns of an FP8 block, 0: no blocks */
+};
 
 /* What config.json says about the experts. */
 struct model_config {
@@ -43,7 +55,9 @@ struct model_config {
 	char model_type[32];
 	uint32_t n_layers, n_experts, topk, hidden, inter; /* inter: of one routed expert */
 	uint32_t activation;                               /* enum model_activation */
-	bool *is_moe;                                      /* [n_layers] */
+	float limit;                                       /* of MODEL_SWIGLU_CLAMPED, else 0 */
+	struct model_quant quant;
+	bool *is_moe; /* [n_layers] */
 	uint32_t n_moe_layers;
 	json_t *json; /* the whole file, for who needs more */
 };
@@ -64,7 +78,8 @@ enum tensor_type {
 	TENSOR_U16,
 	TENSOR_U32,
 	TENSOR_U64,
-	TENSOR_BOOL
+	TENSOR_BOOL,
+	TENSOR_GGML = 64 /* and above: the types that only GGUF files know (gguf.h) */
 };
 
 #define TENSOR_DIMS_MAX 8
@@ -91,13 +106,14 @@ struct model {
 	uint32_t n_shards;
 	struct tensor *tensors; /* sorted by name */
 	uint64_t n_tensors;
-	enum tensor_type expert_type; /* of all routed experts: TENSOR_BF16 or TENSOR_F16 */
+	struct gguf *gguf; /* what the files say of themselves (gguf.h); NULL: the model is not of GGUF files */
 };
 
 /*
- * Opens the folder, reads and checks everything but tensor data: afterwards each part of each expert is known to be
- * there, in its shape and in `expert_type`. The index decides which shard a tensor is read from; what a shard holds
- * beyond the index is not part of the model. Without an index a single model.safetensors is the model.
+ * Opens the folder, reads and checks everything but tensor data: afterwards expert_layout() and expert_sources()
+ * (expert.h) cannot fail, and every tensor that they name is there in its type and shape. The index decides which shard
+ * a tensor is read from; what a shard holds beyond the index is not part of the model. Without an index a single
+ * model.safetensors is the model.
  *
  * Codes: -ENOENT something is missing, -EINVAL a file contradicts its format or another file, -ENOTSUP it is sound but
  * of a kind that is not served (family, quantization, tensor type), -E2BIG beyond a limit, or what the system said.
@@ -110,19 +126,20 @@ const struct tensor *model_tensor(const struct model *model, const char *name);
 
 enum expert_part { PART_GATE, PART_UP, PART_DOWN, PARTS };
 
-/* The published name of an expert's tensor in this family, e.g. "model.layers.3.mlp.experts.17.gate_proj.weight". */
+/*
+ * The published name of an expert's matrix in this family without its last word, as in
+ * "model.layers.3.mlp.experts.17.up_proj". Where one tensor holds all experts it is that tensor's:
+ * "model.layers.3.mlp.experts.gate_up_proj".
+ */
+void model_expert_stem(char *ret, size_t size, enum model_family family, uint32_t layer, uint32_t expert,
+		       enum expert_part part);
+
+/* The same with ".weight": an unquantized expert's tensor. */
 void model_expert_name(char *ret, size_t size, enum model_family family, uint32_t layer, uint32_t expert,
 		       enum expert_part part);
 
-/*
- * The tensor of one expert's part, checked: present, of `type` (model->expert_type), shape [inter][hidden] for gate and
- * up, [hidden][inter] for down. Errors name shard, tensor, found and expected. `layer` carries experts.
- */
-int model_expert_tensor(const struct model *model, uint32_t layer, uint32_t expert, enum expert_part part,
-			enum tensor_type type, const struct tensor **ret, struct moe_error *err);
-
 const char *tensor_type_name(enum tensor_type type);
-uint32_t tensor_type_bytes(enum tensor_type type);
+uint32_t tensor_type_bytes(enum tensor_type type); /* of an element; of a type from TENSOR_GGML on: of a block */
 const char *model_family_name(enum model_family family);
 
 /* -- the parts of it, apart so that tests and fuzzers reach them -------------------------------------------------- */

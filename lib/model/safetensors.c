@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/util.h"
 #include "model/file.h"
+#include "model/gguf.h"
 #include "model/model.h"
 
 #define NAME_MAX_BYTES 255
@@ -34,12 +35,12 @@ static const struct {
 
 const char *tensor_type_name(enum tensor_type type)
 {
-	return types[type].name;
+	return type < TENSOR_GGML ? types[type].name : gguf_tensor_type(type)->name;
 }
 
 uint32_t tensor_type_bytes(enum tensor_type type)
 {
-	return types[type].bytes;
+	return type < TENSOR_GGML ? types[type].bytes : gguf_tensor_type(type)->bytes;
 }
 
 struct tensor *tensors_free(struct tensor *tensors, uint64_t n_tensors)

@@ -2,34 +2,61 @@
 /*
  * moe_manifest.h - the table that tells where each expert record lies: one immutable memfd per loaded model.
  *
- *   struct moe_manifest | __s32 layer_index[n_layers], padded to 8 bytes |
+ *   struct moe_manifest | __s32 layer_index[n_layers], padded to 8 bytes | struct moe_layout layouts[n_layouts] |
  *   struct moe_record records[n_moe_layers][n_experts]
  *
- * layer_index[l] is the row of the model's layer l, or -1 when that layer is dense. All records of a model have the
- * same size and inner layout (layout version 1):
- *
- *   gate [inter][hidden] at 0, up [inter][hidden] at up_offset, down [hidden][inter] at down_offset, row-major,
- *   elements of `type`; each part starts on a 64-byte boundary, the record on a 4096-byte boundary; padding is zero.
+ * layer_index[l] is the row of the model's layer l, or -1 when that layer is dense. A record holds gate
+ * [inter][hidden], up [inter][hidden] and down [hidden][inter]; its layout says in which format each is and where its
+ * planes (moe_format.h) begin: on 64-byte boundaries, gate's codes at 0. All records of a layer have the same layout;
+ * gate and up have the same format. A record begins on a 4096-byte boundary; what no plane covers is zero.
  *
  * A record's digest is XXH3-128 (seed 0, canonical big-endian form) of its record_bytes, padding included. The model's
- * digest is XXH3-128 of the 20 bytes "moe-expertd layout 1" (no NUL), the eight __u32 from n_layers to activation,
- * layer_index and all record digests, in this order: equal digests mean equal experts, whatever files they came from.
+ * digest is XXH3-128 of the 20 bytes "moe-expertd layout 2" (no NUL), the eight __u32 from n_layers to limit,
+ * layer_index, the layouts, each row's layout number (__u32) and all record digests, in this order: equal digests mean
+ * equal experts, whatever files they came from.
  */
 #ifndef MOE_UAPI_MANIFEST_H
 #define MOE_UAPI_MANIFEST_H
 
 #include <linux/types.h>
 
-#define MOE_MANIFEST_MAGIC 0x3173656665724d45ULL
-#define MOE_LAYOUT_VERSION 1
-#define MOE_LAYOUT_SEED "moe-expertd layout 1"
+#include "moe_format.h"
+
+#define MOE_MANIFEST_MAGIC 0x3273656665724d45ULL
+#define MOE_LAYOUT_VERSION 2
+#define MOE_LAYOUT_SEED "moe-expertd layout 2"
 #define MOE_DIGEST_BYTES 16
 #define MOE_NAME_BYTES 64
 #define MOE_POOLS_MAX 16
+#define MOE_LAYOUTS_MAX 64
 #define MOE_RECORD_ALIGN 4096
 #define MOE_PART_ALIGN 64
 
-enum moe_activation { MOE_ACTIVATION_SILU = 0, MOE_ACTIVATION_GELU = 1, MOE_ACTIVATION_GELU_TANH = 2 };
+/*
+ * h = act(g) * u of g = gate x, u = up x, biases included; SWIGLU_CLAMPED (gpt-oss) with the manifest's limit L:
+ * g' = min(g, L), u' = min(max(u, -L), L), h = g' / (1 + e^(-1.702 g')) * (u' + 1).
+ */
+enum moe_activation {
+	MOE_ACTIVATION_SILU = 0,
+	MOE_ACTIVATION_GELU = 1,
+	MOE_ACTIVATION_GELU_TANH = 2,
+	MOE_ACTIVATION_SWIGLU_CLAMPED = 3
+};
+
+enum moe_part_name { MOE_PART_GATE, MOE_PART_UP, MOE_PART_DOWN, MOE_PARTS };
+
+struct moe_part {
+	__u32 format; /* enum moe_format */
+	__u32 rows;
+	__u32 cols;
+	__u32 reserved;
+	__u64 plane[MOE_PLANES]; /* offset in the record; 0: absent (but for gate's codes) */
+};
+
+struct moe_layout {
+	__u64 record_bytes; /* a multiple of MOE_RECORD_ALIGN */
+	struct moe_part part[MOE_PARTS];
+};
 
 /* One pool file: the records that live on one NUMA node. */
 struct moe_pool_info {
@@ -40,8 +67,8 @@ struct moe_pool_info {
 };
 
 struct moe_record {
-	__u32 pool; /* index of the pool file */
-	__u32 reserved;
+	__u32 pool;   /* index of the pool file */
+	__u32 layout; /* index of the record's layout */
 	__u64 offset; /* in the pool file */
 	__u8 digest[MOE_DIGEST_BYTES];
 };
@@ -60,22 +87,44 @@ struct moe_manifest {
 	__u32 topk;
 	__u32 hidden;
 	__u32 inter;
-	__u32 type;       /* enum moe_type: MOE_TYPE_BF16 or MOE_TYPE_F16 */
 	__u32 activation; /* enum moe_activation */
-	__u32 reserved[2];
-	__u64 record_bytes; /* a multiple of MOE_RECORD_ALIGN */
-	__u64 up_offset;
-	__u64 down_offset;
+	__u32 limit;      /* of SWIGLU_CLAMPED: the bits of a binary32; else 0 */
+	__u32 n_layouts;
+	__u32 reserved;
+	__u64 record_bytes;   /* of the largest record */
+	__u64 layouts_offset; /* of the layouts in the manifest */
 	__u64 records_offset; /* of the record table in the manifest */
 	struct moe_pool_info pools[MOE_POOLS_MAX];
 };
 
+/* The number of columns or rows of the intermediate dimension that a slice cannot cut. */
+static inline __u32 moe_slice_unit(const struct moe_layout *layout)
+{
+	const struct moe_format_spec *down = &moe_formats[layout->part[MOE_PART_DOWN].format];
+	const __u32 rows = moe_formats[layout->part[MOE_PART_GATE].format].panel ? MOE_PANEL_ROWS : 1;
+	const __u32 scales = moe_formats[layout->part[MOE_PART_GATE].format].scale == MOE_SCALE_F32_TILE
+				     ? MOE_PANEL_ROWS
+				     : 1;
+	const __u32 cols = down->block ? down->block : 1;
+	const __u32 unit = rows > scales ? rows : scales;
+
+	return unit > cols ? unit : cols; /* all are powers of two */
+}
+
+/* Units of the intermediate dimension: the largest tp_size. */
+static inline __u32 moe_slice_units(const struct moe_layout *layout)
+{
+	return (layout->part[MOE_PART_GATE].rows - 1) / moe_slice_unit(layout) + 1;
+}
+
 /*
- * A tensor-parallel slice, by pointer arithmetic: rank r of n owns rows r*inter/n .. (r+1)*inter/n of gate and up and
- * the same columns of down. A part is `rows` rows of `width` bytes, `pitch` bytes apart in the record; in a slot the
- * parts lie packed (pitch = width), each on a 64-byte boundary, at slot_offset.
+ * A tensor-parallel slice, by pointer arithmetic. The intermediate dimension is cut into units of moe_slice_unit();
+ * rank r of n owns units r * units / n .. (r + 1) * units / n: those rows of gate and up, and the same columns of down
+ * (and rank 0 the bias of down, which counts once). A plane is `rows` bands of `width` bytes, `pitch` bytes apart in
+ * the record; in a slot they lie packed (pitch = width), each plane on a 64-byte boundary, at slot_offset. rows = 0: no
+ * such plane.
  */
-struct moe_slice_part {
+struct moe_slice_plane {
 	__u64 offset; /* in the record */
 	__u64 pitch;
 	__u64 width;
@@ -84,43 +133,62 @@ struct moe_slice_part {
 };
 
 struct moe_slice {
-	struct moe_slice_part part[3]; /* gate, up, down */
-	__u32 inter;                   /* the slice's share of the intermediate dimension */
-	__u32 reserved;
+	struct moe_slice_plane plane[MOE_PARTS][MOE_PLANES];
+	__u32 first; /* of the intermediate dimension */
+	__u32 inter; /* the slice's share of it */
 	__u64 bytes; /* of a slot that holds the slice, a multiple of 64 */
 };
 
-/* All types that a record can hold today have two bytes an element. rank < size, inter % size == 0. */
-static inline void moe_slice_of(struct moe_slice *ret, const struct moe_manifest *m, __u32 rank, __u32 size)
+static inline void moe_slice_plane_of(struct moe_slice_plane *ret, const struct moe_part *part, enum moe_plane plane,
+				      __u32 row, __u32 rows, __u32 col, __u32 cols)
 {
-	const __u64 element = 2;
-	const __u32 inter = m->inter / size;
-	const __u64 offsets[3] = {0, m->up_offset, m->down_offset};
+	const __u32 band = moe_band_rows(part->format, plane);
+
+	ret->pitch = moe_band_bytes(part->format, plane, part->cols);
+	ret->width = moe_band_bytes(part->format, plane, cols);
+	ret->rows = (rows + band - 1) / band;
+	ret->offset = part->plane[plane] + row / band * ret->pitch;
+	if (plane == MOE_PLANE_CODES || plane == MOE_PLANE_SCALES)
+		ret->offset += moe_band_bytes(part->format, plane, col);
+}
+
+/* rank < size <= units of the layout. */
+static inline void moe_slice_of(struct moe_slice *ret, const struct moe_layout *layout, __u32 rank, __u32 size)
+{
+	const __u32 inter = layout->part[MOE_PART_GATE].rows, unit = moe_slice_unit(layout);
+	const __u64 units = moe_slice_units(layout);
+	const __u64 first = rank * units / size * unit, next = (rank + 1) * units / size * unit;
 	__u64 at = 0;
-	int i;
+	int i, plane;
 
-	for (i = 0; i < 3; i++) {
-		struct moe_slice_part *p = &ret->part[i];
-		const int down = i == 2;
+	ret->first = (__u32)first;
+	ret->inter = (__u32)((next < inter ? next : inter) - first);
+	for (i = 0; i < MOE_PARTS; i++) {
+		const struct moe_part *part = &layout->part[i];
+		const int down = i == MOE_PART_DOWN;
 
-		p->pitch = (down ? m->inter : m->hidden) * element;
-		p->width = (down ? inter : m->hidden) * element;
-		p->rows = down ? m->hidden : inter;
-		p->offset = offsets[i] + (down ? rank * p->width : (__u64)rank * inter * p->pitch);
-		p->slot_offset = at;
-		at += (p->rows * p->width + MOE_PART_ALIGN - 1) & ~(__u64)(MOE_PART_ALIGN - 1);
+		for (plane = 0; plane < MOE_PLANES; plane++) {
+			struct moe_slice_plane *p = &ret->plane[i][plane];
+
+			moe_slice_plane_of(p, part, (enum moe_plane)plane, down ? 0 : ret->first,
+					   down ? part->rows : ret->inter, down ? ret->first : 0,
+					   down ? ret->inter : part->cols);
+			if ((plane != MOE_PLANE_CODES && part->plane[plane] == 0) ||
+			    (down && plane == MOE_PLANE_BIAS && rank > 0))
+				p->rows = 0;
+			p->slot_offset = at;
+			at += (p->rows * p->width + MOE_PART_ALIGN - 1) & ~(__u64)(MOE_PART_ALIGN - 1);
+		}
 	}
-	ret->inter = inter;
-	ret->reserved = 0;
 	ret->bytes = at;
 }
 
 #ifdef __cplusplus
 static_assert(sizeof(struct moe_record) == 32 && sizeof(struct moe_pool_info) == 24, "manifest entries");
-static_assert(sizeof(struct moe_manifest) == 568, "moe_manifest");
+static_assert(sizeof(struct moe_manifest) == 560, "moe_manifest");
 #else
 _Static_assert(sizeof(struct moe_record) == 32 && sizeof(struct moe_pool_info) == 24, "manifest entries");
-_Static_assert(sizeof(struct moe_manifest) == 568, "moe_manifest");
+_Static_assert(sizeof(struct moe_manifest) == 560, "moe_manifest");
 #endif
 
 #endif

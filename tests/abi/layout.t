@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # SPDX-License-Identifier: MIT
 #
-# layout - the three ABI headers mean the same bytes to C and C++, with 64 and 32 bits, today and in the next version.
+# layout - the four ABI headers mean the same bytes to C and C++, with 64 and 32 bits, today and in the next version.
 #
 #   tests/abi/layout.t            TAP: all four compilers against tests/abi/golden.txt
 #   tests/abi/layout.t --update   writes golden.txt anew; what changes in it is a change of the ABI
@@ -17,7 +17,7 @@ use File::Temp qw(tempdir);
 
 my $root = abs_path(dirname(__FILE__) . '/../..');
 my $golden = "$root/tests/abi/golden.txt";
-my @headers = qw(moe_ring.h moe_manifest.h moe_proto.h);
+my @headers = qw(moe_format.h moe_ring.h moe_manifest.h moe_proto.h);
 my $dir = tempdir(CLEANUP => 1);
 
 # -- what the headers define --------------------------------------------------------------------------------------
@@ -101,6 +101,7 @@ for my $header (@headers) {
 	$text =~ s/^#.*?[^\\]$//mgs;
 	while ($text =~ /\b(enum|struct) (\w+)\s*\{/g) {
 		my ($kind, $name) = ($1, $2);
+		next if $name eq 'moe_format_spec'; # the compiler's own table: nobody shares its bytes
 		my $rest = substr($text, pos $text);
 		if ($kind eq 'enum') {
 			my ($body) = $rest =~ /^(.*?)\}/s;

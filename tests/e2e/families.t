@@ -13,10 +13,14 @@ score() {
 		>"$dir/score.json" 2>"$dir/score.err" && json "$dir/score.json" nll_per_token
 }
 
+# same BOUND OPTION...: FP32 activations (avx2) leave nothing but another order of sums; the best level may round them to
+# bfloat16.
 same() {
+	bound=$1
+	shift
 	found=$(score "$@")
-	within "$found" "$(awk -v x="$reference" 'BEGIN { print x - 1e-5 }')" \
-		"$(awk -v x="$reference" 'BEGIN { print x + 1e-5 }')" "$family: $*" || sed 's/^/#   /' "$dir/score.err"
+	within "$found" "$(awk -v x="$reference" -v e="$bound" 'BEGIN { print x - e }')" \
+		"$(awk -v x="$reference" -v e="$bound" 'BEGIN { print x + e }')" "$family: $*" || sed 's/^/#   /' "$dir/score.err"
 }
 
 for family in mixtral qwen2_moe qwen3_moe olmoe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe; do
@@ -25,10 +29,11 @@ for family in mixtral qwen2_moe qwen3_moe olmoe deepseek_v2 deepseek_v3 kimi_k2 
 	ok $? "$family: a model is made" "$dir/mkmodel.log" || continue
 	reference=$(score --experts local)
 	ok $? "$family: local" "$dir/score.err" || continue
-	same --experts cpu
-	same --experts cache --slots 3 --mode decode --policy original
-	same --experts cache --slots 3 --mode full --fill pull
-	same --experts cache --slots 3 --tp 2 --share group --n-copy stairs
+	same 1e-5 --experts cpu --isa avx2
+	same 3e-3 --experts cpu
+	same 3e-3 --experts cache --slots 3 --mode decode --policy original
+	same 3e-3 --experts cache --slots 3 --mode full --fill pull
+	same 3e-3 --experts cache --slots 3 --tp 2 --share group --n-copy stairs
 done
 
 # FP16 experts, whose range and precision differ from BF16's.
@@ -39,6 +44,6 @@ ok $? 'mixtral in FP16: a model is made' "$dir/mkmodel.log"
 reference=$(score --experts local)
 for isa in ref avx2 avx512; do
 	"$expertd" --isa $isa --version >/dev/null 2>"$dir/isa.err" || { skip "$isa: $(cat "$dir/isa.err")" && continue; }
-	same --experts cpu --isa $isa
+	same 1e-5 --experts cpu --isa $isa
 done
 finish

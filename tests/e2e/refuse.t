@@ -159,8 +159,6 @@ else
 fi
 
 refused 1 'unknown model name' nosuch tinymoe -- "$bench" attach --hold 1 --seconds 0.1 --model nosuch --daemon "$socket"
-refused 1 'tp_size that does not divide' tp_size 3 128 -- "$worker" score --model "$sample" \
-	--text $sample/text.txt --experts cpu --limit 256 --tp 3 --daemon "$socket"
 refused 1 'no daemon' "$dir/nosuch" -- "$moectl" --socket "$dir/nosuch" status
 
 for program in "$expertd" "$moectl" "$worker"; do

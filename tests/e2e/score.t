@@ -18,11 +18,14 @@ score() {
 	ok $? "$name: the worker succeeds" "$dir/score.err"
 }
 
-# same EXPECTED NAME: nll_per_token within 0.001 %. FP32 sums in another order move it by less than a millionth.
+# same EXPECTED NAME: nll_per_token within 0.001 % when the worker computes: FP32 sums in another order move it by less than
+# a millionth. Within 0.1 % by the daemon's kernels, which may round activations to bfloat16 (kernels/kernels.h).
 same() {
 	found=$(json "$dir/score.json" nll_per_token)
-	within "$found" "$(awk -v x="$1" 'BEGIN { printf "%.9f", x * 0.99999 }')" "$(awk -v x="$1" 'BEGIN { printf "%.9f", x * 1.00001 }')" \
-		"$2: nll_per_token is that of the reference"
+	part=0.001
+	[ "$2" != local ] || part=0.00001
+	within "$found" "$(awk -v x="$1" -v e=$part 'BEGIN { printf "%.9f", x * (1 - e) }')" \
+		"$(awk -v x="$1" -v e=$part 'BEGIN { printf "%.9f", x * (1 + e) }')" "$2: nll_per_token is that of the reference"
 }
 
 # A window of 256 tokens has 255 scored ones; each token is computed by topk experts in each layer.

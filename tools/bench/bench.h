@@ -16,13 +16,16 @@
 
 struct options {
 	const char *socket, *model, *path;
-	bool json;
-	uint32_t samples, tokens, hold;
+	const char *shape, *format, *isa;
+	bool json, check, skew;
+	uint32_t samples, tokens, hold, threads, hidden, inter, experts, topk, active;
+	uint64_t bytes; /* of weights in rotation */
 	double seconds;
 };
 
 int bench_ring(const struct options *o);
 int bench_compute(const struct options *o);
+int bench_ffn(const struct options *o);
 int bench_load(const struct options *o);
 int bench_attach(const struct options *o);
 
@@ -37,9 +40,12 @@ struct summary summarise(double *samples, uint32_t n);
 
 /* -- limits.c: what the machine itself does ----------------------------------------------------------------------- */
 
-/* Bytes per nanosecond of streaming reads by `threads` threads over `bytes` of memory, one pass; `memory` is aligned
- * to 64. */
+/* Bytes per nanosecond of streaming reads by `threads` threads over `bytes` of memory, one pass, the better half of two
+ * patterns; `memory` is aligned to 64. */
 double limit_read(const void *memory, uint64_t bytes, uint32_t threads);
+
+/* Operations per nanosecond of struct kernels' peak_bf16 or peak_int8 in `threads` threads. */
+double limit_compute(uint64_t (*peak)(uint64_t rounds), uint64_t rounds, uint32_t threads);
 
 /* Memory for limit_read: huge pages where the system gives them, touched. NULL without room. */
 void *limit_memory(uint64_t bytes);

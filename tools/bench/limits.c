@@ -26,48 +26,67 @@
 
 struct reader {
 	pthread_t thread;
-	const char *from;
-	uint64_t bytes;
 	pthread_barrier_t *start;
+	const char *from;
+	uint64_t bytes, streams;
+	uint64_t (*peak)(uint64_t rounds); /* instead of reading */
+	uint64_t rounds, operations;
 	uint64_t begin_ns, end_ns;
 	volatile uint64_t sum; /* so that the reads are not removed */
 };
 
-/* Four streams with a prefetch 1 KiB ahead: what reads fastest on the machines measured (docs/decisions). */
-static void *read_stream(void *userdata)
+/* A prefetch 1 KiB ahead in each of some streams: what reads fastest on the machines measured (docs/decisions). */
+static inline __attribute__((always_inline)) uint64_t read_streams(const char *from, uint64_t bytes, int streams)
 {
-	struct reader *r = userdata;
-	const uint64_t quarter = r->bytes / 4 & ~(uint64_t)63;
+	const uint64_t share = bytes / (uint64_t)streams & ~(uint64_t)63;
 	__m256i sum = _mm256_setzero_si256();
 
-	pthread_barrier_wait(r->start);
-	r->begin_ns = now_ns();
-	for (uint64_t i = 0; i < quarter; i += 64)
-		for (int s = 0; s < 4; s++) {
-			const char *p = r->from + s * quarter + i;
+	for (uint64_t i = 0; i < share; i += 64)
+		for (int s = 0; s < streams; s++) {
+			const char *p = from + (uint64_t)s * share + i;
 
 			_mm_prefetch(p + 1024, _MM_HINT_T0);
 			sum = _mm256_xor_si256(sum, _mm256_load_si256((const __m256i *)p));
 			sum = _mm256_xor_si256(sum, _mm256_load_si256((const __m256i *)(p + 32)));
 		}
+	return (uint64_t)_mm256_extract_epi64(sum, 0);
+}
+
+static void *reader_main(void *userdata)
+{
+	struct reader *r = userdata;
+
+	pthread_barrier_wait(r->start);
+	r->begin_ns = now_ns();
+	if (r->peak)
+		r->operations = r->peak(r->rounds);
+	else
+		r->sum = r->streams == 2 ? read_streams(r->from, r->bytes, 2) : read_streams(r->from, r->bytes, 4);
 	r->end_ns = now_ns();
-	r->sum = (uint64_t)_mm256_extract_epi64(sum, 0);
 	return NULL;
 }
 
-double limit_read(const void *memory, uint64_t bytes, uint32_t threads)
+/* Runs the reader's copies in n threads, each on a CPU of its own as far as there are; nanoseconds from the first begin
+ * to the last end. */
+static double run_readers(struct reader *readers, uint32_t n)
 {
-	struct reader readers[256] = {0};
-	const uint32_t n = MIN(MAX(threads, 1u), (uint32_t)ARRAY_LEN(readers));
-	const uint64_t share = bytes / n & ~(uint64_t)255;
 	uint64_t begin = UINT64_MAX, end = 0;
 	pthread_barrier_t start;
+	cpu_set_t mine, one;
+	int cpu = -1;
 
+	sched_getaffinity(0, sizeof mine, &mine);
 	pthread_barrier_init(&start, NULL, n);
 	for (uint32_t i = 0; i < n; i++) {
-		readers[i] = (struct reader){.from = (const char *)memory + i * share, .bytes = share, .start = &start};
-		if (pthread_create(&readers[i].thread, NULL, read_stream, &readers[i]))
+		readers[i].start = &start;
+		if (pthread_create(&readers[i].thread, NULL, reader_main, &readers[i]))
 			abort(); /* the barrier would wait for ever */
+		do
+			cpu = (cpu + 1) % CPU_SETSIZE;
+		while (!CPU_ISSET((size_t)cpu, &mine));
+		CPU_ZERO(&one);
+		CPU_SET((size_t)cpu, &one);
+		pthread_setaffinity_np(readers[i].thread, sizeof one, &one);
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		pthread_join(readers[i].thread, NULL);
@@ -75,7 +94,38 @@ double limit_read(const void *memory, uint64_t bytes, uint32_t threads)
 		end = MAX(end, readers[i].end_ns);
 	}
 	pthread_barrier_destroy(&start);
-	return (double)(share * n) / (double)(end - begin);
+	return (double)(end - begin);
+}
+
+double limit_read(const void *memory, uint64_t bytes, uint32_t threads)
+{
+	struct reader readers[256];
+	const uint32_t n = MIN(MAX(threads, 1u), (uint32_t)ARRAY_LEN(readers));
+	const uint64_t share = bytes / 2 / n & ~(uint64_t)255;
+	double best = 0;
+
+	for (uint64_t streams = 2; streams <= 4; streams += 2) { /* each reads one half */
+		const char *half = (const char *)memory + (streams == 4 ? bytes / 2 & ~(uint64_t)255 : 0);
+
+		for (uint32_t i = 0; i < n; i++)
+			readers[i] = (struct reader){.from = half + i * share, .bytes = share, .streams = streams};
+		best = MAX(best, (double)(share * n) / run_readers(readers, n));
+	}
+	return best;
+}
+
+double limit_compute(uint64_t (*peak)(uint64_t rounds), uint64_t rounds, uint32_t threads)
+{
+	struct reader readers[256];
+	const uint32_t n = MIN(MAX(threads, 1u), (uint32_t)ARRAY_LEN(readers));
+	double ns, operations = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		readers[i] = (struct reader){.peak = peak, .rounds = rounds};
+	ns = run_readers(readers, n);
+	for (uint32_t i = 0; i < n; i++)
+		operations += (double)readers[i].operations;
+	return operations / ns;
 }
 
 void *limit_memory(uint64_t bytes)

@@ -6,6 +6,22 @@
 
 #include "bench.h"
 
+/* Long options without a letter. */
+enum {
+	OPTION_SHAPE = 256,
+	OPTION_HIDDEN,
+	OPTION_INTER,
+	OPTION_EXPERTS,
+	OPTION_TOPK,
+	OPTION_FORMAT,
+	OPTION_THREADS,
+	OPTION_ISA,
+	OPTION_ACTIVE,
+	OPTION_SKEW,
+	OPTION_GIB,
+	OPTION_CHECK,
+};
+
 static const struct verb {
 	const char *name;
 	int (*run)(const struct options *);
@@ -14,6 +30,8 @@ static const struct verb {
 } verbs[] = {
 	{"ring", bench_ring, 20000, "ring", "round trips through the daemon, beside bare ping-pongs"},
 	{"compute", bench_compute, 200, "compute [--tokens N]", "the CPU pool, beside the streaming read limit"},
+	{"ffn", bench_ffn, 15, "ffn [OPTION]...",
+	 "the CPU pool alone, in this process, on weights of any shape and format"},
 	{"load", bench_load, 1, "load DIR", "loading, beside bare O_DIRECT reads"},
 	{"attach", bench_attach, 100, "attach [--hold N --seconds S]",
 	 "time to attach; or N idle sessions for S seconds"},
@@ -28,7 +46,18 @@ static void print_help(void)
 	printf("\n  --daemon PATH   the daemon's socket (default $MOE_EXPERTD_SOCKET, else %s)\n"
 	       "  --model NAME    the loaded model (default: the only one)\n"
 	       "  --samples N     how many (defaults differ by verb)\n"
+	       "  --tokens N      of a request (default 1)\n"
 	       "  --json          one JSON object a line\n"
+	       "\nOf ffn:\n"
+	       "  --model-shape NAME  qwen3-30b-a3b (the default), mixtral-8x7b, deepseek-v3, gpt-oss-20b, kimi-k2\n"
+	       "  --hidden N --inter N --experts N --topk N  another shape, or part of it\n"
+	       "  --format NAME   of the weights (default bf16); list: their names\n"
+	       "  --threads N     of the pool (default: one per core)\n"
+	       "  --isa LEVEL     auto, ref, avx2, avx512 or amx (default auto)\n"
+	       "  --active N      distinct experts of a request (default: as many as its tokens can choose)\n"
+	       "  --skew          nine tokens in ten choose the same expert\n"
+	       "  --gib N         of weights in rotation (default 4)\n"
+	       "  --check         compare the last request's first token with the reference\n\n"
 	       "  -h, --help      this text\n"
 	       "  --version       version and exit\n\n"
 	       "Exit status: 0 done, 1 failed, 2 usage.\n",
@@ -70,52 +99,106 @@ static int run_verb(struct options *o, const char *word)
 	return usage("unknown verb", word);
 }
 
+/* 0, or -1 when the word is no sensible number. */
+static int set_option(struct options *o, int id, char *word)
+{
+	uint32_t gib;
+
+	switch (id) {
+	case 'd':
+		o->socket = word;
+		return 0;
+	case 'm':
+		o->model = word;
+		return 0;
+	case 'n':
+		return parse_count(&o->samples, word);
+	case 't':
+		return parse_count(&o->tokens, word);
+	case 'H':
+		return parse_count(&o->hold, word);
+	case 's':
+		o->seconds = strtod(word, NULL);
+		return o->seconds > 0 && o->seconds < 1e6 ? 0 : -1;
+	case 'j':
+		o->json = true;
+		return 0;
+	case OPTION_SHAPE:
+		o->shape = word;
+		return 0;
+	case OPTION_HIDDEN:
+		return parse_count(&o->hidden, word);
+	case OPTION_INTER:
+		return parse_count(&o->inter, word);
+	case OPTION_EXPERTS:
+		return parse_count(&o->experts, word);
+	case OPTION_TOPK:
+		return parse_count(&o->topk, word);
+	case OPTION_FORMAT:
+		o->format = word;
+		return 0;
+	case OPTION_THREADS:
+		return parse_count(&o->threads, word);
+	case OPTION_ISA:
+		o->isa = word;
+		return 0;
+	case OPTION_ACTIVE:
+		return parse_count(&o->active, word);
+	case OPTION_SKEW:
+		o->skew = true;
+		return 0;
+	case OPTION_GIB:
+		if (parse_count(&gib, word) < 0)
+			return -1;
+		o->bytes = (uint64_t)gib << 30;
+		return 0;
+	default:
+		o->check = true;
+		return 0;
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{"daemon", required_argument, NULL, 'd'},  {"model", required_argument, NULL, 'm'},
-		{"samples", required_argument, NULL, 'n'}, {"tokens", required_argument, NULL, 't'},
-		{"hold", required_argument, NULL, 'H'},    {"seconds", required_argument, NULL, 's'},
-		{"json", no_argument, NULL, 'j'},          {"help", no_argument, NULL, 'h'},
-		{"version", no_argument, NULL, 'V'},       {0},
+		{"daemon", required_argument, NULL, 'd'},
+		{"model", required_argument, NULL, 'm'},
+		{"samples", required_argument, NULL, 'n'},
+		{"tokens", required_argument, NULL, 't'},
+		{"hold", required_argument, NULL, 'H'},
+		{"model-shape", required_argument, NULL, OPTION_SHAPE},
+		{"hidden", required_argument, NULL, OPTION_HIDDEN},
+		{"inter", required_argument, NULL, OPTION_INTER},
+		{"experts", required_argument, NULL, OPTION_EXPERTS},
+		{"topk", required_argument, NULL, OPTION_TOPK},
+		{"format", required_argument, NULL, OPTION_FORMAT},
+		{"threads", required_argument, NULL, OPTION_THREADS},
+		{"isa", required_argument, NULL, OPTION_ISA},
+		{"active", required_argument, NULL, OPTION_ACTIVE},
+		{"skew", no_argument, NULL, OPTION_SKEW},
+		{"gib", required_argument, NULL, OPTION_GIB},
+		{"check", no_argument, NULL, OPTION_CHECK},
+		{"seconds", required_argument, NULL, 's'},
+		{"json", no_argument, NULL, 'j'},
+		{"help", no_argument, NULL, 'h'},
+		{"version", no_argument, NULL, 'V'},
+		{0},
 	};
-	struct options o = {.tokens = 1, .seconds = 10};
-	int id, bad = 0;
+	struct options o = {.tokens = 1, .seconds = 10, .bytes = 4ull << 30};
+	int id;
 
 	while ((id = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-		switch (id) {
-		case 'd':
-			o.socket = optarg;
-			break;
-		case 'm':
-			o.model = optarg;
-			break;
-		case 'n':
-			bad = parse_count(&o.samples, optarg);
-			break;
-		case 't':
-			bad = parse_count(&o.tokens, optarg);
-			break;
-		case 'H':
-			bad = parse_count(&o.hold, optarg);
-			break;
-		case 's':
-			o.seconds = strtod(optarg, NULL);
-			bad = !(o.seconds > 0 && o.seconds < 1e6);
-			break;
-		case 'j':
-			o.json = true;
-			break;
-		case 'h':
+		if (id == 'h') {
 			print_help();
 			return 0;
-		case 'V':
+		}
+		if (id == 'V') {
 			printf("moe-bench %s\n", MOE_EXPERT_VERSION);
 			return 0;
-		default:
-			return 2;
 		}
-		if (bad)
+		if (id == '?')
+			return 2;
+		if (set_option(&o, id, optarg) < 0)
 			return usage("not a sensible number:", optarg);
 	}
 	if (optind == argc) {

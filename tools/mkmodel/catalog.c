@@ -22,6 +22,9 @@
 #define ROUTER_GAIN 2.0f
 #define SCORE_BIAS_DEVIATION 0.05f
 
+/* The root of the mean square of the sixteen E2M1 numbers. */
+#define E2M1_DEVIATION 2.926f
+
 struct builder {
 	struct catalog *catalog;
 	uint64_t room;
@@ -64,17 +67,24 @@ __attribute__((format(printf, 2, 3))) static struct item *add(struct builder *b,
 	return item;
 }
 
-static void set_size(struct builder *b, struct item *item, uint32_t rows, uint32_t cols)
+/* The dimensions end with the first 0. */
+static void set_dims(struct builder *b, struct item *item, const uint64_t dims[ITEM_DIMS_MAX])
 {
 	uint64_t bytes = tensor_type_bytes(item->type);
+	bool good = true;
 
-	item->n_dims = cols ? 2 : 1;
-	item->dims[0] = rows;
-	item->dims[1] = cols;
-	if (!checked_mul(&bytes, bytes, rows) || !checked_mul(&bytes, bytes, cols ? cols : 1) ||
-	    !checked_add(&b->catalog->bytes, b->catalog->bytes, bytes))
+	for (item->n_dims = 0; item->n_dims < ITEM_DIMS_MAX && dims[item->n_dims]; item->n_dims++) {
+		item->dims[item->n_dims] = dims[item->n_dims];
+		good = good && checked_mul(&bytes, bytes, dims[item->n_dims]);
+	}
+	if (!good || !checked_add(&b->catalog->bytes, b->catalog->bytes, bytes))
 		b->failed = -EOVERFLOW;
 	item->bytes = bytes;
+}
+
+static void set_size(struct builder *b, struct item *item, uint32_t rows, uint32_t cols)
+{
+	set_dims(b, item, (uint64_t[ITEM_DIMS_MAX]){rows, cols});
 }
 
 /* `name` under the current prefix. */
@@ -141,6 +151,10 @@ static void add_attention(struct builder *b)
 		add_vector(b, "self_attn.k_proj.bias", kv, 0, BIAS_DEVIATION);
 		add_vector(b, "self_attn.v_proj.bias", kv, 0, BIAS_DEVIATION);
 	}
+	if (b->traits->sinks) {
+		add_vector(b, "self_attn.o_proj.bias", s->hidden, 0, BIAS_DEVIATION);
+		add_vector(b, "self_attn.sinks", s->heads, 0, 1);
+	}
 	if (b->traits->qk_norm != QK_NORM_NONE && (s->family != FAMILY_GLM4_MOE || s->qk_norm)) {
 		add_norm(b, "self_attn.q_norm.weight", full ? q : s->head_dim);
 		add_norm(b, "self_attn.k_norm.weight", full ? kv : s->head_dim);
@@ -186,11 +200,45 @@ static void add_experts(struct builder *b, uint32_t layer)
 	}
 }
 
+/* All experts' matrices of one kind: [experts][rows][cols] as blocks of 32 E2M1 numbers, their exponents, a bias. */
+static void add_merged(struct builder *b, const char *name, uint32_t rows, uint32_t cols)
+{
+	const uint64_t experts = b->spec->experts;
+	struct item *item = add(b, "%s%s_blocks", b->prefix, name);
+
+	if (!item)
+		return;
+	item->type = TENSOR_U8;
+	item->draw = DRAW_BYTES;
+	item->mask = 0xff;
+	set_dims(b, item, (uint64_t[ITEM_DIMS_MAX]){experts, rows, cols / 32, 16});
+	item = add(b, "%s%s_scales", b->prefix, name);
+	if (!item)
+		return;
+	item->type = TENSOR_U8;
+	item->draw = DRAW_BYTES;
+	item->first = (uint8_t)(127 + (int)floorf(log2f(1 / (E2M1_DEVIATION * sqrtf((float)cols)))));
+	item->mask = 1;
+	set_dims(b, item, (uint64_t[ITEM_DIMS_MAX]){experts, rows, cols / 32});
+	item = add(b, "%s%s_bias", b->prefix, name);
+	if (!item)
+		return;
+	item->deviation = BIAS_DEVIATION;
+	set_dims(b, item, (uint64_t[ITEM_DIMS_MAX]){experts, rows});
+}
+
 static void add_moe(struct builder *b, uint32_t layer)
 {
 	const struct spec *s = b->spec;
 	struct item *item;
 
+	if (b->traits->merged) { /* row 2 i of gate_up is gate's row i, row 2 i + 1 up's */
+		add_matrix(b, "mlp.router.weight", s->experts, s->hidden, ROUTER_GAIN);
+		add_vector(b, "mlp.router.bias", s->experts, 0, BIAS_DEVIATION);
+		add_merged(b, "mlp.experts.gate_up_proj", 2 * s->inter, s->hidden);
+		add_merged(b, "mlp.experts.down_proj", s->hidden, s->inter);
+		return;
+	}
 	add_matrix(b, s->family == FAMILY_MIXTRAL ? "block_sparse_moe.gate.weight" : "mlp.gate.weight", s->experts,
 		   s->hidden, ROUTER_GAIN);
 	if (b->traits->sigmoid) {

@@ -11,13 +11,22 @@
 
 #include "tools/mkmodel/spec.h"
 
+enum draw {
+	DRAW_NORMAL, /* numbers of the normal distribution with `mean` and `deviation` */
+	DRAW_BYTES   /* `first` plus a random byte & `mask` */
+};
+
+#define ITEM_DIMS_MAX 4
+
 struct item {
 	char *name;
 	enum tensor_type type;
 	uint32_t n_dims;
-	uint32_t dims[2];
-	float mean, deviation; /* of the normal distribution that the values come from */
+	uint64_t dims[ITEM_DIMS_MAX];
 	uint64_t bytes;
+	enum draw draw;
+	float mean, deviation;
+	uint8_t first, mask;
 };
 
 struct catalog {

@@ -52,6 +52,10 @@ static void set_rope_scaling(struct writer *w)
 
 	if (s->yarn == 0)
 		set(w, "rope_scaling", json_null());
+	else if (s->family == FAMILY_GPT_OSS)
+		set(w, "rope_scaling",
+		    json_pack("{s:f, s:f, s:f, s:i, s:s, s:b}", "beta_fast", 32.0, "beta_slow", 1.0, "factor", s->yarn,
+			      "original_max_position_embeddings", original, "rope_type", "yarn", "truncate", 0));
 	else if (s->family == FAMILY_QWEN3_MOE)
 		set(w, "rope_scaling",
 		    json_pack("{s:f, s:i, s:s}", "factor", s->yarn, "original_max_position_embeddings", original,
@@ -170,6 +174,33 @@ static void set_glm(struct writer *w)
 	set(w, "use_qk_norm", json_boolean(s->qk_norm));
 }
 
+/* Every second layer sees a window only, the first one included. */
+static void set_gpt_oss(struct writer *w)
+{
+	const struct spec *s = w->spec;
+	json_t *types = json_array();
+
+	for (uint32_t i = 0; i < s->layers; i++)
+		if (json_array_append_new(types, json_string(i % 2 ? "full_attention" : "sliding_attention")) < 0)
+			w->failed = true;
+	set(w, "attention_bias", json_true());
+	set(w, "experts_per_token", json_integer(s->topk));
+	set(w, "head_dim", json_integer(s->head_dim));
+	set(w, "initial_context_length",
+	    json_integer(s->yarn != 0 ? (json_int_t)(s->max_position / s->yarn) : (json_int_t)s->max_position));
+	set(w, "intermediate_size", json_integer(s->inter));
+	set(w, "layer_types", types);
+	set(w, "num_local_experts", json_integer(s->experts));
+	set(w, "output_router_logits", json_false());
+	set(w, "quantization_config",
+	    json_pack("{s:s, s:[s, s, s, s]}", "quant_method", "mxfp4", "modules_to_not_convert",
+		      "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"));
+	set(w, "router_aux_loss_coef", json_real(0.9));
+	set(w, "sliding_window", json_integer(128));
+	set(w, "swiglu_limit", json_real(7.0));
+	set_rope_scaling(w);
+}
+
 json_t *config_new(const struct spec *spec)
 {
 	_cleanup_json_ json_t *json = json_object();
@@ -194,6 +225,9 @@ json_t *config_new(const struct spec *spec)
 		break;
 	case FAMILY_GLM4_MOE:
 		set_glm(&w);
+		break;
+	case FAMILY_GPT_OSS:
+		set_gpt_oss(&w);
 		break;
 	case FAMILY_COUNT:
 		break;

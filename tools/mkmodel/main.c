@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* moe-mkmodel - random models in each family's published format. */
+/* moe-mkmodel - random models in each family's published format, and models in quantized forms. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "tools/mkmodel/folder.h"
 #include "tools/mkmodel/options.h"
-
-enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+#include "tools/mkmodel/verbs.h"
 
 /* Everything printed has reached its place. */
 static int finish(void)
@@ -14,7 +14,7 @@ static int finish(void)
 	return fflush(stdout) == 0 && !ferror(stdout) ? EXIT_DONE : EXIT_FAILED;
 }
 
-int main(int argc, char **argv)
+static int make(int argc, char **argv)
 {
 	struct moe_error err = {0};
 	enum options_verdict verdict;
@@ -28,7 +28,7 @@ int main(int argc, char **argv)
 	}
 	if (verdict == OPTIONS_HELP) {
 		options_help(stdout);
-		return finish();
+		return EXIT_DONE;
 	}
 	if (folder_write(out, &spec, true, &result, &err) < 0) {
 		fprintf(stderr, "moe-mkmodel: %s\n", err.text);
@@ -37,5 +37,19 @@ int main(int argc, char **argv)
 	printf("%s: %s, %u layers of %u experts, %" PRIu64 " tensors, %.1f MB in %u %s\n", out,
 	       model_family_name(spec.family), spec.layers, spec.experts, result.n_tensors, (double)result.bytes * 1e-6,
 	       result.shards, result.shards == 1 ? "file" : "shards");
-	return finish();
+	return EXIT_DONE;
+}
+
+int main(int argc, char **argv)
+{
+	const char *verb = argc > 1 ? argv[1] : "";
+	int code;
+
+	if (strcmp(verb, "quantize") == 0)
+		code = verb_quantize(argc - 1, argv + 1);
+	else if (strcmp(verb, "widen") == 0)
+		code = verb_widen(argc - 1, argv + 1);
+	else
+		code = make(argc, argv);
+	return code == EXIT_DONE ? finish() : code;
 }

@@ -10,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "tools/mkmodel/number.h"
 
 #define LEVELS 65536u
 #define TABLES 16u
@@ -89,24 +90,6 @@ uint64_t normal_state(uint64_t seed, const char *name)
 	return state;
 }
 
-/* Round to nearest, ties to even. The quantiles are finite. */
-static uint16_t to_bf16(float value)
-{
-	uint32_t bits;
-
-	memcpy(&bits, &value, sizeof bits);
-	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-static uint16_t to_f16(float value)
-{
-	_Float16 half = (_Float16)value;
-	uint16_t bits;
-
-	memcpy(&bits, &half, sizeof bits);
-	return bits;
-}
-
 static void fill_table(const struct normal *normal, struct table *t)
 {
 	for (unsigned i = 0; i < LEVELS; i++) {
@@ -115,7 +98,7 @@ static void fill_table(const struct normal *normal, struct table *t)
 		if (t->type == TENSOR_F32)
 			t->level.full[i] = value;
 		else
-			t->level.half[i] = t->type == TENSOR_BF16 ? to_bf16(value) : to_f16(value);
+			t->level.half[i] = t->type == TENSOR_BF16 ? number_to_bf16(value) : number_to_f16(value);
 	}
 }
 
@@ -155,5 +138,17 @@ void normal_fill(struct normal *normal, uint64_t *state, void *to, size_t count)
 			else
 				half[j] = t->level.half[bits & (LEVELS - 1)];
 		}
+	}
+}
+
+void normal_bytes(uint64_t *state, void *to, size_t count, uint8_t first, uint8_t mask)
+{
+	uint8_t *bytes = to;
+	uint64_t bits;
+
+	for (size_t i = 0; i < count; i += 8) {
+		bits = random_next(state);
+		for (size_t j = i; j < i + 8 && j < count; j++, bits >>= 8)
+			bytes[j] = (uint8_t)(first + (bits & mask));
 	}
 }

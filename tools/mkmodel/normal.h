@@ -28,4 +28,7 @@ void normal_select(struct normal *normal, enum tensor_type type, float mean, flo
 /* Fills `count` elements and advances *state. Only the last call for a tensor may have count % 4 != 0. */
 void normal_fill(struct normal *normal, uint64_t *state, void *to, size_t count);
 
+/* The same for bytes of `first` + (random & `mask`). Only the last call for a tensor may have count % 8 != 0. */
+void normal_bytes(uint64_t *state, void *to, size_t count, uint8_t first, uint8_t mask);
+
 #endif

@@ -55,7 +55,7 @@ static const struct row rows[] = {
 	COUNT("shared-inter", shared_inter, 1, MODEL_DIM_MAX, 1u << FAMILY_QWEN2_MOE, "size of the shared expert"),
 	COUNT("n-group", n_group, 1, MODEL_EXPERTS_MAX, FAMILIES_GROUPED, "groups of experts"),
 	COUNT("topk-group", topk_group, 1, MODEL_EXPERTS_MAX, FAMILIES_GROUPED, "groups that a token may use"),
-	SWITCH("norm-topk-prob", norm_topk_prob, FAMILIES_ALL & ~(1u << FAMILY_MIXTRAL), "weights of a token sum to 1"),
+	SWITCH("norm-topk-prob", norm_topk_prob, FAMILIES_NORM_TOPK, "weights of a token sum to 1"),
 	REAL("routed-scaling-factor", routed_scaling, FAMILIES_GROUPED, "factor on the experts' sum"),
 	COUNT("heads", heads, 1, 4096, FAMILIES_ALL, "attention heads"),
 	COUNT("kv-heads", kv_heads, 1, 4096, FAMILIES_ALL & ~FAMILIES_MLA, "key and value heads"),
@@ -261,8 +261,11 @@ static void print_row(FILE *to, const struct row *row)
 void options_help(FILE *to)
 {
 	fputs("usage: moe-mkmodel --out DIR --family NAME [OPTION]...\n"
+	      "       moe-mkmodel quantize FOLDER OUT --format F [OPTION]...\n"
+	      "       moe-mkmodel widen FOLDER OUT [OPTION]...\n"
 	      "Write a model with random weights, in the format in which models of the family are published:\n"
-	      "config.json, safetensors shards and their index, all tensors. For tests and measurements.\n\n"
+	      "config.json, safetensors shards and their index, all tensors. For tests and measurements.\n"
+	      "The two verbs change models that are there: see moe-mkmodel quantize --help.\n\n"
 	      "  --out DIR                     folder to write; new or empty\n"
 	      "  --family NAME                 ",
 	      to);

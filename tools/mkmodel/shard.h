@@ -7,15 +7,11 @@
 
 #include "tools/mkmodel/catalog.h"
 #include "tools/mkmodel/normal.h"
+#include "tools/mkmodel/progress.h"
 
-struct progress {
-	bool shown;
-	uint64_t done, total; /* bytes */
-	uint64_t started_ns, printed_ns;
-};
-
-/* Prints a line when it is time to. */
-void progress_add(struct progress *progress, uint64_t bytes);
+/* The 8 bytes of length and the header, padded so that the data begins at 8 modulo 16; malloc'ed. */
+int shard_header(char **ret, size_t *ret_bytes, const char *path, const struct item *items, uint64_t n,
+		 struct moe_error *err);
 
 /*
  * Writes items[0 .. n) to a new file, sorted as the reference writer sorts them: wider types first, then by name.

@@ -25,6 +25,12 @@ static const struct traits traits[FAMILY_COUNT] = {
 			     .sigmoid = true,
 			     .qk_norm = QK_NORM_HEAD,
 			     .norm_eps = 1e-5},
+	[FAMILY_GPT_OSS] = {.architecture = "GptOssForCausalLM",
+			    .qkv_bias = true,
+			    .head_dim_free = true,
+			    .sinks = true,
+			    .merged = true,
+			    .norm_eps = 1e-5},
 };
 
 const struct traits *spec_traits(enum model_family family)
@@ -82,6 +88,11 @@ static void set_family(struct spec *s)
 	case FAMILY_GLM4_MOE:
 		s->routed_scaling = 2.5;
 		s->qk_norm = true;
+		break;
+	case FAMILY_GPT_OSS:
+		s->inter = 64;
+		s->rope_theta = 1.5e5;
+		s->yarn = 32;
 		break;
 	case FAMILY_QWEN3_MOE:
 	case FAMILY_COUNT:
@@ -155,10 +166,24 @@ static int check_routing(const struct spec *s, struct moe_error *err)
 	return 0;
 }
 
+static int check_blocks(const struct spec *s, struct moe_error *err)
+{
+	if (spec_traits(s->family)->merged && (s->hidden % 32 || s->inter % 32))
+		return moe_error_set(
+			err, -EINVAL,
+			"--hidden %u, --inter %u: both must be multiples of 32, the weights of an MXFP4 block",
+			s->hidden, s->inter);
+	return 0;
+}
+
 int spec_check(const struct spec *spec, struct moe_error *err)
 {
 	bool any = false;
 	int ret;
+
+	ret = check_blocks(spec, err);
+	if (ret < 0)
+		return ret;
 
 	ret = check_attention(spec, spec_traits(spec->family), err);
 	if (ret < 0)

@@ -22,6 +22,8 @@ struct traits {
 	bool mla;                 /* multi-head latent attention instead of q, k, v projections */
 	bool qkv_bias;
 	bool head_dim_free; /* config.json has head_dim; else it is hidden_size / num_attention_heads */
+	bool sinks;         /* each head has one, and the output of attention a bias */
+	bool merged;        /* MXFP4 experts, all in one tensor */
 	bool sigmoid;       /* router scores by sigmoid with a correction bias, not softmax */
 	enum qk_norm qk_norm;
 	double norm_eps;
@@ -66,7 +68,9 @@ bool spec_layer_is_moe(const struct spec *spec, uint32_t layer);
 #define FAMILIES_GROUPED (FAMILIES_MLA | FAMILIES_GLM)
 #define FAMILIES_NEXTN (FAMILIES_GROUPED & ~(1u << FAMILY_DEEPSEEK_V2))
 #define FAMILIES_DENSE (FAMILIES_QWEN | FAMILIES_GROUPED)
-#define FAMILIES_HEAD_DIM (1u << FAMILY_MIXTRAL | 1u << FAMILY_QWEN3_MOE | FAMILIES_GLM)
-#define FAMILIES_YARN (1u << FAMILY_QWEN3_MOE | FAMILIES_MLA)
+#define FAMILIES_MERGED (1u << FAMILY_GPT_OSS)
+#define FAMILIES_HEAD_DIM (1u << FAMILY_MIXTRAL | 1u << FAMILY_QWEN3_MOE | FAMILIES_GLM | FAMILIES_MERGED)
+#define FAMILIES_YARN (1u << FAMILY_QWEN3_MOE | FAMILIES_MLA | FAMILIES_MERGED)
+#define FAMILIES_NORM_TOPK (FAMILIES_ALL & ~(1u << FAMILY_MIXTRAL) & ~FAMILIES_MERGED) /* the others always do */
 
 #endif

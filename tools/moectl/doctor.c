@@ -60,7 +60,26 @@ static void check_cpu(struct report *r)
 	const enum isa isa = isa_detect(&why);
 
 	check(r, isa == ISA_REF ? PROBLEM : FINE, "cpu level",
-	      isa == ISA_REF ? "a CPU with AVX2 and FMA is the minimum" : NULL, "%s: %s", isa_name(isa), why);
+	      isa == ISA_REF ? "a CPU with AVX2 and FMA is the minimum" : NULL, "%s: %s", kernels_get(isa)->variant,
+	      why);
+}
+
+/* What the pool's default number of threads comes from. */
+static void check_cores(struct report *r, const struct host *h)
+{
+	uint32_t cores = 0, cpus = 0;
+
+	for (uint32_t i = 0; i < h->n_nodes; i++) {
+		cores += h->nodes[i].n_cores;
+		cpus += h->nodes[i].n_cpus;
+	}
+	if (h->cpu_quota > 0 && h->cpu_quota < cores)
+		check(r, NOTE, "cpu quota", "raise cpu.max of the daemon's cgroup (CPUQuota= of the unit)",
+		      "%.2f CPUs' worth of time for %u cores: the pool takes %u threads", h->cpu_quota, cores,
+		      h->cpu_quota < 1 ? 1 : (uint32_t)h->cpu_quota);
+	else
+		check(r, FINE, "cpu quota", NULL, "none that binds: one thread for each of %u cores (%u CPUs)", cores,
+		      cpus);
 }
 
 static void check_huge(struct report *r, const struct host_node *n, const char *size, int64_t total, int64_t free_pages,
@@ -168,6 +187,7 @@ int verb_doctor(const struct arguments *arg)
 	host_read(host, true);
 	check_kernel(&r, host);
 	check_cpu(&r);
+	check_cores(&r, host);
 	check_nodes(&r, host);
 	check_memory(&r, host);
 	check_daemon(&r, arg);

@@ -288,6 +288,13 @@ int arch_read(struct arch *ret, const struct model *model, struct moe_error *err
 	if (asprintf(&file, "%s/config.json", model->path) < 0)
 		return moe_error_set(err, -ENOMEM, "no memory to read %s", model->path);
 	f.file = file;
+	if (c->family == FAMILY_GPT_OSS || !c->json)
+		return moe_error_set(
+			err, -ENOTSUP,
+			"%s: this worker does not compute the attention of %s%s; the daemon serves its experts",
+			model->path, model_family_name(c->family),
+			c->json ? ""
+				: " from a GGUF file: give --model the published folder, --experts-from the GGUF file");
 	if (c->topk > MOE_TOPK_MAX || c->topk > c->n_experts)
 		return moe_error_set(err, -EINVAL, "%s: num_experts_per_tok: found %u, expected at most %u", file,
 				     c->topk, MIN(c->n_experts, (uint32_t)MOE_TOPK_MAX));

@@ -93,7 +93,7 @@ static int check_model(const struct experts_daemon *d, const struct arch *arch, 
 }
 
 int experts_daemon_new(struct experts **ret, const struct options *o, const char *socket, const char *model_name,
-		       const struct weights *weights, const struct arch *arch, const struct group *group,
+		       const struct model *model, const struct arch *arch, const struct group *group,
 		       uint32_t tokens_max, struct moe_error *err)
 {
 	_cleanup_(cleanup_experts) struct experts *base = NULL;
@@ -128,7 +128,7 @@ int experts_daemon_new(struct experts **ret, const struct options *o, const char
 	moe_session_info(d->session, &d->info);
 	r = check_model(d, arch, socket, err);
 	if (r == 0 && group->rank == 0)
-		r = proof_check(d->session, weights, socket, err);
+		r = proof_check(d->session, model, socket, err);
 	if (r < 0)
 		return r;
 	if (o->n_copy_rule == N_COPY_NUMBER)

@@ -36,14 +36,15 @@ struct experts {
 	struct experts *(*free)(struct experts *experts);
 };
 
-/* The plain implementation: reads the experts' tensors in the mapped shards, shares no code with the daemon's kernels
- * or with the library. Computes rank group->rank's share of the intermediate dimension. */
-int experts_local_new(struct experts **ret, const struct weights *weights, const struct arch *arch,
+/* The plain implementation: reads the experts' tensors in the mapped shards of `model`; quantized ones are laid out and
+ * decoded as the formats are defined, to FP32. Computes rank group->rank's share of the intermediate dimension. */
+int experts_local_new(struct experts **ret, const struct model *model, const struct arch *arch,
 		      const struct group *group, uint32_t tokens_max, struct moe_error *err);
 
-/* Attached to the model behind `socket` as the group's rank. model_name NULL: the only one loaded. */
+/* Attached to the model behind `socket` as the group's rank, once it has been shown to be `model`.
+ * model_name NULL: the only one loaded. */
 int experts_daemon_new(struct experts **ret, const struct options *options, const char *socket, const char *model_name,
-		       const struct weights *weights, const struct arch *arch, const struct group *group,
+		       const struct model *model, const struct arch *arch, const struct group *group,
 		       uint32_t tokens_max, struct moe_error *err);
 
 static inline struct experts *experts_free(struct experts *experts)

@@ -43,7 +43,7 @@ static void catch_signals(void)
 /* What a run needs, in the order in which it is opened; closed in the other. */
 struct worker {
 	struct options options;
-	struct model *model;
+	struct model *model, *other; /* other: where the experts come from, when not from `model` */
 	struct arch arch;
 	struct tokens input;
 	struct weights *weights;
@@ -106,8 +106,37 @@ static int open_daemon(struct worker *w, struct moe_error *err)
 	if (o->experts == EXPERTS_LOCAL)
 		return 0;
 	if (o->daemon)
-		return loaded_find(&w->model_name, o->daemon, o->model, err);
+		return loaded_find(&w->model_name, o->daemon, options_experts(o), err);
 	return spawn_new(&w->spawn, o, err);
+}
+
+static const struct model *experts_model(const struct worker *w)
+{
+	return w->other ? w->other : w->model;
+}
+
+/* The experts of another folder or file: the same layers, numbers and sizes. */
+static int open_other(struct worker *w, struct moe_error *err)
+{
+	const struct model_config *a = &w->model->config, *b;
+	int r;
+
+	if (!w->options.experts_from)
+		return 0;
+	r = model_open(&w->other, w->options.experts_from, err);
+	if (r < 0)
+		return r;
+	b = &w->other->config;
+	if (a->n_layers != b->n_layers || a->n_experts != b->n_experts || a->topk != b->topk ||
+	    a->hidden != b->hidden || a->inter != b->inter || a->activation != b->activation ||
+	    memcmp(a->is_moe, b->is_moe, a->n_layers) != 0)
+		return moe_error_set(
+			err, -EINVAL,
+			"--experts-from %s: %u layers, %u experts, top %u, hidden %u, intermediate %u; expected "
+			"the same model as %s: %u, %u, %u, %u, %u",
+			w->options.experts_from, b->n_layers, b->n_experts, b->topk, b->hidden, b->inter,
+			w->options.model, a->n_layers, a->n_experts, a->topk, a->hidden, a->inter);
+	return 0;
 }
 
 static int open_all(struct worker *w, struct moe_error *err)
@@ -116,7 +145,8 @@ static int open_all(struct worker *w, struct moe_error *err)
 	int r;
 
 	if ((r = model_open(&w->model, o->model, err)) < 0 || (r = arch_read(&w->arch, w->model, err)) < 0 ||
-	    (r = tokens_read(&w->input, o, w->arch.vocab, err)) < 0 || (r = measure(w, err)) < 0)
+	    (r = open_other(w, err)) < 0 || (r = tokens_read(&w->input, o, w->arch.vocab, err)) < 0 ||
+	    (r = measure(w, err)) < 0)
 		return r;
 	if (o->tp > w->arch.expert_inter)
 		return moe_error_set(err, -EINVAL, "--tp: found %u, expected at most the expert's %u", o->tp,
@@ -142,9 +172,9 @@ static int run_rank(struct worker *w, struct moe_error *err)
 	run->input = &w->input;
 	run->speaks = w->group.rank == 0;
 	if (o->experts == EXPERTS_LOCAL)
-		r = experts_local_new(&run->experts, w->weights, &w->arch, &w->group, w->tokens_max, err);
+		r = experts_local_new(&run->experts, experts_model(w), &w->arch, &w->group, w->tokens_max, err);
 	else
-		r = experts_daemon_new(&run->experts, o, socket, w->model_name, w->weights, &w->arch, &w->group,
+		r = experts_daemon_new(&run->experts, o, socket, w->model_name, experts_model(w), &w->arch, &w->group,
 				       w->tokens_max, err);
 	if (r == 0)
 		r = forward_new(&run->forward, &w->arch, w->weights, run->experts, &w->group, w->positions,
@@ -164,6 +194,7 @@ static void close_all(struct worker *w)
 	weights_free(w->weights);
 	tokens_free(&w->input);
 	free(w->model_name);
+	model_free(w->other);
 	model_free(w->model);
 }
 

@@ -22,6 +22,8 @@ static const char usage_text[] =
 	"\n"
 	"Input\n"
 	"  --model DIR                folder with config.json and safetensors\n"
+	"  --experts-from PATH        take the routed experts from another form of the same model: a folder or a GGUF "
+	"file\n"
 	"  --prompt TEXT              what to continue; its bytes are the token ids\n"
 	"  --text FILE                what to score; its bytes are the token ids\n"
 	"  --ids FILE                 token ids instead of a prompt or a text: decimal numbers\n"
@@ -52,7 +54,7 @@ static const char usage_text[] =
 	"  --daemon SOCKET            use the running daemon at SOCKET, which has the model loaded\n"
 	"  --threads N                private daemon: CPU pool threads\n"
 	"  --pages auto|1g|2m|thp|4k  private daemon: page size of the weights\n"
-	"  --isa auto|ref|avx2|avx512 private daemon: instruction set of the kernels\n"
+	"  --isa auto|ref|avx2|avx512|amx private daemon: instruction set of the kernels\n"
 	"\n"
 	"Output\n"
 	"  --stats                    generate: a table after the text\n"
@@ -69,10 +71,11 @@ static const char *const fill_names[] = {"push", "pull", NULL};
 static const char *const share_names[] = {"part", "group", NULL};
 static const char *const n_copy_names[] = {"cost", "stairs", NULL};
 static const char *const pages_names[] = {"auto", "1g", "2m", "thp", "4k", NULL};
-static const char *const isa_names[] = {"auto", "ref", "avx2", "avx512", NULL};
+static const char *const isa_names[] = {"auto", "ref", "avx2", "avx512", "amx", NULL};
 
 enum option_code {
 	OPTION_MODEL = 256,
+	OPTION_EXPERTS_FROM,
 	OPTION_PROMPT,
 	OPTION_TEXT,
 	OPTION_IDS,
@@ -103,6 +106,7 @@ enum option_code {
 
 static const struct option long_options[] = {
 	{"model", required_argument, NULL, OPTION_MODEL},
+	{"experts-from", required_argument, NULL, OPTION_EXPERTS_FROM},
 	{"prompt", required_argument, NULL, OPTION_PROMPT},
 	{"text", required_argument, NULL, OPTION_TEXT},
 	{"ids", required_argument, NULL, OPTION_IDS},
@@ -251,6 +255,9 @@ static int parse_experts(struct options *o, int option, const char *name, const 
 	switch (option) {
 	case OPTION_MODEL:
 		o->model = arg;
+		break;
+	case OPTION_EXPERTS_FROM:
+		o->experts_from = arg;
 		break;
 	case OPTION_EXPERTS:
 		r = word = parse_word(name, arg, experts_names);

@@ -14,7 +14,7 @@ enum n_copy_rule { N_COPY_COST, N_COPY_STAIRS, N_COPY_NUMBER, N_COPY_DEFAULT /* 
 
 struct options {
 	enum command command;
-	const char *model, *prompt, *text, *ids, *daemon; /* NULL: not given */
+	const char *model, *experts_from, *prompt, *text, *ids, *daemon; /* NULL: not given */
 
 	enum experts_kind experts;
 	enum moe_mode mode;
@@ -32,6 +32,12 @@ struct options {
 	double temperature, top_p;
 	bool stats, json, verbose;
 };
+
+/* Where the routed experts come from. */
+static inline const char *options_experts(const struct options *options)
+{
+	return options->experts_from ? options->experts_from : options->model;
+}
 
 extern const char *const experts_names[];
 extern const char *const mode_names[];

@@ -7,47 +7,24 @@
 
 #include "base/error.h"
 #include "base/util.h"
-#include "uapi/moe_manifest.h"
+#include "tools/worker/records.h"
 
 #define PROOF_BYTES ((uint64_t)64 << 20)
 #define PROOF_RECORDS 8u
 
-static void add_padding(XXH3_state_t *state, uint64_t bytes, uint64_t align)
-{
-	static const uint8_t zeros[MOE_RECORD_ALIGN];
-
-	XXH3_128bits_update(state, zeros, ALIGN_UP(bytes, align) - bytes);
-}
-
 /* One record's digest, from the tensors in the shards. */
-static int hash_record(const struct weights *weights, uint32_t layer, uint32_t expert, uint8_t *ret,
-		       struct moe_error *err)
+static int hash_record(struct records *records, uint32_t layer, uint32_t expert, uint8_t *ret, struct moe_error *err)
 {
-	const struct model *model = weights->model;
-	XXH3_state_t *state = XXH3_createState();
 	XXH128_canonical_t digest;
-	uint64_t bytes = 0;
-	int r = state ? 0 : moe_error_set(err, -ENOMEM, "no memory to hash an expert");
+	struct moe_layout layout;
+	const uint8_t *record;
+	int r = records_build(records, layer, expert, &layout, &record, err);
 
-	if (state)
-		XXH3_128bits_reset(state);
-	for (int part = 0; part < PARTS && r == 0; part++) {
-		const struct tensor *t;
-
-		r = model_expert_tensor(model, layer, expert, (enum expert_part)part, model->expert_type, &t, err);
-		if (r < 0)
-			break;
-		XXH3_128bits_update(state, weights->maps[t->shard].data + t->offset, t->bytes);
-		add_padding(state, t->bytes, MOE_PART_ALIGN);
-		bytes += ALIGN_UP(t->bytes, (uint64_t)MOE_PART_ALIGN);
-	}
-	if (r == 0) {
-		add_padding(state, bytes, MOE_RECORD_ALIGN);
-		XXH128_canonicalFromHash(&digest, XXH3_128bits_digest(state));
-		memcpy(ret, &digest, MOE_DIGEST_BYTES);
-	}
-	XXH3_freeState(state);
-	return r;
+	if (r < 0)
+		return r;
+	XXH128_canonicalFromHash(&digest, XXH3_128bits(record, layout.record_bytes));
+	memcpy(ret, &digest, MOE_DIGEST_BYTES);
+	return 0;
 }
 
 static uint32_t nth_moe_layer(const struct model_config *config, uint64_t n)
@@ -59,10 +36,11 @@ static uint32_t nth_moe_layer(const struct model_config *config, uint64_t n)
 	return layer;
 }
 
-int proof_check(const struct moe_session *session, const struct weights *weights, const char *socket,
-		struct moe_error *err)
+static int compare_records(const struct moe_session *session, struct records *records, const char *socket,
+			   struct moe_error *err)
 {
-	const struct model_config *config = &weights->model->config;
+	const struct model *model = records->model;
+	const struct model_config *config = &model->config;
 	const uint64_t all = (uint64_t)config->n_moe_layers * config->n_experts;
 	struct moe_session_info info;
 	uint64_t n;
@@ -74,7 +52,7 @@ int proof_check(const struct moe_session *session, const struct weights *weights
 		const uint32_t layer = nth_moe_layer(config, record / config->n_experts);
 		const uint32_t expert = (uint32_t)(record % config->n_experts);
 		uint8_t ours[MOE_DIGEST_BYTES], theirs[MOE_DIGEST_BYTES];
-		int r = hash_record(weights, layer, expert, ours, err);
+		int r = hash_record(records, layer, expert, ours, err);
 
 		if (r == 0)
 			r = moe_record_digest(session, layer, expert, theirs, err);
@@ -85,7 +63,18 @@ int proof_check(const struct moe_session *session, const struct weights *weights
 				err, -ESTALE,
 				"%s: model '%s' holds other weights than %s: expert %u of layer %u differs; load this "
 				"folder under a name of its own: moectl load %s --name NAME",
-				socket, info.model, weights->model->path, expert, layer, weights->model->path);
+				socket, info.model, model->path, expert, layer, model->path);
 	}
 	return 0;
+}
+
+int proof_check(const struct moe_session *session, const struct model *model, const char *socket, struct moe_error *err)
+{
+	struct records records;
+	int r = records_open(&records, model, err);
+
+	if (r == 0)
+		r = compare_records(session, &records, socket, err);
+	records_close(&records);
+	return r;
 }

@@ -105,7 +105,7 @@ static void become_daemon(const struct spawn *s, const struct options *o, const 
 	argv[n++] = "--socket";
 	argv[n++] = s->socket;
 	argv[n++] = "--model";
-	argv[n++] = o->model;
+	argv[n++] = options_experts(o);
 	argv[n++] = "--name";
 	argv[n++] = "private"; /* the folder's own may be no model name */
 	argv[n++] = "--private";

@@ -78,6 +78,7 @@ static inline float activate(enum moe_activation activation, float x)
 		return 0.5f * x * (1.0f + erff(x * 0.70710678f));
 	case MOE_ACTIVATION_GELU_TANH:
 		return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+	case MOE_ACTIVATION_SWIGLU_CLAMPED: /* arch_read has refused it */
 	case MOE_ACTIVATION_SILU:
 		break;
 	}

@@ -25,7 +25,7 @@ struct loader {
 	struct moe_error *err;
 };
 
-static int map_shard(struct weights_map *ret, const struct shard *shard, struct moe_error *err)
+int weights_map_shard(struct weights_map *ret, const struct shard *shard, struct moe_error *err)
 {
 	_cleanup_close_ int fd = open(shard->path, O_RDONLY | O_CLOEXEC);
 	struct stat st;
@@ -42,6 +42,13 @@ static int map_shard(struct weights_map *ret, const struct shard *shard, struct 
 		return moe_error_sys(err, -errno, "cannot map %s", shard->path);
 	*ret = (struct weights_map){.data = data, .bytes = shard->bytes};
 	return 0;
+}
+
+void weights_unmap_shard(struct weights_map *map)
+{
+	if (map->data)
+		munmap((void *)(uintptr_t)map->data, map->bytes);
+	map->data = NULL;
 }
 
 int weights_matrix(const struct weights *weights, const struct tensor *tensor, struct matrix *ret,
@@ -325,7 +332,7 @@ int weights_load(struct weights **ret, const struct model *model, const struct a
 	if (!weights || !weights->layers || !weights->maps)
 		return moe_error_set(err, -ENOMEM, "no memory for the tables of %s", model->path);
 	for (uint32_t i = 0; i < model->n_shards; i++) {
-		r = map_shard(&weights->maps[i], &model->shards[i], err);
+		r = weights_map_shard(&weights->maps[i], &model->shards[i], err);
 		if (r < 0)
 			return r;
 	}
@@ -348,8 +355,7 @@ struct weights *weights_free(struct weights *weights)
 	for (size_t i = 0; i < weights->n_vectors; i++)
 		free(weights->vectors[i]);
 	for (uint32_t i = 0; weights->maps && i < weights->model->n_shards; i++)
-		if (weights->maps[i].data)
-			munmap((void *)(uintptr_t)weights->maps[i].data, weights->maps[i].bytes);
+		weights_unmap_shard(&weights->maps[i]);
 	free(weights->vectors);
 	free(weights->matrices);
 	free(weights->maps);

@@ -57,6 +57,10 @@ struct weights {
 int weights_load(struct weights **ret, const struct model *model, const struct arch *arch, struct moe_error *err);
 struct weights *weights_free(struct weights *weights); /* takes NULL, returns NULL */
 
+/* Maps a shard whole, read-only. */
+int weights_map_shard(struct weights_map *ret, const struct shard *shard, struct moe_error *err);
+void weights_unmap_shard(struct weights_map *map); /* takes a zeroed one */
+
 /* A two-dimensional tensor as it lies in its shard; -EINVAL for element types other than BF16, F16 and F32. */
 int weights_matrix(const struct weights *weights, const struct tensor *tensor, struct matrix *ret,
 		   struct moe_error *err);

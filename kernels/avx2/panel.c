@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT */
+/* panel - the formats in panels, compiled with and without AVX-VNNI. */
+#include "kernels/avx2/panel.h"
+#include "kernels/vec/panel.h"
+
+#define PANEL_MANY(name, format)                                                                                       \
+	PANEL_MANY_TILE(name, format, 1, 1)                                                                            \
+	PANEL_MANY_TILE(name, format, 1, 2)                                                                            \
+	static panel_many_function *const name[1][3] = {{NULL, name##_many_1_1, name##_many_1_2}};
+
+#include "kernels/vec/panel_formats.h"
+
+#ifdef __AVXVNNI__
+const struct kernel_ops ops_panel_avx2_vnni = PANEL_OPS(32);
+const struct kernel_ops ops_panel_fine_avx2_vnni = PANEL_OPS(16);
+#else
+const struct kernel_ops ops_panel_avx2 = PANEL_OPS(32);
+const struct kernel_ops ops_panel_fine_avx2 = PANEL_OPS(16);
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+/* bf16 - bfloat16 weights and activations, by the bfloat16 dot product. */
+#include "kernels/avx512/vec.h"
+#include "kernels/vec/pack.h"
+#include "kernels/vec/rows_run.h"
+
+ROWS_INLINE vec row_weights(enum rows_kind kind, const char *w, size_t v)
+{
+	return _mm512_loadu_ps(w);
+}
+
+ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec w, vec x)
+{
+	return _mm512_dpbf16_ps(sum, (__m512bh)w, (__m512bh)x);
+}
+
+/* Weights are copied for many tokens: rows whose distance is a multiple of 4 KiB would push each other out of the
+ * first-level cache. */
+static void decode(const void *codes, size_t cols, void *to)
+{
+	memcpy(to, codes, cols * sizeof(uint16_t));
+}
+
+ROWS_TABLE_6(direct, ROWS_BF16_DOT, false, 4)
+ROWS_TABLE_6(many, ROWS_BF16_DOT, false, 2)
+
+static void pack_row(size_t cols, uint32_t block, const float *x, void *packed)
+{
+	pack_bf16(cols, x, packed);
+}
+
+static const struct rows_kernel kernel = {
+	.w_bytes = 2, .x_bytes = 2, .direct_tokens = ROWS_TOKENS, .direct = direct, .many = many, .decode = decode};
+
+ROWS_OPS(ops_bf16_dot_avx512, kernel, PACK_BF16, pack_row)

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT */
+/* fp8-bf16 - E4M3 weights, as bfloat16, by the bfloat16 dot product. */
+#include "kernels/avx512/e4m3.h"
+#include "kernels/avx512/vec.h"
+#include "kernels/vec/pack.h"
+#include "kernels/vec/rows_run.h"
+
+ROWS_INLINE vec row_weights(enum rows_kind kind, const char *w, size_t v)
+{
+	return kind == ROWS_BF16_DOT ? _mm512_loadu_ps(w) : _mm512_castsi512_ps(fp8_bf16(w, v));
+}
+
+ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec w, vec x)
+{
+	return _mm512_dpbf16_ps(sum, (__m512bh)w, (__m512bh)x);
+}
+
+static void decode(const void *codes, size_t cols, void *to)
+{
+	const char *w = codes;
+	uint16_t *out = to;
+	size_t c = 0;
+
+	for (; cols - c >= 64; c += 64) {
+		_mm512_storeu_si512(out + c, fp8_bf16(w + c, 0));
+		_mm512_storeu_si512(out + c + 32, fp8_bf16(w + c, 1));
+	}
+	if (c < cols) {
+		char tail[64] = {0};
+		uint16_t last[64];
+
+		memcpy(tail, w + c, cols - c);
+		_mm512_storeu_si512(last, fp8_bf16(tail, 0));
+		_mm512_storeu_si512(last + 32, fp8_bf16(tail, 1));
+		memcpy(out + c, last, (cols - c) * sizeof(last[0]));
+	}
+}
+
+ROWS_TABLE_4(direct_block, ROWS_FP8_DOT, true, 4)
+ROWS_TABLE_6(many_block, ROWS_BF16_DOT, true, 2)
+ROWS_TABLE_4(direct_row, ROWS_FP8_DOT, false, 4)
+ROWS_TABLE_6(many_row, ROWS_BF16_DOT, false, 2)
+
+static void pack_row(size_t cols, uint32_t block, const float *x, void *packed)
+{
+	pack_bf16(cols, x, packed);
+}
+
+static const struct rows_kernel kernel_block = {.w_bytes = 1,
+						.x_bytes = 2,
+						.grouped = true,
+						.direct_tokens = 4,
+						.direct = direct_block,
+						.many = many_block,
+						.decode = decode};
+static const struct rows_kernel kernel_row = {
+	.w_bytes = 1, .x_bytes = 2, .direct_tokens = 4, .direct = direct_row, .many = many_row, .decode = decode};
+
+ROWS_OPS(ops_fp8_block_bf16_avx512, kernel_block, PACK_BF16, pack_row)
+ROWS_OPS(ops_fp8_row_bf16_avx512, kernel_row, PACK_BF16, pack_row)

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/* fp8 - E4M3 weights with FP32 activations. */
+#include "kernels/avx512/vec.h"
+
+/* 16 weights by way of binary16, exact with its denormals: as that their bits are worth 2^-8 of it. NaN, all ones, is
+ * the only one to carry into the uppermost bit of the exponent. */
+static inline vec vec_fp8(const char *w)
+{
+	const __m256i codes = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)w));
+	const __m256i magnitude = _mm256_and_si256(_mm256_slli_epi16(codes, 7), _mm256_set1_epi16(0x3f80));
+	const __m256i carried = _mm256_add_epi16(magnitude, _mm256_set1_epi16(0x80));
+	/* magnitude | carried & 0x4000 */
+	const __m256i fixed = _mm256_ternarylogic_epi32(magnitude, carried, _mm256_set1_epi16(0x4000), 0xf8);
+	const __m256i bits = _mm256_ternarylogic_epi32(fixed, _mm256_slli_epi16(codes, 8), _mm256_set1_epi16(-0x8000),
+						       0xf8);
+
+	return _mm512_mul_ps(_mm512_cvtph_ps(bits), _mm512_set1_ps(256.0f));
+}
+
+#define VEC_FP8_FLOATS(w, v) vec_fp8((w) + (v)*VEC_FLOATS)
+
+#include "kernels/vec/floats.h"
+
+static void decode(const void *codes, size_t cols, void *to)
+{
+	floats_decode(ROWS_FP8, codes, cols, to);
+}
+
+ROWS_TABLE_4(direct_block, ROWS_FP8, true, 4)
+ROWS_TABLE_6(many_block, ROWS_F32, true, 2)
+ROWS_TABLE_4(direct_row, ROWS_FP8, false, 4)
+ROWS_TABLE_6(many_row, ROWS_F32, false, 2)
+
+static const struct rows_kernel kernel_block = {.w_bytes = 1,
+						.x_bytes = 4,
+						.grouped = true,
+						.direct_tokens = 4,
+						.direct = direct_block,
+						.many = many_block,
+						.decode = decode};
+static const struct rows_kernel kernel_row = {
+	.w_bytes = 1, .x_bytes = 4, .direct_tokens = 4, .direct = direct_row, .many = many_row, .decode = decode};
+
+ROWS_OPS(ops_fp8_block_avx512, kernel_block, PACK_F32, NULL)
+ROWS_OPS(ops_fp8_row_avx512, kernel_row, PACK_F32, NULL)

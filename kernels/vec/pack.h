@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * pack - rows of activations as kernels.h packs them: bfloat16, and 8-bit integers with one scale. Written in the vec_*
+ * names of the level that includes this file.
+ */
+#ifndef KERNELS_VEC_PACK_H
+#define KERNELS_VEC_PACK_H
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+#include "kernels/vec/convert.h"
+
+#define PACK_BLOCK 64 /* columns */
+
+/* Filled up with zeros to the boundary. */
+static inline void pack_bf16(size_t cols, const float *x, void *packed)
+{
+	uint16_t *to = packed;
+
+	vec_f32_to_bf16(cols, x, to);
+	memset(to + cols, 0, KERNEL_LINE(cols * sizeof(*to)) - cols * sizeof(*to));
+}
+
+/* The largest magnitude; NaN where there is one. */
+static inline float pack_largest(size_t cols, const float *x)
+{
+	vec largest = vec_zero();
+	uint32_t each[VEC_FLOATS], bits = 0;
+	float all;
+	size_t c = 0;
+
+	for (; cols - c >= VEC_FLOATS; c += VEC_FLOATS)
+		largest = vec_max_abs(largest, vec_load(x + c));
+	if (c < cols)
+		largest = vec_max_abs(largest, vec_load_n(x + c, cols - c));
+	memcpy(each, &largest, sizeof(each));
+	for (size_t i = 0; i < VEC_FLOATS; i++)
+		bits = each[i] > bits ? each[i] : bits;
+	memcpy(&all, &bits, sizeof(all));
+	return all;
+}
+
+/*
+ * code = x / scale to the nearest even, scale = max|x| / 127: no code beyond 127. The scale of numbers too small for
+ * that is the smallest normal one. 1 / scale has a relative error of 2^-24, so has the product: codes are off by 2^-16
+ * more than half a step at most.
+ */
+static inline void pack_i8_row(size_t cols, const float *x, void *packed)
+{
+	const float largest = pack_largest(cols, x);
+	struct kernel_i8_row *row = packed;
+	int8_t *codes = (int8_t *)packed + 64;
+	float tail[PACK_BLOCK] = {0};
+	vec inverse;
+	size_t c = 0;
+
+	memset(packed, 0, 64);
+	if (!(largest > 0.0f && largest <= FLT_MAX)) {
+		row->scale = largest == 0.0f ? 0.0f : NAN;
+		memset(codes, 0, KERNEL_LINE(cols));
+		return;
+	}
+	row->scale = fmaxf(largest / 127.0f, FLT_MIN);
+	inverse = vec_set(1.0f / row->scale);
+	for (; cols - c >= PACK_BLOCK; c += PACK_BLOCK)
+		row->sum += vec_codes(codes + c, x + c, inverse);
+	if (c < cols) {
+		memcpy(tail, x + c, (cols - c) * sizeof(tail[0]));
+		row->sum += vec_codes(codes + c, tail, inverse);
+	}
+}
+
+#endif

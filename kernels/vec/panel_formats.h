@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * panel_formats - the tiles of each panel format, and the operations that choose among them; once for each level.
+ */
+#ifndef KERNELS_VEC_PANEL_FORMATS_H
+#define KERNELS_VEC_PANEL_FORMATS_H
+
+#include "kernels/vec/panel.h"
+
+/* Decoded bytes differ in units, offset and what is added only. */
+PANEL_MANY(many_offset_8, MOE_FORMAT_Q4_0)
+PANEL_MANY(many_offset_12, MOE_FORMAT_MXFP4)
+PANEL_MANY(many_wide, MOE_FORMAT_Q8_0)
+PANEL_MANY(many_zeros, MOE_FORMAT_INT4_G32_F16_ZP)
+PANEL_MANY(many_minima, MOE_FORMAT_Q5_K)
+PANEL_MANY(many_fine, MOE_FORMAT_Q6_K)
+
+PANEL_FORMAT(int4_g32_f16, MOE_FORMAT_INT4_G32_F16)
+PANEL_FORMAT(int4_g64_f16, MOE_FORMAT_INT4_G64_F16)
+PANEL_FORMAT(int4_g128_f16, MOE_FORMAT_INT4_G128_F16)
+PANEL_FORMAT(int4_g32_bf16, MOE_FORMAT_INT4_G32_BF16)
+PANEL_FORMAT(int4_g64_bf16, MOE_FORMAT_INT4_G64_BF16)
+PANEL_FORMAT(int4_g128_bf16, MOE_FORMAT_INT4_G128_BF16)
+PANEL_FORMAT(int4_g32_f16_zp, MOE_FORMAT_INT4_G32_F16_ZP)
+PANEL_FORMAT(int4_g64_f16_zp, MOE_FORMAT_INT4_G64_F16_ZP)
+PANEL_FORMAT(int4_g128_f16_zp, MOE_FORMAT_INT4_G128_F16_ZP)
+PANEL_FORMAT(int4_g32_bf16_zp, MOE_FORMAT_INT4_G32_BF16_ZP)
+PANEL_FORMAT(int4_g64_bf16_zp, MOE_FORMAT_INT4_G64_BF16_ZP)
+PANEL_FORMAT(int4_g128_bf16_zp, MOE_FORMAT_INT4_G128_BF16_ZP)
+PANEL_FORMAT(mxfp4, MOE_FORMAT_MXFP4)
+PANEL_FORMAT(q8_0, MOE_FORMAT_Q8_0)
+PANEL_FORMAT(q4_1, MOE_FORMAT_Q4_1)
+PANEL_FORMAT(q4_k, MOE_FORMAT_Q4_K)
+PANEL_FORMAT(q5_k, MOE_FORMAT_Q5_K)
+PANEL_FORMAT(q6_k, MOE_FORMAT_Q6_K)
+PANEL_FORMAT(iq4_xs, MOE_FORMAT_IQ4_XS)
+
+static const struct panel_kind panel_kinds[MOE_FORMAT_COUNT] = {
+	[MOE_FORMAT_INT4_G32_F16] = PANEL_KIND(int4_g32_f16, many_offset_8),
+	[MOE_FORMAT_INT4_G64_F16] = PANEL_KIND(int4_g64_f16, many_offset_8),
+	[MOE_FORMAT_INT4_G128_F16] = PANEL_KIND(int4_g128_f16, many_offset_8),
+	[MOE_FORMAT_INT4_G32_BF16] = PANEL_KIND(int4_g32_bf16, many_offset_8),
+	[MOE_FORMAT_INT4_G64_BF16] = PANEL_KIND(int4_g64_bf16, many_offset_8),
+	[MOE_FORMAT_INT4_G128_BF16] = PANEL_KIND(int4_g128_bf16, many_offset_8),
+	[MOE_FORMAT_INT4_G32_F16_ZP] = PANEL_KIND(int4_g32_f16_zp, many_zeros),
+	[MOE_FORMAT_INT4_G64_F16_ZP] = PANEL_KIND(int4_g64_f16_zp, many_zeros),
+	[MOE_FORMAT_INT4_G128_F16_ZP] = PANEL_KIND(int4_g128_f16_zp, many_zeros),
+	[MOE_FORMAT_INT4_G32_BF16_ZP] = PANEL_KIND(int4_g32_bf16_zp, many_zeros),
+	[MOE_FORMAT_INT4_G64_BF16_ZP] = PANEL_KIND(int4_g64_bf16_zp, many_zeros),
+	[MOE_FORMAT_INT4_G128_BF16_ZP] = PANEL_KIND(int4_g128_bf16_zp, many_zeros),
+	[MOE_FORMAT_MXFP4] = PANEL_KIND(mxfp4, many_offset_12),
+	[MOE_FORMAT_Q8_0] = PANEL_KIND(q8_0, many_wide),
+	[MOE_FORMAT_Q4_0] = PANEL_KIND(int4_g32_f16, many_offset_8), /* the same bits */
+	[MOE_FORMAT_Q4_1] = PANEL_KIND(q4_1, many_minima),
+	[MOE_FORMAT_Q4_K] = PANEL_KIND(q4_k, many_minima),
+	[MOE_FORMAT_Q5_K] = PANEL_KIND(q5_k, many_minima),
+	[MOE_FORMAT_Q6_K] = PANEL_KIND(q6_k, many_fine),
+	[MOE_FORMAT_IQ4_XS] = PANEL_KIND(iq4_xs, many_wide),
+};
+
+static void panel_matmul(const struct kernel_matrix *w, size_t rows, size_t cols, size_t tokens, const void *const *x,
+			 float *const *y)
+{
+	const struct panel_kind *kind = &panel_kinds[w->format];
+
+	for (size_t t = 0; t < tokens; t += PANEL_TOKENS)
+		panel_matmul_some(kind, w, rows, cols, panel_min(tokens - t, PANEL_TOKENS), x + t, y + t);
+}
+
+static void panel_gate_up(const struct kernel_matrix *gate, const struct kernel_matrix *up, size_t rows, size_t cols,
+			  const struct kernel_act *act, size_t tokens, const void *const *x, float *const *h)
+{
+	const struct panel_kind *kind = &panel_kinds[gate->format];
+
+	for (size_t t = 0; t < tokens; t += PANEL_TOKENS)
+		panel_gate_up_some(kind, gate, up, rows, cols, act, panel_min(tokens - t, PANEL_TOKENS), x + t, h + t);
+}
+
+#define PANEL_OPS(columns)                                                                                             \
+	{                                                                                                              \
+		.pack = PACK_I8_BLOCK, .block = columns, .pack_row = panel_pack_row, .gate_up = panel_gate_up,         \
+		.matmul = panel_matmul                                                                                 \
+	}
+
+#endif

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * panel_tile - dot products of the rows of one or two panels with a few tokens: the inner loop of all panel formats.
+ *
+ * Lanes are rows: a vector holds 4 columns of 16 (or 8) rows, the same 4 columns of a token's codes are broadcast, and
+ * an integer dot product adds the four products to each row's sum. After a unit (at most 32 columns) the sum, exact in
+ * binary32, is multiplied with weight scale * activation scale and added to a float total.
+ *
+ * A tile takes the codes as they lie in the record (few tokens: the limit is reading them) or as bytes that
+ * panel_decode has made of them (many tokens).
+ *
+ * Law: a total is one chain over the units in order: total += dot * (scale * activation scale), then total += minimum *
+ * (activation scale * sum of activation codes), each a fused multiply-add. So a result has the same bits in every tile,
+ * and on every level.
+ */
+#ifndef KERNELS_VEC_PANEL_TILE_H
+#define KERNELS_VEC_PANEL_TILE_H
+
+#include <stdbool.h>
+
+#include "kernels/vec/panel_codes.h"
+
+#define PANEL_COLS 512 /* of a column block: 16 KiB of decoded bytes for two panels. A multiple of all scale blocks. */
+#define PANEL_UNITS (PANEL_COLS / 16)
+#define PANEL_FEW 4      /* tokens */
+#define PANEL_TOKENS 128 /* whose totals are kept over the column blocks */
+
+/* How far ahead of their use codes are asked for, in bytes: a column block of 4 bits. */
+#define PANEL_AHEAD 4096
+
+/* A column block of a panel, in the record; and for what is asked for ahead, the columns from here to the panel's end
+ * and the bytes from there to the panel that comes after this one. */
+struct panel_at {
+	const uint8_t *codes, *scales;
+	size_t left, jump_codes, jump_scales;
+};
+
+/* The same decoded: vectors 0 .. 7 of each 32 columns; for each unit the scales, and the minima or zero points. */
+struct panel_bytes {
+	_Alignas(64) uint8_t codes[PANEL_COLS * MOE_PANEL_ROWS];
+	_Alignas(64) float scales[PANEL_UNITS][MOE_PANEL_ROWS];
+	_Alignas(64) float more[PANEL_UNITS][MOE_PANEL_ROWS];
+};
+
+/* Packed activations at a column block: codes, scales and sums of tokens. */
+struct panel_x {
+	const void *const *rows;
+	size_t codes, scales, sums; /* bytes from where a row begins */
+};
+
+/* What units of a token contribute beside their codes: the activation scale, and what belongs to offsets (an integer),
+ * zero points (the negative sum) or minima (a float). */
+struct panel_extra {
+	_Alignas(64) float scales[PANEL_UNITS];
+	_Alignas(64) float more[PANEL_UNITS];
+};
+
+typedef float panel_totals[PANEL_TOKENS][MOE_PANEL_ROWS];
+
+typedef void panel_few_function(const struct panel_at *at, size_t cols, const struct panel_x *x, size_t first,
+				panel_totals *totals);
+typedef void panel_many_function(const struct panel_bytes *bytes, size_t cols, const struct panel_x *x, size_t first,
+				 panel_totals *totals);
+typedef void panel_decode_function(const struct panel_at *at, size_t cols, struct panel_bytes *bytes);
+
+/* Whole vectors: rows of packed activations have room for them. */
+PANEL_INLINE void tile_extra(uint32_t format, size_t units, const char *scales, const char *sums,
+			     struct panel_extra *extra)
+{
+	const struct moe_format_spec *f = &moe_formats[format];
+	const int factor = f->zero == MOE_ZERO_U8 ? -1 : -panel_offset(format);
+
+	for (size_t u = 0; u < units; u += VEC_FLOATS) {
+		const ivec sum = ivec_load(sums + u * sizeof(int32_t));
+		const vec scale = vec_loaded((const float *)scales + u); /* the compiler would call memcpy */
+
+		vec_store(extra->scales + u, scale);
+		if (panel_has_minimum(format))
+			vec_store(extra->more + u, vec_mul(ivec_float(sum), scale));
+		else if (factor)
+			ivec_store(extra->more + u, ivec_mul(sum, ivec_set(factor)));
+	}
+}
+
+/* What the sum of a unit begins with. */
+PANEL_INLINE ivec tile_begin(uint32_t format, ivec zero, const float *more)
+{
+	if (moe_formats[format].zero == MOE_ZERO_U8)
+		return ivec_mul16(zero, ivec_all(more));
+	if (panel_has_minimum(format) || panel_offset(format) == 0)
+		return ivec_set(0);
+	return ivec_all(more);
+}
+
+/* The vectors of a unit: where they come from. */
+struct tile_unit {
+	bool few;                        /* a constant to the compiler: from the record, otherwise decoded */
+	const struct panel_at *at;       /* of the tile's panels, where few */
+	const struct panel_bytes *bytes; /* of the tile's panels, where not */
+	size_t c;                        /* first column, from the column block's */
+	int v;                           /* first vector in its 32 columns */
+};
+
+PANEL_INLINE void tile_codes(uint32_t format, const struct tile_unit *unit, int v, size_t s, ivec ret[2])
+{
+	const size_t block = unit->c / MOE_BLOCK_COLS * MOE_BLOCK_COLS, part = s % PANEL_VECS;
+
+	if (unit->few) {
+		panel_pair(format,
+			   unit->at[s / PANEL_VECS].codes + block * moe_formats[format].bits * MOE_PANEL_ROWS / 8, v,
+			   part, ret);
+	} else {
+		const uint8_t *codes = unit->bytes[s / PANEL_VECS].codes + (block / 4 + v) * 64 + part * VEC_BYTES;
+
+		ret[0] = ivec_load(codes);
+		ret[1] = ivec_load(codes + 64);
+	}
+}
+
+PANEL_INLINE vec tile_scale(uint32_t format, const struct tile_unit *unit, size_t s)
+{
+	if (unit->few)
+		return panel_scale(format, unit->at[s / PANEL_VECS].scales, unit->c, s % PANEL_VECS);
+	return vec_load(unit->bytes[s / PANEL_VECS].scales[unit->c / panel_unit(format)] + s % PANEL_VECS * VEC_FLOATS);
+}
+
+PANEL_INLINE vec tile_minimum(uint32_t format, const struct tile_unit *unit, size_t s)
+{
+	if (unit->few)
+		return panel_minimum(format, unit->at[s / PANEL_VECS].scales, unit->c, s % PANEL_VECS);
+	return vec_load(unit->bytes[s / PANEL_VECS].more[unit->c / panel_unit(format)] + s % PANEL_VECS * VEC_FLOATS);
+}
+
+PANEL_INLINE ivec tile_zero(uint32_t format, const struct tile_unit *unit, size_t s)
+{
+	if (moe_formats[format].zero != MOE_ZERO_U8)
+		return ivec_set(0);
+	if (unit->few)
+		return panel_zero(format, unit->at[s / PANEL_VECS].scales, unit->c, s % PANEL_VECS);
+	return ivec_load(unit->bytes[s / PANEL_VECS].more[unit->c / panel_unit(format)] + s % PANEL_VECS * VEC_FLOATS);
+}
+
+#define TILE_VECS (PANEL_TILE_PANELS * PANEL_VECS)
+#define TILE_TOKENS (PANEL_TILE_TOKENS > PANEL_FEW ? PANEL_TILE_TOKENS : PANEL_FEW)
+
+/* totals[s][t] += the unit's products. */
+PANEL_INLINE void tile_unit(uint32_t format, size_t panels, size_t tokens, const struct tile_unit *unit,
+			    const int8_t *const *x, const struct panel_extra *extra, vec totals[TILE_VECS][TILE_TOKENS])
+{
+	const size_t vecs = panels * PANEL_VECS, u = unit->c / panel_unit(format);
+	const int end = unit->v + (int)panel_unit(format) / 4;
+	ivec sums[TILE_VECS][TILE_TOKENS];
+
+#pragma GCC unroll 4
+	for (size_t s = 0; s < vecs; s++) {
+		const ivec zero = tile_zero(format, unit, s);
+
+#pragma GCC unroll 8
+		for (size_t t = 0; t < tokens; t++)
+			sums[s][t] = tile_begin(format, zero, &extra[t].more[u]);
+	}
+#pragma GCC unroll 4
+	for (int v = unit->v; v < end; v += 2) {
+		const size_t c = unit->c / MOE_BLOCK_COLS * MOE_BLOCK_COLS + v * 4;
+		ivec a[TILE_VECS][2];
+
+#pragma GCC unroll 4
+		for (size_t s = 0; s < vecs; s++)
+			tile_codes(format, unit, v, s, a[s]);
+#pragma GCC unroll 8
+		for (size_t t = 0; t < tokens; t++) {
+			const ivec x0 = ivec_all(x[t] + c), x1 = ivec_all(x[t] + c + 4);
+
+#pragma GCC unroll 4
+			for (size_t s = 0; s < vecs; s++)
+				sums[s][t] = ivec_dot2(panel_wide(format), sums[s][t], a[s][0], x0, a[s][1], x1);
+		}
+	}
+#pragma GCC unroll 4
+	for (size_t s = 0; s < vecs; s++) {
+		const vec scale = tile_scale(format, unit, s);
+
+#pragma GCC unroll 8
+		for (size_t t = 0; t < tokens; t++)
+			totals[s][t] = vec_fma(ivec_float(sums[s][t]), vec_mul(scale, vec_set(extra[t].scales[u])),
+					       totals[s][t]);
+		if (panel_has_minimum(format)) {
+			const vec minimum = tile_minimum(format, unit, s);
+
+#pragma GCC unroll 8
+			for (size_t t = 0; t < tokens; t++)
+				totals[s][t] = vec_fma(minimum, vec_set(extra[t].more[u]), totals[s][t]);
+		}
+	}
+}
+
+/* An address that is not mapped is ignored by the processor. */
+PANEL_INLINE void panel_ahead(uint32_t format, const struct panel_at *at, size_t c)
+{
+	const struct moe_format_spec *f = &moe_formats[format];
+	const size_t ahead = c + PANEL_AHEAD * 8 / (f->bits * MOE_PANEL_ROWS);
+	const uintptr_t codes = (uintptr_t)at->codes + ahead * f->bits * MOE_PANEL_ROWS / 8;
+	const uintptr_t scales = (uintptr_t)at->scales + ahead * f->block_bytes / f->block;
+	const size_t jump_codes = ahead < at->left ? 0 : at->jump_codes;
+	const size_t jump_scales = ahead < at->left ? 0 : at->jump_scales;
+
+#pragma GCC unroll 8
+	for (size_t line = 0; line < f->bits; line++)
+		_mm_prefetch((const char *)(codes + jump_codes + line * 64), _MM_HINT_T0);
+	_mm_prefetch((const char *)(scales + jump_scales), _MM_HINT_T0);
+}
+
+/* From `at` where few, otherwise from `bytes`. */
+PANEL_INLINE void tile_run(uint32_t format, bool few, size_t panels, size_t tokens, const struct panel_at *at,
+			   const struct panel_bytes *bytes, size_t cols, const struct panel_x *x, size_t first,
+			   panel_totals *kept)
+{
+	const size_t vecs = panels * PANEL_VECS, unit = panel_unit(format);
+	vec totals[TILE_VECS][TILE_TOKENS];
+	struct panel_extra extra[TILE_TOKENS];
+	const int8_t *codes[TILE_TOKENS];
+
+#pragma GCC unroll 8
+	for (size_t t = 0; t < tokens; t++) {
+		const char *row = x->rows[first + t];
+
+		codes[t] = (const int8_t *)row + x->codes;
+		tile_extra(format, cols / unit, row + x->scales, row + x->sums, &extra[t]);
+#pragma GCC unroll 4
+		for (size_t s = 0; s < vecs; s++)
+			totals[s][t] = vec_load(kept[s / PANEL_VECS][first + t] + s % PANEL_VECS * VEC_FLOATS);
+	}
+	for (size_t c = 0; c < cols; c += MOE_BLOCK_COLS) {
+#pragma GCC unroll 2
+		for (size_t p = 0; few && p < panels; p++)
+			panel_ahead(format, &at[p], c);
+#pragma GCC unroll 2
+		for (size_t part = 0; part < MOE_BLOCK_COLS / unit; part++) {
+			const struct tile_unit here = {few, at, bytes, c + part * unit, (int)(part * unit / 4)};
+
+			tile_unit(format, panels, tokens, &here, codes, extra, totals);
+		}
+	}
+#pragma GCC unroll 8
+	for (size_t t = 0; t < tokens; t++)
+#pragma GCC unroll 4
+		for (size_t s = 0; s < vecs; s++)
+			vec_store(kept[s / PANEL_VECS][first + t] + s % PANEL_VECS * VEC_FLOATS, totals[s][t]);
+}
+
+PANEL_INLINE void panel_decode(uint32_t format, const struct panel_at *at, size_t cols, struct panel_bytes *bytes)
+{
+	const struct moe_format_spec *f = &moe_formats[format];
+	const size_t unit = panel_unit(format);
+
+	for (size_t c = 0; c < cols; c += MOE_BLOCK_COLS) {
+		panel_ahead(format, at, c);
+#pragma GCC unroll 8
+		for (size_t i = 0; i < 4 * PANEL_VECS; i++) {
+			const size_t part = i % PANEL_VECS, v = i / PANEL_VECS * 2;
+			uint8_t *to = bytes->codes + (c / 4 + v) * 64 + part * VEC_BYTES;
+			ivec pair[2];
+
+			panel_pair(format, at->codes + c * f->bits * MOE_PANEL_ROWS / 8, (int)v, part, pair);
+			ivec_store(to, pair[0]);
+			ivec_store(to + 64, pair[1]);
+		}
+	}
+	for (size_t c = 0; c < cols; c += unit)
+#pragma GCC unroll 2
+		for (size_t part = 0; part < PANEL_VECS; part++) {
+			const size_t u = c / unit, lane = part * VEC_FLOATS;
+
+			vec_store(bytes->scales[u] + lane, panel_scale(format, at->scales, c, part));
+			if (panel_has_minimum(format))
+				vec_store(bytes->more[u] + lane, panel_minimum(format, at->scales, c, part));
+			if (f->zero == MOE_ZERO_U8)
+				ivec_store(bytes->more[u] + lane, panel_zero(format, at->scales, c, part));
+		}
+}
+
+#endif

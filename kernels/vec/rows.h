@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * rows - dot products of row-major weights: four rows with a few tokens at once, in the vec_* names of the level that
+ * includes this file.
+ *
+ * Templates: the including file defines, for the kinds that it makes tiles of,
+ *
+ *   row_weights(kind, w, v)   from the 64 bytes of weights at w, those that meet the step's v-th vector of activations
+ *   row_dot(kind, sum, w, x)  sum + w . x, element by element
+ *
+ * Law: columns are cut into blocks of ROWS_BLOCK_BYTES of activations. In a block each vector element is one chain of
+ * sums over the columns in order (FP8 with block scales: one for each 128 columns, added as scale * sum by one fused
+ * multiply-add), then one tree over the elements; the blocks' sums are added in order. That is so whatever the tile's
+ * shape, and whether weights are decoded in registers or beforehand: a result depends on its own row and token only,
+ * the same bits for a token alone and in a batch.
+ */
+#ifndef KERNELS_VEC_ROWS_H
+#define KERNELS_VEC_ROWS_H
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+#define ROWS_INLINE static inline __attribute__((always_inline))
+#define ROWS_TILE 4         /* rows in flight; four streams read memory fastest */
+#define ROWS_CHUNK 16       /* rows whose sums of one token are a line of totals */
+#define ROWS_STEP_BYTES 64  /* of a row's weights */
+#define ROWS_NEAR 2048      /* bytes ahead of their use that a row's weights are asked for */
+#define ROWS_STEP_FLOATS 64 /* activations of a step at most */
+#define ROWS_GROUP 128      /* columns of a block scale */
+
+enum rows_kind { ROWS_F32, ROWS_BF16, ROWS_F16, ROWS_FP8, ROWS_BF16_DOT, ROWS_FP8_DOT, ROWS_INT8, ROWS_UINT8 };
+
+/* Bytes of a column. */
+ROWS_INLINE size_t rows_w_bytes(enum rows_kind kind)
+{
+	return kind == ROWS_F32 ? 4 : kind == ROWS_BF16 || kind == ROWS_F16 || kind == ROWS_BF16_DOT ? 2 : 1;
+}
+
+ROWS_INLINE size_t rows_x_bytes(enum rows_kind kind)
+{
+	return kind == ROWS_INT8 || kind == ROWS_UINT8 ? 1 : kind == ROWS_BF16_DOT || kind == ROWS_FP8_DOT ? 2 : 4;
+}
+
+/* Rows, four at a time, and a block of columns. */
+struct rows_tile {
+	const char *w;
+	size_t pitch, cols, tiles;
+	size_t turn; /* up to this column a tile asks for its own weights ROWS_NEAR ahead; a multiple of the step */
+	const char *ahead; /* from there on for these, which come later; each tile for as many rows further on */
+	size_t ahead_pitch, ahead_step;
+	const char *last; /* instead of `ahead` for the last tile, unless NULL */
+	/* Or these activations, which come next, two tokens a tile; NULL: `ahead`. */
+	const void *const *x_ahead;
+	size_t x_ahead_tokens;
+	const void *const *x;
+	size_t x_at;        /* bytes before the block in a packed row */
+	const char *scales; /* of the block's groups */
+	float *totals;      /* of the first row and token; ROWS_CHUNK from token to token */
+};
+
+/* The including file's. */
+ROWS_INLINE vec row_weights(enum rows_kind kind, const char *w, size_t v);
+ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec w, vec x);
+
+typedef void rows_tile_function(const struct rows_tile *tile);
+
+ROWS_INLINE void rows_step(enum rows_kind kind, size_t tokens, vec sums[ROWS_TILE][ROWS_TOKENS], const char *w,
+			   size_t pitch, const char *const *x, size_t at)
+{
+	const size_t vecs = ROWS_STEP_BYTES / rows_w_bytes(kind) * rows_x_bytes(kind) / VEC_BYTES;
+
+#pragma GCC unroll 8
+	for (size_t v = 0; v < vecs; v++) {
+		vec weights[ROWS_TILE];
+
+#pragma GCC unroll 4
+		for (size_t i = 0; i < ROWS_TILE; i++)
+			weights[i] = row_weights(kind, w + i * pitch, v);
+#pragma GCC unroll 8
+		for (size_t t = 0; t < tokens; t++) {
+			const vec a = vec_loaded((const float *)(x[t] + at + v * VEC_BYTES));
+
+#pragma GCC unroll 4
+			for (size_t i = 0; i < ROWS_TILE; i++)
+				sums[i][t] = row_dot(kind, sums[i][t], weights[i], a);
+		}
+	}
+}
+
+/* The last columns, fewer than a step, through copies that are filled up with zeros: nothing behind a row is read. */
+ROWS_INLINE void rows_tail(enum rows_kind kind, size_t tokens, vec sums[ROWS_TILE][ROWS_TOKENS], const char *w,
+			   size_t pitch, const char *const *x, size_t at, size_t cols)
+{
+	_Alignas(64) char weights[ROWS_TILE][ROWS_STEP_BYTES] = {0};
+	_Alignas(64) char copies[ROWS_TOKENS][ROWS_STEP_FLOATS * sizeof(float)] = {0};
+	const char *from[ROWS_TOKENS];
+
+	for (size_t i = 0; i < ROWS_TILE; i++)
+		memcpy(weights[i], w + i * pitch, cols * rows_w_bytes(kind));
+	for (size_t t = 0; t < tokens; t++) {
+		memcpy(copies[t], x[t] + at, cols * rows_x_bytes(kind));
+		from[t] = copies[t];
+	}
+	rows_step(kind, tokens, sums, weights[0], sizeof(weights[0]), from, 0);
+}
+
+ROWS_INLINE void rows_clear(size_t tokens, vec sums[ROWS_TILE][ROWS_TOKENS])
+{
+#pragma GCC unroll 8
+	for (size_t t = 0; t < tokens; t++)
+#pragma GCC unroll 4
+		for (size_t i = 0; i < ROWS_TILE; i++)
+			sums[i][t] = vec_zero();
+}
+
+static inline void quad_add(float *to, __m128 v)
+{
+	_mm_storeu_ps(to, _mm_add_ps(_mm_loadu_ps(to), v));
+}
+
+static inline void quad_add_int(float *to, __m128i v)
+{
+	_mm_storeu_si128((__m128i *)to, _mm_add_epi32(_mm_loadu_si128((const __m128i *)to), v));
+}
+
+/* totals += the sums over the vectors' elements; of ROWS_INT8 integers. */
+ROWS_INLINE void rows_reduce(enum rows_kind kind, size_t tokens, vec sums[ROWS_TILE][ROWS_TOKENS], float *totals)
+{
+#pragma GCC unroll 8
+	for (size_t t = 0; t < tokens; t++, totals += ROWS_CHUNK) {
+		if (rows_x_bytes(kind) == 1)
+			quad_add_int(totals, vec_quad_int(sums[0][t], sums[1][t], sums[2][t], sums[3][t]));
+		else
+			quad_add(totals, vec_quad(sums[0][t], sums[1][t], sums[2][t], sums[3][t]));
+	}
+}
+
+static inline vec rows_scale(const char *scales, size_t group)
+{
+	float scale;
+
+	memcpy(&scale, scales + group * sizeof(scale), sizeof(scale));
+	return vec_set(scale);
+}
+
+/* Where columns from `from` on are asked for in another way, scaled by another scale, or end. */
+ROWS_INLINE size_t rows_until(const struct rows_tile *tile, bool grouped, size_t from)
+{
+	size_t to = from < tile->turn ? tile->turn : tile->cols;
+
+	if (grouped && to - from > ROWS_GROUP)
+		to = from + ROWS_GROUP;
+	return to;
+}
+
+/* `aheads`: rows that each step asks for. */
+ROWS_INLINE void rows_run_tile(enum rows_kind kind, bool grouped, size_t tokens, size_t aheads,
+			       const struct rows_tile *tile, const char *w, uintptr_t next, size_t next_pitch,
+			       const char *const *x, float *totals)
+{
+	const size_t step = ROWS_STEP_BYTES / rows_w_bytes(kind), x_step = step * rows_x_bytes(kind);
+	const size_t pitch = tile->pitch;
+	uintptr_t ahead = (uintptr_t)w + ROWS_NEAR;
+	size_t ahead_step = ROWS_STEP_BYTES, ahead_pitch = pitch, at = 0;
+	vec sums[ROWS_TILE][ROWS_TOKENS], scaled[ROWS_TILE][ROWS_TOKENS];
+
+	rows_clear(tokens, grouped ? scaled : sums);
+	for (size_t c = 0, to; c < tile->cols; c = to) {
+		to = rows_until(tile, grouped, c);
+		if (grouped)
+			rows_clear(tokens, sums);
+		if (c == tile->turn) {
+			ahead = next;
+			ahead_step = tile->ahead_step;
+			ahead_pitch = next_pitch;
+		}
+		for (size_t n = (to - c) / step; n; n--) {
+#pragma GCC unroll 4
+			for (size_t i = 0; i < aheads; i++)
+				_mm_prefetch((const char *)(ahead + i * ahead_pitch), _MM_HINT_T0);
+			rows_step(kind, tokens, sums, w, pitch, x, at);
+			ahead += ahead_step;
+			w += ROWS_STEP_BYTES;
+			at += x_step;
+		}
+		if ((to - c) % step)
+			rows_tail(kind, tokens, sums, w, pitch, x, at, (to - c) % step);
+		if (grouped) {
+			const vec scale = rows_scale(tile->scales, c / ROWS_GROUP);
+
+#pragma GCC unroll 8
+			for (size_t t = 0; t < tokens; t++)
+#pragma GCC unroll 4
+				for (size_t i = 0; i < ROWS_TILE; i++)
+					scaled[i][t] = vec_fma(scale, sums[i][t], scaled[i][t]);
+		}
+	}
+	rows_reduce(kind, tokens, grouped ? scaled : sums, totals);
+}
+
+/* Rows by rows in one function: while the sums of some are added up, the next ones are on their way. */
+ROWS_INLINE void rows_run_tiles(enum rows_kind kind, bool grouped, size_t tokens, size_t aheads,
+				const struct rows_tile *tile)
+{
+	const char *x[ROWS_TOKENS];
+
+#pragma GCC unroll 8
+	for (size_t t = 0; t < tokens; t++)
+		x[t] = (const char *)tile->x[t] + tile->x_at;
+	for (size_t i = 0; i < tile->tiles; i++) {
+		uintptr_t next = (uintptr_t)tile->ahead + i * ROWS_TILE * tile->ahead_pitch;
+		size_t next_pitch = tile->ahead_pitch;
+
+		if (tile->x_ahead) {
+			const size_t most = tile->x_ahead_tokens - 1, one = 2 * i < most ? 2 * i : most;
+
+			next = (uintptr_t)tile->x_ahead[one] + tile->x_at;
+			next_pitch = (uintptr_t)tile->x_ahead[one < most ? one + 1 : most] + tile->x_at - next;
+		} else if (i + 1 == tile->tiles && tile->last) {
+			next = (uintptr_t)tile->last;
+		}
+		rows_run_tile(kind, grouped, tokens, aheads, tile, tile->w + i * ROWS_TILE * tile->pitch, next,
+			      next_pitch, x, tile->totals + i * ROWS_TILE);
+	}
+}
+
+/* One function for each number of tokens: constants for the compiler. */
+#define ROWS_FUNCTION(name, kind, grouped, tokens, aheads)                                                             \
+	static __attribute__((noinline)) void name##_##tokens(const struct rows_tile *tile)                            \
+	{                                                                                                              \
+		rows_run_tiles(kind, grouped, tokens, aheads, tile);                                                   \
+	}
+
+#define ROWS_FUNCTION_1(name, kind, grouped, aheads) ROWS_FUNCTION(name, kind, grouped, 1, aheads)
+#define ROWS_FUNCTION_2(name, kind, grouped, aheads)                                                                   \
+	ROWS_FUNCTION_1(name, kind, grouped, aheads)                                                                   \
+	ROWS_FUNCTION(name, kind, grouped, 2, aheads)
+#define ROWS_FUNCTION_3(name, kind, grouped, aheads)                                                                   \
+	ROWS_FUNCTION_2(name, kind, grouped, aheads)                                                                   \
+	ROWS_FUNCTION(name, kind, grouped, 3, aheads)
+#define ROWS_FUNCTION_4(name, kind, grouped, aheads)                                                                   \
+	ROWS_FUNCTION_3(name, kind, grouped, aheads)                                                                   \
+	ROWS_FUNCTION(name, kind, grouped, 4, aheads)
+#define ROWS_FUNCTION_6(name, kind, grouped, aheads)                                                                   \
+	ROWS_FUNCTION_4(name, kind, grouped, aheads)                                                                   \
+	ROWS_FUNCTION(name, kind, grouped, 5, aheads)                                                                  \
+	ROWS_FUNCTION(name, kind, grouped, 6, aheads)
+
+/* Tables of them: name[tokens], for up to so many tokens. */
+#define ROWS_TABLE_2(name, kind, grouped, aheads)                                                                      \
+	ROWS_FUNCTION_2(name, kind, grouped, aheads)                                                                   \
+	static rows_tile_function *const name[] = {NULL, name##_1, name##_2};
+#define ROWS_TABLE_4(name, kind, grouped, aheads)                                                                      \
+	ROWS_FUNCTION_4(name, kind, grouped, aheads)                                                                   \
+	static rows_tile_function *const name[] = {NULL, name##_1, name##_2, name##_3, name##_4};
+#define ROWS_TABLE_6(name, kind, grouped, aheads)                                                                      \
+	ROWS_FUNCTION_6(name, kind, grouped, aheads)                                                                   \
+	static rows_tile_function *const name[] = {NULL, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6};
+
+#endif

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * rows_run - gate_up and matmul over the tiles of rows.h, in the vec_* names of the level that includes this file.
+ *
+ * Sixteen rows at a time, block of columns by block of columns. Up to `direct_tokens` tokens the weights are decoded
+ * where they are multiplied, while those of the next tile are asked for. With more, a block of weights is decoded (or
+ * only copied) once into a buffer, every token passes by, and the first tiles
+ * ask for the next block, the others for the next activations.
+ */
+#ifndef KERNELS_VEC_ROWS_RUN_H
+#define KERNELS_VEC_ROWS_RUN_H
+
+#include "kernels/levels.h"
+#include "kernels/vec/activation.h"
+#include "kernels/vec/rows.h"
+
+#define KERNEL_I8_CODES 64       /* bytes before the codes of PACK_I8_ROW */
+#define ROWS_TOTALS 96           /* tokens whose totals are kept at a time */
+#define ROWS_INT_COLS (1u << 17) /* so many products of 8 bits fit into 32 */
+/* Rows of the buffer do not meet in one set of the first-level cache. */
+#define ROWS_BUFFER_PITCH (ROWS_BLOCK_BYTES + 64)
+#define ROWS_ASK_TILES 2 /* tiles of tokens that share the asking for the next block */
+
+struct rows_kernel {
+	size_t w_bytes, x_bytes; /* of a column, in the record and in a packed row */
+	bool grouped;            /* scaled by groups of columns */
+	size_t direct_tokens;
+	rows_tile_function *const *direct, *const *many;          /* [tokens], 1 .. ROWS_TOKENS */
+	void (*decode)(const void *codes, size_t cols, void *to); /* to x_bytes a column */
+	bool integer;                                             /* PACK_I8_ROW */
+	uint32_t offset;                                          /* that has been added to integer weights */
+};
+
+/* The matrices of a call. */
+struct rows_call {
+	const struct rows_kernel *k;
+	const struct kernel_matrix *m[2];
+	size_t matrices, rows, cols, block; /* columns of a block */
+};
+
+static inline const char *rows_at(const struct rows_call *call, size_t matrix, size_t row, size_t col)
+{
+	const struct kernel_matrix *m = call->m[matrix];
+
+	return (const char *)((uintptr_t)m->codes + row * m->pitch + col * call->k->w_bytes);
+}
+
+/* What is read after a block: the next columns, the other matrix, the next rows (which usually follow in memory even
+ * where the call's rows end). */
+static inline const char *rows_next(const struct rows_call *call, size_t matrix, size_t first, size_t col)
+{
+	if (col + call->block < call->cols)
+		return rows_at(call, matrix, first, col + call->block);
+	if (matrix + 1 < call->matrices)
+		return rows_at(call, matrix + 1, first, 0);
+	return rows_at(call, 0, first + ROWS_CHUNK, 0);
+}
+
+/* n rows, four at a time; those that do not fill a tile one by one, as four times the same row, with a copy of their
+ * totals. */
+static inline void rows_tiles(rows_tile_function *const *functions, struct rows_tile *tile, size_t n, size_t tokens)
+{
+	const size_t pitch = tile->pitch;
+	const char *w = tile->w;
+	float copy[ROWS_TOKENS * ROWS_CHUNK] = {0}, *totals = tile->totals;
+
+	tile->tiles = n / ROWS_TILE;
+	if (tile->tiles)
+		functions[tokens](tile);
+	tile->tiles = 1;
+	for (size_t r = n / ROWS_TILE * ROWS_TILE; r < n; r++) {
+		tile->w = w + r * pitch;
+		tile->pitch = 0;
+		tile->totals = copy;
+		for (size_t t = 0; t < tokens; t++)
+			memcpy(copy + t * ROWS_CHUNK, totals + t * ROWS_CHUNK + r, sizeof(copy[0]));
+		functions[tokens](tile);
+		for (size_t t = 0; t < tokens; t++)
+			memcpy(totals + t * ROWS_CHUNK + r, copy + t * ROWS_CHUNK, sizeof(copy[0]));
+	}
+}
+
+/* One block of n rows, decoded in registers. */
+static inline void rows_direct(const struct rows_call *call, struct rows_tile *tile, const char *next, size_t n,
+			       size_t tokens)
+{
+	const size_t bytes = tile->cols * call->k->w_bytes;
+
+	tile->turn = bytes > ROWS_NEAR ? (bytes - ROWS_NEAR) / call->k->w_bytes / ROWS_GROUP * ROWS_GROUP : 0;
+	tile->ahead = tile->w + ROWS_TILE * tile->pitch;
+	tile->ahead_pitch = tile->pitch;
+	tile->ahead_step = ROWS_STEP_BYTES;
+	tile->last = next;
+	rows_tiles(call->k->direct, tile, n, tokens);
+}
+
+/* The same for many tokens, decoded before. */
+static __attribute__((noinline)) void rows_many(const struct rows_call *call, struct rows_tile *tile, const char *next,
+						size_t n, size_t tokens)
+{
+	const struct rows_kernel *k = call->k;
+	const size_t tiles = (tokens + ROWS_TOKENS - 1) / ROWS_TOKENS, source = tile->pitch;
+	_Alignas(64) char buffer[ROWS_CHUNK * ROWS_BUFFER_PITCH];
+	const void *const *x = tile->x;
+	float *totals = tile->totals;
+
+	for (size_t r = 0; r < n; r++)
+		k->decode(tile->w + r * source, tile->cols, buffer + r * ROWS_BUFFER_PITCH);
+	tile->turn = 0;
+	tile->last = NULL;
+	for (size_t j = 0; j < tiles; j++) {
+		const size_t width = tokens / tiles + (j < tokens % tiles);
+		const bool ask = j < ROWS_ASK_TILES;
+
+		tile->x = x;
+		tile->w = buffer;
+		tile->pitch = ROWS_BUFFER_PITCH;
+		tile->totals = totals;
+		tile->ahead = next + (ask ? j * (ROWS_TILE / ROWS_ASK_TILES) * source : 0);
+		tile->ahead_pitch = source;
+		tile->ahead_step = ask ? ROWS_STEP_BYTES * k->w_bytes / k->x_bytes : ROWS_STEP_BYTES;
+		tile->x_ahead = ask || j + 1 == tiles ? NULL : x + width;
+		tile->x_ahead_tokens = tokens / tiles;
+		rows_tiles(k->many, tile, n, width);
+		x += width;
+		totals += width * ROWS_CHUNK;
+	}
+}
+
+/* Exact sums of more columns than 32 bits have room for, as floats. */
+static __attribute__((noinline)) void rows_long(const struct rows_call *call, size_t matrix, size_t first, size_t n,
+						size_t tokens, const void *const *x, float *totals)
+{
+	for (size_t t = 0; t < tokens; t++)
+		for (size_t r = 0; r < n; r++) {
+			const int8_t *w = (const int8_t *)rows_at(call, matrix, first + r, 0);
+			const int8_t *codes = (const int8_t *)x[t] + KERNEL_I8_CODES;
+			int64_t sum = 0;
+
+			for (size_t c = 0; c < call->cols; c++)
+				sum += w[c] * codes[c];
+			totals[t * ROWS_CHUNK + r] = (float)sum;
+		}
+}
+
+/* totals[t][r] += the products of rows first .. first + n of a matrix. */
+static inline void rows_sums(const struct rows_call *call, size_t matrix, size_t first, size_t n, size_t tokens,
+			     const void *const *x, float *totals)
+{
+	const struct rows_kernel *k = call->k;
+	const struct kernel_matrix *m = call->m[matrix];
+	const char *scales = (const char *)m->scales;
+
+	if (k->grouped)
+		scales += first / MOE_PANEL_ROWS * m->scale_pitch;
+	if (k->integer && call->cols > ROWS_INT_COLS) {
+		rows_long(call, matrix, first, n, tokens, x, totals);
+		return;
+	}
+	for (size_t c = 0; c < call->cols; c += call->block) {
+		const char *next = rows_next(call, matrix, first, c);
+		struct rows_tile tile = {
+			.w = rows_at(call, matrix, first, c),
+			.pitch = m->pitch,
+			.cols = call->cols - c < call->block ? call->cols - c : call->block,
+			.x = x,
+			.x_at = c * k->x_bytes + (k->integer ? KERNEL_I8_CODES : 0),
+			.scales = k->grouped ? scales + c / ROWS_GROUP * sizeof(float) : NULL,
+			.totals = totals,
+		};
+
+		if (tokens <= k->direct_tokens)
+			rows_direct(call, &tile, next, n, tokens);
+		else
+			rows_many(call, &tile, next, n, tokens);
+	}
+}
+
+/* Totals of n rows from row `first` on with their scales and bias. */
+static inline vec rows_scaled(const struct rows_call *call, const struct kernel_matrix *m, const float *totals,
+			      size_t first, size_t n, const void *x)
+{
+	vec out = vec_load(totals);
+
+	if (call->k->integer) {
+		const struct kernel_i8_row *row = x;
+		const vec scales = vec_load_upto(m->row_scales + first, n);
+
+		if (call->cols <= ROWS_INT_COLS)
+			out = vec_from_int(out, 0u - call->k->offset * (uint32_t)row->sum);
+		out = vec_mul(out, vec_mul(scales, vec_set(row->scale)));
+	} else if (m->row_scales) {
+		out = vec_mul(out, vec_load_upto(m->row_scales + first, n));
+	}
+	return m->bias ? vec_add(out, vec_load_upto(m->bias + first, n)) : out;
+}
+
+static inline void rows_finish(const struct rows_call *call, const struct kernel_act *act, size_t first, size_t n,
+			       size_t tokens, const void *const *x, float (*totals)[ROWS_TOTALS][ROWS_CHUNK],
+			       float *const *out)
+{
+	for (size_t t = 0; t < tokens; t++)
+		for (size_t r = 0; r < n; r += VEC_FLOATS) {
+			const size_t row = first + r, left = n - r;
+			vec v = rows_scaled(call, call->m[0], totals[0][t] + r, row, left, x[t]);
+
+			if (act)
+				v = vec_gated(act, v, rows_scaled(call, call->m[1], totals[1][t] + r, row, left, x[t]));
+			v = vec_one_nan(v);
+			if (left >= VEC_FLOATS)
+				vec_store(out[t] + row, v);
+			else
+				vec_store_n(out[t] + row, v, left);
+		}
+}
+
+static void rows_run(const struct rows_call *call, const struct kernel_act *act, size_t tokens, const void *const *x,
+		     float *const *out)
+{
+	_Alignas(64) float totals[2][ROWS_TOTALS][ROWS_CHUNK];
+
+	for (size_t t = 0; t < tokens; t += ROWS_TOTALS) {
+		const size_t width = tokens - t < ROWS_TOTALS ? tokens - t : ROWS_TOTALS;
+
+		for (size_t r = 0; r < call->rows; r += ROWS_CHUNK) {
+			const size_t n = call->rows - r < ROWS_CHUNK ? call->rows - r : ROWS_CHUNK;
+
+			for (size_t i = 0; i < call->matrices; i++) {
+				memset(totals[i], 0, width * sizeof(totals[i][0]));
+				rows_sums(call, i, r, n, width, x + t, totals[i][0]);
+			}
+			rows_finish(call, act, r, n, width, x + t, totals, out + t);
+		}
+	}
+}
+
+static inline void rows_gate_up(const struct rows_kernel *k, const struct kernel_matrix *gate,
+				const struct kernel_matrix *up, size_t rows, size_t cols, const struct kernel_act *act,
+				size_t tokens, const void *const *x, float *const *h)
+{
+	const struct rows_call call = {k, {gate, up}, 2, rows, cols, ROWS_BLOCK_BYTES / k->x_bytes};
+
+	rows_run(&call, act, tokens, x, h);
+}
+
+static inline void rows_matmul(const struct rows_kernel *k, const struct kernel_matrix *w, size_t rows, size_t cols,
+			       size_t tokens, const void *const *x, float *const *y)
+{
+	const struct rows_call call = {k, {w}, 1, rows, cols, ROWS_BLOCK_BYTES / k->x_bytes};
+
+	rows_run(&call, NULL, tokens, x, y);
+}
+
+/* struct kernel_ops `ops` of a struct rows_kernel `kernel`. */
+#define ROWS_OPS(ops, kernel, packing, packer)                                                                         \
+	static void ops##_gate_up(const struct kernel_matrix *gate, const struct kernel_matrix *up, size_t rows,       \
+				  size_t cols, const struct kernel_act *act, size_t tokens, const void *const *x,      \
+				  float *const *h)                                                                     \
+	{                                                                                                              \
+		rows_gate_up(&(kernel), gate, up, rows, cols, act, tokens, x, h);                                      \
+	}                                                                                                              \
+	static void ops##_matmul(const struct kernel_matrix *w, size_t rows, size_t cols, size_t tokens,               \
+				 const void *const *x, float *const *y)                                                \
+	{                                                                                                              \
+		rows_matmul(&(kernel), w, rows, cols, tokens, x, y);                                                   \
+	}                                                                                                              \
+	const struct kernel_ops ops = {                                                                                \
+		.pack = packing, .pack_row = packer, .gate_up = ops##_gate_up, .matmul = ops##_matmul};
+
+#endif
