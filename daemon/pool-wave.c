@@ -11,9 +11,12 @@
  * so this is what a long prefill of a large model is bounded by. */
 #define WAVE_BYTES ((size_t)224 << 20)
 
-/* A unit reads this many bytes of weights (it stays in the second-level cache while the tokens pass), or fewer so that
- * each thread gets several units, but not fewer rows than the kernels handle well at once. */
-#define UNIT_BYTES ((uint64_t)256 << 10)
+/* A unit reads this many bytes of weights, or fewer so that each thread gets several units, but not fewer rows than the
+ * kernels handle well at once. With few tokens an expert every unit's beginning costs a wait for memory; with many it
+ * stays in the second-level cache while the tokens pass. */
+#define UNIT_BYTES ((uint64_t)512 << 10)
+#define UNIT_BYTES_MANY ((uint64_t)256 << 10)
+#define MANY_TOKENS 8
 #define UNITS_PER_THREAD 4
 #define BLOCK_ROWS_STEP 16
 
@@ -56,10 +59,11 @@ void wave_extent(const struct ffn_job *job, uint32_t *ret_tokens, uint32_t *ret_
 	*ret_pairs = pairs;
 }
 
-static uint32_t block_rows(const struct ffn_job *job, uint64_t rows, uint64_t row_bytes, uint64_t experts)
+static uint32_t block_rows(const struct wave *w, uint64_t rows, uint64_t row_bytes, uint64_t experts)
 {
-	const uint64_t by_bytes = UNIT_BYTES / MAX(row_bytes, 1);
-	const uint64_t by_threads = rows * experts / (job->pool->n_workers * UNITS_PER_THREAD);
+	const bool many = w->pairs > MANY_TOKENS * experts;
+	const uint64_t by_bytes = (many ? UNIT_BYTES_MANY : UNIT_BYTES) / MAX(row_bytes, 1);
+	const uint64_t by_threads = rows * experts / (w->job->pool->n_workers * UNITS_PER_THREAD);
 	const uint64_t n = ALIGN_UP(MIN(by_bytes, by_threads), BLOCK_ROWS_STEP);
 
 	return (uint32_t)MIN(MAX(n, BLOCK_ROWS_STEP), BLOCK_ROWS_MAX);
@@ -203,9 +207,9 @@ static void wave_units(struct wave *w)
 	const uint32_t hidden = c->model->manifest->hidden, n_teams = w->job->pool->queue.n_teams;
 	const uint32_t n_experts = w->team_experts[n_teams];
 
-	w->gate_rows = block_rows(w->job, c->slice->inter, 2 * row_bytes(c, MOE_PART_GATE), n_experts);
+	w->gate_rows = block_rows(w, c->slice->inter, 2 * row_bytes(c, MOE_PART_GATE), n_experts);
 	w->gate_blocks = DIV_UP(c->slice->inter, w->gate_rows);
-	w->down_rows = block_rows(w->job, hidden, row_bytes(c, MOE_PART_DOWN), n_experts);
+	w->down_rows = block_rows(w, hidden, row_bytes(c, MOE_PART_DOWN), n_experts);
 	w->down_blocks = DIV_UP(hidden, w->down_rows);
 	for (uint32_t e = 0; e < n_experts; e++) {
 		atomic_init(&w->experts[e].gate_up_left, w->gate_blocks);

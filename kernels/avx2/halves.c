@@ -13,8 +13,8 @@ static void decode_f16(const void *codes, size_t cols, void *to)
 	floats_decode(ROWS_F16, codes, cols, to);
 }
 
-ROWS_TABLE_2(direct_bf16, ROWS_BF16, false, 4)
-ROWS_TABLE_2(direct_f16, ROWS_F16, false, 4)
+ROWS_SERIAL_2(direct_bf16, ROWS_BF16, false)
+ROWS_SERIAL_2(direct_f16, ROWS_F16, false)
 ROWS_TABLE_2(many, ROWS_F32, false, 2)
 
 static const struct rows_kernel kernel_bf16 = {

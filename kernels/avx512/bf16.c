@@ -21,7 +21,7 @@ static void decode(const void *codes, size_t cols, void *to)
 	memcpy(to, codes, cols * sizeof(uint16_t));
 }
 
-ROWS_TABLE_6(direct, ROWS_BF16_DOT, false, 4)
+ROWS_SERIAL_4(direct, ROWS_BF16_DOT, false)
 ROWS_TABLE_6(many, ROWS_BF16_DOT, false, 2)
 
 static void pack_row(size_t cols, uint32_t block, const float *x, void *packed)
@@ -30,6 +30,6 @@ static void pack_row(size_t cols, uint32_t block, const float *x, void *packed)
 }
 
 static const struct rows_kernel kernel = {
-	.w_bytes = 2, .x_bytes = 2, .direct_tokens = ROWS_TOKENS, .direct = direct, .many = many, .decode = decode};
+	.w_bytes = 2, .x_bytes = 2, .direct_tokens = 4, .direct = direct, .many = many, .decode = decode};
 
 ROWS_OPS(ops_bf16_dot_avx512, kernel, PACK_BF16, pack_row)

@@ -25,9 +25,9 @@ static void decode(const void *codes, size_t cols, void *to)
 	floats_decode(ROWS_FP8, codes, cols, to);
 }
 
-ROWS_TABLE_4(direct_block, ROWS_FP8, true, 4)
+ROWS_SERIAL_4(direct_block, ROWS_FP8, true)
 ROWS_TABLE_6(many_block, ROWS_F32, true, 2)
-ROWS_TABLE_4(direct_row, ROWS_FP8, false, 4)
+ROWS_SERIAL_4(direct_row, ROWS_FP8, false)
 ROWS_TABLE_6(many_row, ROWS_F32, false, 2)
 
 static const struct rows_kernel kernel_block = {.w_bytes = 1,

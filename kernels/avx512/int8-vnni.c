@@ -30,7 +30,7 @@ static void decode(const void *codes, size_t cols, void *to)
 		out[c] = (char)(w[c] ^ 0x80);
 }
 
-ROWS_TABLE_6(direct, ROWS_INT8, false, 4)
+ROWS_SERIAL_4(direct, ROWS_INT8, false)
 ROWS_TABLE_6(many, ROWS_UINT8, false, 2)
 
 static void pack_row(size_t cols, uint32_t block, const float *x, void *packed)
@@ -40,7 +40,7 @@ static void pack_row(size_t cols, uint32_t block, const float *x, void *packed)
 
 static const struct rows_kernel kernel = {.w_bytes = 1,
 					  .x_bytes = 1,
-					  .direct_tokens = ROWS_TOKENS,
+					  .direct_tokens = 4,
 					  .direct = direct,
 					  .many = many,
 					  .decode = decode,

@@ -26,7 +26,7 @@ static void decode(const void *codes, size_t cols, void *to)
 	memcpy(to, codes, cols);
 }
 
-ROWS_TABLE_4(direct, ROWS_INT8, false, 4)
+ROWS_SERIAL_4(direct, ROWS_INT8, false)
 ROWS_TABLE_6(many, ROWS_INT8, false, 2)
 
 static void pack_row(size_t cols, uint32_t block, const float *x, void *packed)

@@ -2,10 +2,9 @@
 /*
  * rows_run - gate_up and matmul over the tiles of rows.h, in the vec_* names of the level that includes this file.
  *
- * Sixteen rows at a time, block of columns by block of columns. Up to `direct_tokens` tokens the weights are decoded
- * where they are multiplied, while those of the next tile are asked for. With more, a block of weights is decoded (or
- * only copied) once into a buffer, every token passes by, and the first tiles
- * ask for the next block, the others for the next activations.
+ * Sixteen rows at a time. Up to ROWS_PASSES * `direct_tokens` tokens the weights are decoded where they are multiplied,
+ * row by row (rows_serial.h). With more, a block of columns is decoded (or only copied) once into a buffer, every token
+ * passes by in tiles (rows.h), and the first tiles ask for the next block, the others for the next activations.
  */
 #ifndef KERNELS_VEC_ROWS_RUN_H
 #define KERNELS_VEC_ROWS_RUN_H
@@ -13,19 +12,22 @@
 #include "kernels/levels.h"
 #include "kernels/vec/activation.h"
 #include "kernels/vec/rows.h"
+#include "kernels/vec/rows_serial.h"
 
 #define KERNEL_I8_CODES 64       /* bytes before the codes of PACK_I8_ROW */
 #define ROWS_TOTALS 96           /* tokens whose totals are kept at a time */
 #define ROWS_INT_COLS (1u << 17) /* so many products of 8 bits fit into 32 */
 /* Rows of the buffer do not meet in one set of the first-level cache. */
 #define ROWS_BUFFER_PITCH (ROWS_BLOCK_BYTES + 64)
+#define ROWS_PASSES 2    /* of few tokens before it pays to decode weights once for all */
 #define ROWS_ASK_TILES 2 /* tiles of tokens that share the asking for the next block */
 
 struct rows_kernel {
-	size_t w_bytes, x_bytes; /* of a column, in the record and in a packed row */
-	bool grouped;            /* scaled by groups of columns */
-	size_t direct_tokens;
-	rows_tile_function *const *direct, *const *many;          /* [tokens], 1 .. ROWS_TOKENS */
+	size_t w_bytes, x_bytes;                                  /* of a column, in the record and in a packed row */
+	bool grouped;                                             /* scaled by groups of columns */
+	size_t direct_tokens;                                     /* of a pass of `direct` */
+	rows_serial_function *const *direct;                      /* [tokens], 1 .. direct_tokens */
+	rows_tile_function *const *many;                          /* [tokens], 1 .. ROWS_TOKENS */
 	void (*decode)(const void *codes, size_t cols, void *to); /* to x_bytes a column */
 	bool integer;                                             /* PACK_I8_ROW */
 	uint32_t offset;                                          /* that has been added to integer weights */
@@ -80,18 +82,34 @@ static inline void rows_tiles(rows_tile_function *const *functions, struct rows_
 	}
 }
 
-/* One block of n rows, decoded in registers. */
-static inline void rows_direct(const struct rows_call *call, struct rows_tile *tile, const char *next, size_t n,
-			       size_t tokens)
+/* n rows for few tokens, as they lie in memory; weights come from there in the first pass, then from the cache. */
+static inline void rows_direct(const struct rows_call *call, size_t matrix, size_t first, size_t n, size_t tokens,
+			       const void *const *x, float *totals, const char *scales)
 {
-	const size_t bytes = tile->cols * call->k->w_bytes;
+	const struct rows_kernel *k = call->k;
+	const size_t most = ROWS_SERIAL_BLOCKS * call->block;
 
-	tile->turn = bytes > ROWS_NEAR ? (bytes - ROWS_NEAR) / call->k->w_bytes / ROWS_GROUP * ROWS_GROUP : 0;
-	tile->ahead = tile->w + ROWS_TILE * tile->pitch;
-	tile->ahead_pitch = tile->pitch;
-	tile->ahead_step = ROWS_STEP_BYTES;
-	tile->last = next;
-	rows_tiles(call->k->direct, tile, n, tokens);
+	for (size_t r = 0; r < n; r += ROWS_TILE)
+		for (size_t c = 0; c < call->cols; c += most)
+			for (size_t t = 0; t < tokens; t += k->direct_tokens) {
+				const size_t rows = n - r < ROWS_TILE ? n - r : ROWS_TILE;
+				const size_t width = tokens - t < k->direct_tokens ? tokens - t : k->direct_tokens;
+				const struct rows_serial part = {
+					.w = rows_at(call, matrix, first + r, c),
+					.pitch = call->m[matrix]->pitch,
+					.rows = rows,
+					.cols = call->cols - c < most ? call->cols - c : most,
+					.block = call->block,
+					.next = r + rows < n ? rows_at(call, matrix, first + r + rows, c)
+							     : rows_next(call, matrix, first, call->cols),
+					.x = x + t,
+					.x_at = c * k->x_bytes + (k->integer ? KERNEL_I8_CODES : 0),
+					.scales = k->grouped ? scales + c / ROWS_GROUP * sizeof(float) : NULL,
+					.totals = totals + t * ROWS_CHUNK + r,
+				};
+
+				k->direct[width](&part);
+			}
 }
 
 /* The same for many tokens, decoded before. */
@@ -157,6 +175,10 @@ static inline void rows_sums(const struct rows_call *call, size_t matrix, size_t
 		rows_long(call, matrix, first, n, tokens, x, totals);
 		return;
 	}
+	if (tokens <= ROWS_PASSES * k->direct_tokens) {
+		rows_direct(call, matrix, first, n, tokens, x, totals, scales);
+		return;
+	}
 	for (size_t c = 0; c < call->cols; c += call->block) {
 		const char *next = rows_next(call, matrix, first, c);
 		struct rows_tile tile = {
@@ -169,10 +191,7 @@ static inline void rows_sums(const struct rows_call *call, size_t matrix, size_t
 			.totals = totals,
 		};
 
-		if (tokens <= k->direct_tokens)
-			rows_direct(call, &tile, next, n, tokens);
-		else
-			rows_many(call, &tile, next, n, tokens);
+		rows_many(call, &tile, next, n, tokens);
 	}
 }
 

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * rows_serial - the same sums as rows.h's for few tokens, one row after the other.
+ *
+ * With few tokens the limit is reading weights, and one forward stream is read faster than four rows side by side, which
+ * are four streams that jump at each row's end (docs/decisions). The processor itself overlaps a row's chain of sums with
+ * the next row's. Vectors of sums are kept until four rows are done, then added up as in rows.h: the same bits.
+ */
+#ifndef KERNELS_VEC_ROWS_SERIAL_H
+#define KERNELS_VEC_ROWS_SERIAL_H
+
+#include "kernels/vec/rows.h"
+
+#define ROWS_SERIAL_BLOCKS 8 /* blocks of columns whose sums are kept at a time */
+
+/* Four rows at most, and some blocks of columns. */
+struct rows_serial {
+	const char *w;
+	size_t pitch, rows, cols, block;
+	const char *next; /* what is read after the last row */
+	const void *const *x;
+	size_t x_at;        /* bytes before the first column in a packed row */
+	const char *scales; /* of the columns' groups */
+	float *totals;      /* of the first row and token; ROWS_CHUNK from token to token */
+};
+
+typedef void rows_serial_function(const struct rows_serial *part);
+
+typedef vec rows_kept[ROWS_TILE][ROWS_SERIAL_BLOCKS][ROWS_TOKENS];
+
+/* Where the next bytes are asked for: ROWS_NEAR ahead in the row, then in what comes after it. */
+struct rows_ahead {
+	uintptr_t at, end, next;
+};
+
+ROWS_INLINE void serial_ask(struct rows_ahead *ahead)
+{
+	if (ahead->at >= ahead->end) {
+		ahead->at = ahead->next + (ahead->at - ahead->end);
+		ahead->end = UINTPTR_MAX;
+	}
+	_mm_prefetch((const char *)ahead->at, _MM_HINT_T0);
+	ahead->at += ROWS_STEP_BYTES;
+}
+
+ROWS_INLINE void serial_step(enum rows_kind kind, size_t tokens, vec sums[ROWS_TOKENS], const char *w,
+			     const char *const *x, size_t at)
+{
+	const size_t vecs = ROWS_STEP_BYTES / rows_w_bytes(kind) * rows_x_bytes(kind) / VEC_BYTES;
+
+#pragma GCC unroll 8
+	for (size_t v = 0; v < vecs; v++) {
+		const vec weights = row_weights(kind, w, v);
+
+#pragma GCC unroll 8
+		for (size_t t = 0; t < tokens; t++)
+			sums[t] = row_dot(kind, sums[t], weights,
+					  vec_loaded((const float *)(x[t] + at + v * VEC_BYTES)));
+	}
+}
+
+/* The last columns, through copies that are filled up with zeros. */
+ROWS_INLINE void serial_tail(enum rows_kind kind, size_t tokens, vec sums[ROWS_TOKENS], const char *w,
+			     const char *const *x, size_t at, size_t cols)
+{
+	_Alignas(64) char weights[ROWS_STEP_BYTES] = {0};
+	_Alignas(64) char copies[ROWS_TOKENS][ROWS_STEP_FLOATS * sizeof(float)] = {0};
+	const char *from[ROWS_TOKENS];
+
+	memcpy(weights, w, cols * rows_w_bytes(kind));
+	for (size_t t = 0; t < tokens; t++) {
+		memcpy(copies[t], x[t] + at, cols * rows_x_bytes(kind));
+		from[t] = copies[t];
+	}
+	serial_step(kind, tokens, sums, weights, from, 0);
+}
+
+/* Columns from .. to of a row, one chain. */
+ROWS_INLINE void serial_chain(enum rows_kind kind, size_t tokens, vec sums[ROWS_TOKENS], const char *w,
+			      struct rows_ahead *ahead, const char *const *x, size_t from, size_t to)
+{
+	const size_t step = ROWS_STEP_BYTES / rows_w_bytes(kind), whole = from + (to - from) / step * step;
+
+	for (size_t c = from; c < whole; c += step) {
+		serial_ask(ahead);
+		serial_step(kind, tokens, sums, w + c * rows_w_bytes(kind), x, c * rows_x_bytes(kind));
+	}
+	if (whole < to)
+		serial_tail(kind, tokens, sums, w + whole * rows_w_bytes(kind), x, whole * rows_x_bytes(kind),
+			    to - whole);
+}
+
+ROWS_INLINE void serial_clear(size_t tokens, vec sums[ROWS_TOKENS])
+{
+#pragma GCC unroll 8
+	for (size_t t = 0; t < tokens; t++)
+		sums[t] = vec_zero();
+}
+
+/* One block of a row. */
+ROWS_INLINE void serial_block(enum rows_kind kind, bool grouped, size_t tokens, const struct rows_serial *part,
+			      const char *w, struct rows_ahead *ahead, const char *const *x, size_t from, size_t to,
+			      vec kept[ROWS_TOKENS])
+{
+	vec sums[ROWS_TOKENS], scaled[ROWS_TOKENS];
+
+	serial_clear(tokens, grouped ? scaled : sums);
+	if (!grouped)
+		serial_chain(kind, tokens, sums, w, ahead, x, from, to);
+	for (size_t c = from; grouped && c < to; c += ROWS_GROUP) {
+		const vec scale = rows_scale(part->scales, c / ROWS_GROUP);
+
+		serial_clear(tokens, sums);
+		serial_chain(kind, tokens, sums, w, ahead, x, c, to - c < ROWS_GROUP ? to : c + ROWS_GROUP);
+#pragma GCC unroll 8
+		for (size_t t = 0; t < tokens; t++)
+			scaled[t] = vec_fma(scale, sums[t], scaled[t]);
+	}
+#pragma GCC unroll 8
+	for (size_t t = 0; t < tokens; t++)
+		kept[t] = grouped ? scaled[t] : sums[t];
+}
+
+ROWS_INLINE void serial_run(enum rows_kind kind, bool grouped, size_t tokens, const struct rows_serial *part)
+{
+	const size_t bytes = part->cols * rows_w_bytes(kind), blocks = (part->cols + part->block - 1) / part->block;
+	const char *x[ROWS_TOKENS];
+	rows_kept kept;
+
+#pragma GCC unroll 8
+	for (size_t t = 0; t < tokens; t++)
+		x[t] = (const char *)part->x[t] + part->x_at;
+	for (size_t i = 0; i < part->rows; i++) {
+		const char *w = part->w + i * part->pitch;
+		const char *next = i + 1 < part->rows ? w + part->pitch : part->next;
+		struct rows_ahead ahead = {(uintptr_t)w + ROWS_NEAR, (uintptr_t)w + bytes, (uintptr_t)next};
+
+		for (size_t b = 0, c = 0; b < blocks; b++, c += part->block)
+			serial_block(kind, grouped, tokens, part, w, &ahead, x, c,
+				     part->cols - c < part->block ? part->cols : c + part->block, kept[i][b]);
+	}
+	for (size_t i = part->rows; i < ROWS_TILE; i++)
+		for (size_t b = 0; b < blocks; b++)
+			serial_clear(tokens, kept[i][b]);
+	for (size_t b = 0; b < blocks; b++) {
+		vec sums[ROWS_TILE][ROWS_TOKENS];
+
+#pragma GCC unroll 4
+		for (size_t i = 0; i < ROWS_TILE; i++)
+#pragma GCC unroll 8
+			for (size_t t = 0; t < tokens; t++)
+				sums[i][t] = kept[i][b][t];
+		rows_reduce(kind, tokens, sums, part->totals);
+	}
+}
+
+/* One function for each number of tokens: constants for the compiler. */
+#define ROWS_SERIAL(name, kind, grouped, tokens)                                                                       \
+	static __attribute__((noinline)) void name##_##tokens(const struct rows_serial *part)                          \
+	{                                                                                                              \
+		serial_run(kind, grouped, tokens, part);                                                               \
+	}
+
+/* Tables of them: name[tokens], for up to so many tokens. */
+#define ROWS_SERIAL_2(name, kind, grouped)                                                                             \
+	ROWS_SERIAL(name, kind, grouped, 1)                                                                            \
+	ROWS_SERIAL(name, kind, grouped, 2)                                                                            \
+	static rows_serial_function *const name[] = {NULL, name##_1, name##_2};
+#define ROWS_SERIAL_4(name, kind, grouped)                                                                             \
+	ROWS_SERIAL(name, kind, grouped, 1)                                                                            \
+	ROWS_SERIAL(name, kind, grouped, 2)                                                                            \
+	ROWS_SERIAL(name, kind, grouped, 3)                                                                            \
+	ROWS_SERIAL(name, kind, grouped, 4)                                                                            \
+	static rows_serial_function *const name[] = {NULL, name##_1, name##_2, name##_3, name##_4};
+
+#endif
