@@ -13,10 +13,10 @@
  *
  * Against the exact product of the weights with what the packed activations stand for, the error of a dot product of n
  * terms is at most (n + 8) * 2^-23 * sum |w_i x_i| (a bound over any order of summation, Higham 2002, section 4.2) plus
- * n * 2^-125 * (1 + max|w| + max|x|) where numbers become denormal; minima count as terms w_i = m. Integer packing
- * turns a row (PACK_I8_ROW) or block with an infinity or a NaN into NaN. Activations of a add 2^-21 of the result
- * (SiLU) or of |a| (GELUs), or 2^-140. A result depends on its own row and token only: not on which other rows and
- * tokens are in the call.
+ * n * 2^-125 * (1 + max|w| + max|scale| + max|x|) where numbers become denormal; minima count as terms w_i = m (two for
+ * a column), a bias as one more. Integer packing turns a row (PACK_I8_ROW) or block with an infinity or a NaN into NaN,
+ * and adds 2^-126 where a scale is denormal. Activations of a add 2^-21 of the result (SiLU) or of |a| (the others), or
+ * 2^-140. A result depends on its own row and token only: not on which other rows and tokens are in the call.
  *
  * Rows begin where a band of each plane begins (moe_format.h: a multiple of 16, but for row-major formats without a
  * scales plane); columns at a multiple of the format's block. A function reads exactly what the rows and columns

@@ -2,9 +2,10 @@
 /*
  * rows_serial - the same sums as rows.h's for few tokens, one row after the other.
  *
- * With few tokens the limit is reading weights, and one forward stream is read faster than four rows side by side, which
- * are four streams that jump at each row's end (docs/decisions). The processor itself overlaps a row's chain of sums with
- * the next row's. Vectors of sums are kept until four rows are done, then added up as in rows.h: the same bits.
+ * With few tokens the limit is reading weights, and one forward stream is read faster than four rows side by side,
+ * which are four streams that jump at each row's end (docs/decisions). The processor itself overlaps a row's chain of
+ * sums with the next row's. Vectors of sums are kept until four rows are done, then added up as in rows.h: the same
+ * bits.
  */
 #ifndef KERNELS_VEC_ROWS_SERIAL_H
 #define KERNELS_VEC_ROWS_SERIAL_H
