@@ -26,6 +26,7 @@ check-amx: $(BUILD)/build.ninja
 
 bench: all
 	scripts/bench.sh
+	scripts/bench-ffn.sh
 
 install: all
 	meson configure $(BUILD) -Dprefix=$(prefix)
