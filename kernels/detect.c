@@ -113,14 +113,20 @@ static bool tiles_allowed(void)
 	return now > 0;
 }
 
+#define FEATURES_KNOWN (1u << 31)
+
 uint32_t cpu_features_here(void)
 {
+	static _Atomic uint32_t known; /* CPUID traps in a virtual machine, and the system is asked once */
+	uint32_t features = atomic_load_explicit(&known, memory_order_relaxed);
 	struct cpu_words words;
-	uint32_t features;
 
+	if (features)
+		return features & ~FEATURES_KNOWN;
 	cpu_words_read(&words);
 	features = cpu_features(&words);
 	if ((features & CPU_AMX) && !tiles_allowed())
 		features &= ~(uint32_t)CPU_AMX;
+	atomic_store_explicit(&known, features | FEATURES_KNOWN, memory_order_relaxed);
 	return features;
 }

@@ -15,7 +15,7 @@ static void decode_f16(const void *codes, size_t cols, void *to)
 
 ROWS_SERIAL_2(direct_bf16, ROWS_BF16, false)
 ROWS_SERIAL_2(direct_f16, ROWS_F16, false)
-ROWS_TABLE_2(many, ROWS_F32, false, 2)
+ROWS_TABLE_2(many, ROWS_F32, false, 1)
 
 static const struct rows_kernel kernel_bf16 = {
 	.w_bytes = 2, .x_bytes = 4, .direct_tokens = 2, .direct = direct_bf16, .many = many, .decode = decode_bf16};

@@ -22,7 +22,7 @@ static void decode(const void *codes, size_t cols, void *to)
 }
 
 ROWS_SERIAL_4(direct, ROWS_BF16_DOT, false)
-ROWS_TABLE_6(many, ROWS_BF16_DOT, false, 2)
+ROWS_TABLE_6(many, ROWS_BF16_DOT, false, 1)
 
 static void pack_row(size_t cols, uint32_t block, const float *x, void *packed)
 {

@@ -37,9 +37,9 @@ static void decode(const void *codes, size_t cols, void *to)
 }
 
 ROWS_SERIAL_4(direct_block, ROWS_FP8_DOT, true)
-ROWS_TABLE_6(many_block, ROWS_BF16_DOT, true, 2)
+ROWS_TABLE_6(many_block, ROWS_BF16_DOT, true, 1)
 ROWS_SERIAL_4(direct_row, ROWS_FP8_DOT, false)
-ROWS_TABLE_6(many_row, ROWS_BF16_DOT, false, 2)
+ROWS_TABLE_6(many_row, ROWS_BF16_DOT, false, 1)
 
 static void pack_row(size_t cols, uint32_t block, const float *x, void *packed)
 {

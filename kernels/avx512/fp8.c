@@ -27,9 +27,9 @@ static void decode(const void *codes, size_t cols, void *to)
 }
 
 ROWS_SERIAL_4(direct_block, ROWS_FP8, true)
-ROWS_TABLE_6(many_block, ROWS_F32, true, 2)
+ROWS_TABLE_6(many_block, ROWS_F32, true, 1)
 ROWS_SERIAL_4(direct_row, ROWS_FP8, false)
-ROWS_TABLE_6(many_row, ROWS_F32, false, 2)
+ROWS_TABLE_6(many_row, ROWS_F32, false, 1)
 
 static const struct rows_kernel kernel_block = {.w_bytes = 1,
 						.x_bytes = 4,

@@ -27,7 +27,7 @@ static void decode(const void *codes, size_t cols, void *to)
 }
 
 ROWS_SERIAL_4(direct, ROWS_INT8, false)
-ROWS_TABLE_6(many, ROWS_INT8, false, 2)
+ROWS_TABLE_6(many, ROWS_INT8, false, 1)
 
 static void pack_row(size_t cols, uint32_t block, const float *x, void *packed)
 {

@@ -51,7 +51,7 @@ struct rows_tile {
 	const char *ahead; /* from there on for these, which come later; each tile for as many rows further on */
 	size_t ahead_pitch, ahead_step;
 	const char *last; /* instead of `ahead` for the last tile, unless NULL */
-	/* Or these activations, which come next, two tokens a tile; NULL: `ahead`. */
+	/* Or these activations, which come next, a token a tile; NULL: `ahead`. */
 	const void *const *x_ahead;
 	size_t x_ahead_tokens;
 	const void *const *x;
@@ -214,7 +214,7 @@ ROWS_INLINE void rows_run_tiles(enum rows_kind kind, bool grouped, size_t tokens
 		size_t next_pitch = tile->ahead_pitch;
 
 		if (tile->x_ahead) {
-			const size_t most = tile->x_ahead_tokens - 1, one = 2 * i < most ? 2 * i : most;
+			const size_t most = tile->x_ahead_tokens - 1, one = i < most ? i : most;
 
 			next = (uintptr_t)tile->x_ahead[one] + tile->x_at;
 			next_pitch = (uintptr_t)tile->x_ahead[one < most ? one + 1 : most] + tile->x_at - next;

@@ -20,7 +20,7 @@
 /* Rows of the buffer do not meet in one set of the first-level cache. */
 #define ROWS_BUFFER_PITCH (ROWS_BLOCK_BYTES + 64)
 #define ROWS_PASSES 2    /* of few tokens before it pays to decode weights once for all */
-#define ROWS_ASK_TILES 2 /* tiles of tokens that share the asking for the next block */
+#define ROWS_ASK_TILES 4 /* tiles of tokens that share the asking for the next block */
 
 struct rows_kernel {
 	size_t w_bytes, x_bytes;                                  /* of a column, in the record and in a packed row */
