@@ -50,7 +50,8 @@ for my $format (@formats) {
 		my ($name, undef, $limit) = @$_;
 		my $d = $cell{$format}{$name};
 		my $share = $d ? $d->{"share_of_$limit"} : 0;
-		print !$share ? ' - |' : sprintf($limit eq 'read' ? ' %.0f %% |' : ' %.0f %%, %.0f GOP/s |', 100 * $share, $d->{gflops}{best});
+		my $rate = $limit eq 'read' || !$d ? '' : sprintf ', %.0f GOP/s', $d->{gflops}{best};
+		print $share ? sprintf(' %.0f %%%s |', 100 * $share, $rate) : ' - |';
 	}
 	print "\n";
 }
