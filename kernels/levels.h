@@ -17,11 +17,11 @@ extern const struct kernels kernels_avx512, kernels_avx512_vnni, kernels_avx512_
 extern const struct kernels kernels_amx;
 
 extern const struct kernel_ops ops_ref;
-extern const struct kernel_ops ops_bf16_avx2, ops_f16_avx2, ops_fp8_block_avx2, ops_fp8_row_avx2;
+extern const struct kernel_ops ops_bf16_avx2, ops_f16_avx2, ops_fp8_avx2;
 extern const struct kernel_ops ops_int8_avx2, ops_int8_vnni_avx2;
-extern const struct kernel_ops ops_bf16_avx512, ops_f16_avx512, ops_fp8_block_avx512, ops_fp8_row_avx512;
-extern const struct kernel_ops ops_bf16_dot_avx512, ops_fp8_block_bf16_avx512, ops_fp8_row_bf16_avx512;
-extern const struct kernel_ops ops_fp8_block_vbmi_avx512, ops_fp8_row_vbmi_avx512;
+extern const struct kernel_ops ops_bf16_avx512, ops_f16_avx512, ops_fp8_avx512;
+extern const struct kernel_ops ops_bf16_dot_avx512, ops_fp8_bf16_avx512;
+extern const struct kernel_ops ops_fp8_vbmi_avx512;
 extern const struct kernel_ops ops_int8_avx512, ops_int8_vnni_avx512;
 extern const struct kernel_ops ops_bf16_amx, ops_fp8_block_amx, ops_fp8_row_amx, ops_int8_amx;
 extern const struct kernel_ops ops_panel_avx2, ops_panel_fine_avx2;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* int8 - 8-bit integers without VNNI: unsigned |w| times x with w's sign; two products are below 2^15. */
 #include "kernels/avx2/vec.h"
-#include "kernels/vec/pack.h"
-#include "kernels/vec/rows_run.h"
+#include "kernels/vec/rows.h"
 
 ROWS_INLINE vec row_weights(enum rows_kind kind, const char *w, size_t v)
 {
@@ -20,25 +19,8 @@ ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec weights, vec activatio
 	return sum;
 }
 
-static void decode(const void *codes, size_t cols, void *to)
-{
-	memcpy(to, codes, cols);
-}
+#define INT8_MANY ROWS_INT8
+#define INT8_OFFSET 0
+#include "kernels/vec/int8.h"
 
-ROWS_SERIAL_2(direct, ROWS_INT8, false)
-ROWS_TABLE_2(many, ROWS_INT8, false, 1)
-
-static void pack_row(size_t cols, uint32_t block, const float *x, void *packed)
-{
-	pack_i8_row(cols, x, packed);
-}
-
-static const struct rows_kernel kernel = {.w_bytes = 1,
-					  .x_bytes = 1,
-					  .direct_tokens = 2,
-					  .direct = direct,
-					  .many = many,
-					  .decode = decode,
-					  .integer = true};
-
-ROWS_OPS(ops_int8_avx2, kernel, PACK_I8_ROW, pack_row)
+ROWS_OPS(ops_int8_avx2, kernel, PACK_I8_ROW, pack_i8_row)

@@ -15,11 +15,6 @@
 /* 1 panel, that is 2 vectors, x 2 tokens: 4 integer and 4 float sums, 4 codes, 2 activations. */
 #define PANEL_TILE_PANELS 1
 #define PANEL_TILE_TOKENS 2
-#define PANEL_PAIRS(name, format)
-#define PANEL_PAIRED(name)                                                                                             \
-	{                                                                                                              \
-		NULL                                                                                                   \
-	}
 #ifdef __AVXVNNI__
 #define PANEL_WIDE_SIGNED 0
 #else

@@ -14,6 +14,11 @@
 #define ROWS_TOKENS 2         /* 4 rows x 2 tokens = 8 sums, 4 weights, 1 activation */
 #define ROWS_BLOCK_BYTES 2048 /* 16 rows and the activations of a tile are at home in a first-level cache */
 
+/* Tables of functions for up to that many tokens (kernels/vec/rows.h, rows_serial.h). */
+#define ROWS_MANY(name, kind, grouped) ROWS_TABLE_2(name, kind, grouped)
+#define ROWS_FEW_TOKENS 2
+#define ROWS_FEW(name, kind, grouped) ROWS_SERIAL_2(name, kind, grouped)
+
 typedef __m256 vec;
 
 static inline vec vec_zero(void)
@@ -118,6 +123,12 @@ static inline __m128i vec_quad_int(vec va, vec vb, vec vc, vec vd)
 	const __m256i quads = _mm256_add_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
 
 	return _mm_add_epi32(_mm256_castsi256_si128(quads), _mm256_extracti128_si256(quads, 1));
+}
+
+/* Sums of integers that vectors hold. */
+static inline vec vec_add_int(vec a, vec b)
+{
+	return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
 }
 
 /* The floats nearest to integers that a vector holds, with `add` (modulo 2^32) added. */

@@ -21,15 +21,9 @@ static void decode(const void *codes, size_t cols, void *to)
 	memcpy(to, codes, cols * sizeof(uint16_t));
 }
 
-ROWS_SERIAL_4(direct, ROWS_BF16_DOT, false)
-ROWS_TABLE_6(many, ROWS_BF16_DOT, false, 1)
+ROWS_FEW(few, ROWS_BF16_DOT, false)
+ROWS_MANY(many, ROWS_BF16_DOT, false)
 
-static void pack_row(size_t cols, uint32_t block, const float *x, void *packed)
-{
-	pack_bf16(cols, x, packed);
-}
+static const struct rows_kernel kernel = {.w_bytes = 2, .x_bytes = 2, .few = few, .many = many, .decode = decode};
 
-static const struct rows_kernel kernel = {
-	.w_bytes = 2, .x_bytes = 2, .direct_tokens = 4, .direct = direct, .many = many, .decode = decode};
-
-ROWS_OPS(ops_bf16_dot_avx512, kernel, PACK_BF16, pack_row)
+ROWS_OPS(ops_bf16_dot_avx512, kernel, PACK_BF16, pack_bf16_row)

@@ -36,25 +36,10 @@ static void decode(const void *codes, size_t cols, void *to)
 	}
 }
 
-ROWS_SERIAL_4(direct_block, ROWS_FP8_DOT, true)
-ROWS_TABLE_6(many_block, ROWS_BF16_DOT, true, 1)
-ROWS_SERIAL_4(direct_row, ROWS_FP8_DOT, false)
-ROWS_TABLE_6(many_row, ROWS_BF16_DOT, false, 1)
+ROWS_FEW(few, ROWS_FP8_DOT, true)
+ROWS_MANY(many, ROWS_BF16_DOT, true)
 
-static void pack_row(size_t cols, uint32_t block, const float *x, void *packed)
-{
-	pack_bf16(cols, x, packed);
-}
+static const struct rows_kernel kernel = {
+	.w_bytes = 1, .x_bytes = 2, .grouped = true, .few = few, .many = many, .decode = decode};
 
-static const struct rows_kernel kernel_block = {.w_bytes = 1,
-						.x_bytes = 2,
-						.grouped = true,
-						.direct_tokens = 4,
-						.direct = direct_block,
-						.many = many_block,
-						.decode = decode};
-static const struct rows_kernel kernel_row = {
-	.w_bytes = 1, .x_bytes = 2, .direct_tokens = 4, .direct = direct_row, .many = many_row, .decode = decode};
-
-ROWS_OPS(ops_fp8_block_bf16_avx512, kernel_block, PACK_BF16, pack_row)
-ROWS_OPS(ops_fp8_row_bf16_avx512, kernel_row, PACK_BF16, pack_row)
+ROWS_OPS(ops_fp8_bf16_avx512, kernel, PACK_BF16, pack_bf16_row)

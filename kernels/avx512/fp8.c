@@ -19,27 +19,6 @@ static inline vec vec_fp8(const char *w)
 
 #define VEC_FP8_FLOATS(w, v) vec_fp8((w) + (v)*VEC_FLOATS)
 
-#include "kernels/vec/floats.h"
+#include "kernels/vec/fp8.h"
 
-static void decode(const void *codes, size_t cols, void *to)
-{
-	floats_decode(ROWS_FP8, codes, cols, to);
-}
-
-ROWS_SERIAL_4(direct_block, ROWS_FP8, true)
-ROWS_TABLE_6(many_block, ROWS_F32, true, 1)
-ROWS_SERIAL_4(direct_row, ROWS_FP8, false)
-ROWS_TABLE_6(many_row, ROWS_F32, false, 1)
-
-static const struct rows_kernel kernel_block = {.w_bytes = 1,
-						.x_bytes = 4,
-						.grouped = true,
-						.direct_tokens = 4,
-						.direct = direct_block,
-						.many = many_block,
-						.decode = decode};
-static const struct rows_kernel kernel_row = {
-	.w_bytes = 1, .x_bytes = 4, .direct_tokens = 4, .direct = direct_row, .many = many_row, .decode = decode};
-
-ROWS_OPS(ops_fp8_block_avx512, kernel_block, PACK_F32, NULL)
-ROWS_OPS(ops_fp8_row_avx512, kernel_row, PACK_F32, NULL)
+ROWS_OPS(ops_fp8_avx512, kernel, PACK_F32, NULL)

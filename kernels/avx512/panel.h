@@ -9,13 +9,6 @@
 
 #define PANEL_TILE_PANELS 2 /* 2 panels x 6 tokens: 12 integer and 12 float sums, 4 codes, 2 activations */
 #define PANEL_TILE_TOKENS 6
-/* Two panels share the broadcasts of activations, which from 3 tokens on are most of what is loaded; with fewer tokens
- * a single stream reads memory as fast or faster. */
-#define PANEL_PAIRS(name, format) PANEL_FEW_TILE(name, format, 2, 3) PANEL_FEW_TILE(name, format, 2, 4)
-#define PANEL_PAIRED(name)                                                                                             \
-	{                                                                                                              \
-		[3] = name##_few_2_3, [4] = name##_few_2_4                                                             \
-	}
 #define PANEL_WIDE_SIGNED 0 /* codes of 8 bits are unsigned operands like all others */
 
 typedef __m512i ivec;

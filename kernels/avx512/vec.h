@@ -14,6 +14,11 @@
 #define ROWS_TOKENS 6         /* 4 rows x 6 tokens = 24 sums, 4 weights, 1 activation */
 #define ROWS_BLOCK_BYTES 2048 /* 16 rows and the activations of a tile are at home in a first-level cache of 48 KiB */
 
+/* Tables of functions for up to that many tokens (kernels/vec/rows.h, rows_serial.h). */
+#define ROWS_MANY(name, kind, grouped) ROWS_TABLE_6(name, kind, grouped)
+#define ROWS_FEW_TOKENS 4
+#define ROWS_FEW(name, kind, grouped) ROWS_SERIAL_4(name, kind, grouped)
+
 typedef __m512 vec;
 
 static inline vec vec_zero(void)
@@ -119,6 +124,12 @@ static inline __m128i vec_quad_int(vec va, vec vb, vec vc, vec vd)
 	const __m256i halves = _mm256_add_epi32(_mm512_castsi512_si256(quads), _mm512_extracti64x4_epi64(quads, 1));
 
 	return _mm_add_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+}
+
+/* Sums of integers that vectors hold. */
+static inline vec vec_add_int(vec a, vec b)
+{
+	return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
 }
 
 /* The floats nearest to integers that a vector holds, with `add` (modulo 2^32) added. */

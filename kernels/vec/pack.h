@@ -16,7 +16,7 @@
 #define PACK_BLOCK 64 /* columns */
 
 /* Filled up with zeros to the boundary. */
-static inline void pack_bf16(size_t cols, const float *x, void *packed)
+static inline void pack_bf16_row(size_t cols, uint32_t block, const float *x, void *packed)
 {
 	uint16_t *to = packed;
 
@@ -48,7 +48,7 @@ static inline float pack_largest(size_t cols, const float *x)
  * that is the smallest normal one. 1 / scale has a relative error of 2^-24, so has the product: codes are off by 2^-16
  * more than half a step at most.
  */
-static inline void pack_i8_row(size_t cols, const float *x, void *packed)
+static inline void pack_i8_row(size_t cols, uint32_t block, const float *x, void *packed)
 {
 	const float largest = pack_largest(cols, x);
 	struct kernel_i8_row *row = packed;

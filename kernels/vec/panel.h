@@ -2,8 +2,9 @@
 /*
  * panel - gate_up and matmul of all panel formats, written in the names of the level that includes this file.
  *
- * Few tokens: panel by panel or in pairs, codes used as they pass. Many: two panels at a time, decoded a column block
- * at a time and used for up to PANEL_TOKENS tokens while they are in the first-level cache.
+ * Few tokens: panel by panel, codes used as they pass, and many panels of gate before as many of up: one
+ * long stream, then another. Many tokens: a pair of panels at a time, decoded a column block at a time and used for up
+ * to PANEL_TOKENS tokens while they are in the first-level cache.
  */
 #ifndef KERNELS_VEC_PANEL_H
 #define KERNELS_VEC_PANEL_H
@@ -13,37 +14,37 @@
 #include "kernels/vec/panel_pack.h"
 #include "kernels/vec/panel_tile.h"
 
-/* The functions for a format, by panels - 1 and tokens. */
+/* The functions for a format. */
 struct panel_kind {
-	panel_few_function *few[2][PANEL_FEW + 1]; /* of two panels where these are faster */
+	panel_few_function
+		*few[PANEL_FEW + 1]; /* by tokens; of one panel: two are two streams, which are read slower */
 	panel_decode_function *decode;
-	panel_many_function *const (*many)[PANEL_TILE_TOKENS + 1]; /* up to PANEL_TILE_PANELS */
+	panel_many_function *const (*many)[PANEL_TILE_TOKENS + 1]; /* by panels - 1 and tokens */
 };
 
-/* The panels whose totals are computed together: gate and up, or two neighbours. */
-struct panel_group {
-	size_t panels; /* 1 or 2 */
-	struct panel_at at[2];
-	size_t jump_codes,
-		jump_scales; /* to the panel that follows, where the two are neighbours: over the other one */
+/* The matrices of a call, and at most PANEL_TOKENS of its tokens. */
+struct panel_call {
+	const struct panel_kind *kind;
+	const struct kernel_matrix *m[2];
+	size_t matrices, rows, cols, tokens;
+	const struct kernel_act *act; /* of two matrices */
+	const void *const *x;
+	float *const *out;
 };
 
-/* The one at row `first`. */
-static inline void group_add(struct panel_group *g, const struct kernel_matrix *m, size_t first)
-{
-	const struct kernel_matrix from = kernel_rows(m, first);
+/* Rows of one matrix that are read before the same rows of the other. */
+struct panel_run {
+	size_t first, end;
+};
 
-	g->at[g->panels].codes = from.codes;
-	g->at[g->panels++].scales = from.scales;
-}
+#define PANEL_PAIR_ROWS (2 * MOE_PANEL_ROWS)
 
-/* Its panels at a column block. */
-static inline void group_at(const struct panel_group *g, uint32_t format, size_t cols, size_t c, struct panel_at at[2])
+/* Totals of a run's panels: of the first and the second one of each pair, a pair's tokens after another's. */
+typedef panel_totals panel_kept[2];
+
+static inline size_t panel_min(size_t a, size_t b)
 {
-	for (size_t p = 0; p < g->panels; p++)
-		at[p] = (struct panel_at){g->at[p].codes + moe_band_bytes(format, MOE_PLANE_CODES, c),
-					  g->at[p].scales + moe_band_bytes(format, MOE_PLANE_SCALES, c), cols - c,
-					  g->jump_codes, g->jump_scales};
+	return a < b ? a : b;
 }
 
 static inline struct panel_x panel_x(uint32_t format, const void *const *rows, size_t cols, size_t c)
@@ -53,29 +54,63 @@ static inline struct panel_x panel_x(uint32_t format, const void *const *rows, s
 	return (struct panel_x){rows, c, KERNEL_I8_SCALES(cols) + at, KERNEL_I8_SUMS(cols, unit) + at};
 }
 
-static inline size_t panel_min(size_t a, size_t b)
+/* The panel that is read after the one at `row`, `step` panels on: in the run, in the other matrix, in the next run
+ * (which usually follows in memory even where the call's rows end). */
+static struct kernel_matrix panel_after(const struct panel_call *call, const struct panel_run *run, size_t matrix,
+					size_t row, size_t step)
 {
-	return a < b ? a : b;
+	const size_t next = row + step * MOE_PANEL_ROWS;
+
+	if (next < run->end)
+		return kernel_rows(call->m[matrix], next);
+	if (matrix + 1 < call->matrices)
+		return kernel_rows(call->m[matrix + 1], run->first + next % (step * MOE_PANEL_ROWS));
+	return kernel_rows(call->m[0], next);
 }
 
-static void group_few(const struct panel_kind *kind, uint32_t format, const struct panel_group *g, size_t cols,
-		      size_t tokens, const void *const *rows, panel_totals *totals)
+static struct panel_at panel_place(const struct panel_call *call, const struct panel_run *run, size_t matrix,
+				   size_t row, size_t step)
 {
-	const size_t together = g->panels == 2 && kind->few[1][tokens] ? 2 : 1;
+	const struct kernel_matrix *m = call->m[matrix];
+	const struct kernel_matrix here = kernel_rows(m, row), after = panel_after(call, run, matrix, row, step);
 
-	for (size_t p = 0; p < g->panels; p += together)
-		for (size_t c = 0; c < cols; c += PANEL_COLS) {
-			const struct panel_x x = panel_x(format, rows, cols, c);
-			struct panel_at at[2];
+	return (struct panel_at){
+		.codes = here.codes,
+		.scales = here.scales,
+		.left = call->cols,
+		.jump_codes = (uintptr_t)after.codes - (uintptr_t)here.codes - m->pitch,
+		.jump_scales = (uintptr_t)after.scales - (uintptr_t)here.scales - m->scale_pitch,
+	};
+}
 
-			group_at(g, format, cols, c, at);
-			kind->few[together - 1][tokens](at + p, panel_min(cols - c, PANEL_COLS), &x, 0, totals + p);
-		}
+/* The same from column c on. */
+static inline void panels_at(const struct panel_at *from, size_t panels, uint32_t format, size_t c, struct panel_at *at)
+{
+	for (size_t p = 0; p < panels; p++) {
+		at[p] = from[p];
+		at[p].codes += moe_band_bytes(format, MOE_PLANE_CODES, c);
+		at[p].scales += moe_band_bytes(format, MOE_PLANE_SCALES, c);
+		at[p].left -= c;
+	}
+}
+
+static void panel_few(const struct panel_call *call, const struct panel_at *from, panel_totals *totals)
+{
+	panel_few_function *const few = call->kind->few[call->tokens];
+	const uint32_t format = call->m[0]->format;
+
+	for (size_t c = 0; c < call->cols; c += PANEL_COLS) {
+		const struct panel_x x = panel_x(format, call->x, call->cols, c);
+		struct panel_at at;
+
+		panels_at(from, 1, format, c, &at);
+		few(&at, panel_min(call->cols - c, PANEL_COLS), &x, totals);
+	}
 }
 
 /* Tiles of nearly equal width: a narrow one waits for its own sums. */
-static void group_tiles(const struct panel_kind *kind, size_t panels, const struct panel_bytes *bytes, size_t cols,
-			const struct panel_x *x, size_t tokens, panel_totals *totals)
+static void panel_tiles_run(const struct panel_kind *kind, size_t panels, const struct panel_bytes *bytes, size_t cols,
+			    const struct panel_x *x, size_t tokens, panel_totals *totals)
 {
 	for (size_t t = 0; t < tokens;) {
 		const size_t tiles = (tokens - t + PANEL_TILE_TOKENS - 1) / PANEL_TILE_TOKENS;
@@ -87,33 +122,40 @@ static void group_tiles(const struct panel_kind *kind, size_t panels, const stru
 	}
 }
 
-static void group_many(const struct panel_kind *kind, uint32_t format, const struct panel_group *g, size_t cols,
-		       size_t tokens, const void *const *rows, panel_totals *totals)
+static __attribute__((noinline)) void panels_many(const struct panel_call *call, const struct panel_at *from,
+						  size_t panels, panel_totals *totals)
 {
+	const uint32_t format = call->m[0]->format;
 	struct panel_bytes bytes[2];
 
-	for (size_t c = 0; c < cols; c += PANEL_COLS) {
-		const size_t width = panel_min(cols - c, PANEL_COLS);
-		const struct panel_x x = panel_x(format, rows, cols, c);
-
+	for (size_t c = 0; c < call->cols; c += PANEL_COLS) {
+		const size_t width = panel_min(call->cols - c, PANEL_COLS);
+		const struct panel_x x = panel_x(format, call->x, call->cols, c);
 		struct panel_at at[2];
 
-		group_at(g, format, cols, c, at);
-		for (size_t p = 0; p < g->panels; p++)
-			kind->decode(&at[p], width, &bytes[p]);
-		group_tiles(kind, g->panels, bytes, width, &x, tokens, totals);
+		panels_at(from, panels, format, c, at);
+		for (size_t p = 0; p < panels; p++)
+			call->kind->decode(&at[p], width, &bytes[p]);
+		panel_tiles_run(call->kind, panels, bytes, width, &x, call->tokens, totals);
 	}
 }
 
-static void group_run(const struct panel_kind *kind, uint32_t format, const struct panel_group *g, size_t cols,
-		      size_t tokens, const void *const *rows, panel_totals *totals)
+/* The pair of panels at `row`, or the last one alone. */
+static void panels_sums(const struct panel_call *call, const struct panel_run *run, size_t matrix, size_t row,
+			panel_totals *totals)
 {
-	for (size_t p = 0; p < g->panels; p++)
-		memset(totals[p], 0, tokens * sizeof(totals[p][0]));
-	if (tokens <= PANEL_FEW)
-		group_few(kind, format, g, cols, tokens, rows, totals);
-	else
-		group_many(kind, format, g, cols, tokens, rows, totals);
+	const size_t panels = run->end - row > MOE_PANEL_ROWS ? 2 : 1;
+	const bool few = call->tokens <= PANEL_FEW;
+	struct panel_at at[2];
+
+	for (size_t p = 0; p < panels; p++) {
+		at[p] = panel_place(call, run, matrix, row + p * MOE_PANEL_ROWS, few ? 1 : panels);
+		memset(totals[p], 0, call->tokens * sizeof(totals[p][0]));
+	}
+	if (!few)
+		panels_many(call, at, panels, totals);
+	for (size_t p = 0; few && p < panels; p++)
+		panel_few(call, &at[p], totals + p);
 }
 
 /* The totals of `rows` rows (at most a vector's) with their bias. */
@@ -137,64 +179,58 @@ static inline const float *panel_bias(const float *bias, size_t row)
 	return bias ? bias + row : NULL;
 }
 
-static void panel_matmul_some(const struct panel_kind *kind, const struct kernel_matrix *w, size_t rows, size_t cols,
-			      size_t tokens, const void *const *x, float *const *y)
+/* A vector of token t's results from a panel's totals. */
+static inline void panel_finish(const struct panel_call *call, size_t row, size_t left, const float *const totals[2],
+				float *to)
 {
-	const bool together = tokens > PANEL_FEW || kind->few[1][tokens];
-	panel_totals totals[2];
+	vec v = panel_biased(totals[0], panel_bias(call->m[0]->bias, row), left);
 
-	for (size_t first = 0; first < rows; first += 2 * MOE_PANEL_ROWS) {
-		struct panel_group g = {0};
+	if (call->matrices == 2)
+		v = vec_gated(call->act, v, panel_biased(totals[1], panel_bias(call->m[1]->bias, row), left));
+	panel_put(to + row, v, left);
+}
 
-		group_add(&g, w, first);
-		if (rows - first > MOE_PANEL_ROWS)
-			group_add(&g, w, first + MOE_PANEL_ROWS);
-		if (together) {
-			g.jump_codes = w->pitch;
-			g.jump_scales = w->scale_pitch;
+static void panel_run(const struct panel_call *call, const struct panel_run *run)
+{
+	panel_kept totals[2];
+
+	for (size_t i = 0; i < call->matrices; i++)
+		for (size_t row = run->first; row < run->end; row += PANEL_PAIR_ROWS) {
+			const size_t at = (row - run->first) / PANEL_PAIR_ROWS * call->tokens;
+
+			panels_sums(call, run, i, row, (panel_totals *)&totals[i][0][at]);
 		}
-		group_run(kind, w->format, &g, cols, tokens, x, totals);
-		for (size_t t = 0; t < tokens; t++)
-			for (size_t r = 0; r < 2 * MOE_PANEL_ROWS && first + r < rows; r += VEC_FLOATS) {
-				const float *from = totals[r / MOE_PANEL_ROWS][t] + r % MOE_PANEL_ROWS;
-				const size_t left = rows - first - r;
+	for (size_t row = run->first; row < run->end; row += VEC_FLOATS) {
+		const size_t in = row - run->first, p = in / MOE_PANEL_ROWS % 2, lane = in % MOE_PANEL_ROWS;
 
-				panel_put(y[t] + first + r, panel_biased(from, panel_bias(w->bias, first + r), left),
-					  left);
-			}
+		for (size_t t = 0; t < call->tokens; t++) {
+			const size_t at = in / PANEL_PAIR_ROWS * call->tokens + t;
+
+			panel_finish(call, row, run->end - row,
+				     (const float *const[]){&totals[0][p][at][lane], &totals[1][p][at][lane]},
+				     call->out[t]);
+		}
 	}
 }
 
-static void panel_gate_up_some(const struct panel_kind *kind, const struct kernel_matrix *gate,
-			       const struct kernel_matrix *up, size_t rows, size_t cols, const struct kernel_act *act,
-			       size_t tokens, const void *const *x, float *const *h)
+static void panel_runs(const struct panel_call *call)
 {
-	panel_totals totals[2];
+	const size_t pairs = call->tokens <= PANEL_FEW ? PANEL_TOKENS / call->tokens : 1;
 
-	for (size_t first = 0; first < rows; first += MOE_PANEL_ROWS) {
-		struct panel_group g = {0};
+	for (size_t row = 0; row < call->rows; row += pairs * PANEL_PAIR_ROWS) {
+		const struct panel_run run = {row, row + panel_min(call->rows - row, pairs * PANEL_PAIR_ROWS)};
 
-		group_add(&g, gate, first);
-		group_add(&g, up, first);
-		group_run(kind, gate->format, &g, cols, tokens, x, totals);
-		for (size_t t = 0; t < tokens; t++)
-			for (size_t r = 0; r < MOE_PANEL_ROWS && first + r < rows; r += VEC_FLOATS) {
-				const size_t left = rows - first - r;
-				const vec a = panel_biased(totals[0][t] + r, panel_bias(gate->bias, first + r), left);
-				const vec b = panel_biased(totals[1][t] + r, panel_bias(up->bias, first + r), left);
-
-				panel_put(h[t] + first + r, vec_gated(act, a, b), left);
-			}
+		panel_run(call, &run);
 	}
 }
 
 /* -- tiles of a format -------------------------------------------------------------------------------------------- */
 
-#define PANEL_FEW_TILE(name, format, panels, tokens)                                                                   \
-	static void name##_few_##panels##_##tokens(const struct panel_at *at, size_t cols, const struct panel_x *x,    \
-						   size_t first, panel_totals *totals)                                 \
+#define PANEL_FEW_TILE(name, format, tokens)                                                                           \
+	static void name##_few_##tokens(const struct panel_at *at, size_t cols, const struct panel_x *x,               \
+					panel_totals *totals)                                                          \
 	{                                                                                                              \
-		tile_run(format, true, panels, tokens, at, NULL, cols, x, first, totals);                              \
+		tile_run(format, true, 1, tokens, at, NULL, cols, x, 0, totals);                                       \
 	}
 
 #define PANEL_MANY_TILE(name, format, panels, tokens)                                                                  \
@@ -204,13 +240,12 @@ static void panel_gate_up_some(const struct panel_kind *kind, const struct kerne
 		tile_run(format, false, panels, tokens, NULL, bytes, cols, x, first, totals);                          \
 	}
 
-/* Few tokens, and the decoder, of a format. PANEL_PAIRS: the level's tiles of two panels, PANEL_PAIRED: their names. */
+/* Few tokens, and the decoder, of a format. */
 #define PANEL_FORMAT(name, format)                                                                                     \
-	PANEL_FEW_TILE(name, format, 1, 1)                                                                             \
-	PANEL_FEW_TILE(name, format, 1, 2)                                                                             \
-	PANEL_FEW_TILE(name, format, 1, 3)                                                                             \
-	PANEL_FEW_TILE(name, format, 1, 4)                                                                             \
-	PANEL_PAIRS(name, format)                                                                                      \
+	PANEL_FEW_TILE(name, format, 1)                                                                                \
+	PANEL_FEW_TILE(name, format, 2)                                                                                \
+	PANEL_FEW_TILE(name, format, 3)                                                                                \
+	PANEL_FEW_TILE(name, format, 4)                                                                                \
 	static void name##_decode(const struct panel_at *at, size_t cols, struct panel_bytes *bytes)                   \
 	{                                                                                                              \
 		panel_decode(format, at, cols, bytes);                                                                 \
@@ -218,8 +253,8 @@ static void panel_gate_up_some(const struct panel_kind *kind, const struct kerne
 
 #define PANEL_KIND(name, many_tiles)                                                                                   \
 	{                                                                                                              \
-		.few = {{NULL, name##_few_1_1, name##_few_1_2, name##_few_1_3, name##_few_1_4}, PANEL_PAIRED(name)},   \
-		.decode = name##_decode, .many = many_tiles                                                            \
+		.few = {NULL, name##_few_1, name##_few_2, name##_few_3, name##_few_4}, .decode = name##_decode,        \
+		.many = many_tiles                                                                                     \
 	}
 
 #endif

@@ -58,22 +58,29 @@ static const struct panel_kind panel_kinds[MOE_FORMAT_COUNT] = {
 	[MOE_FORMAT_IQ4_XS] = PANEL_KIND(iq4_xs, many_wide),
 };
 
+/* Some tokens after the others. */
+static void panel_tokens(struct panel_call call, size_t tokens, const void *const *x, float *const *out)
+{
+	call.kind = &panel_kinds[call.m[0]->format];
+	for (size_t t = 0; t < tokens; t += PANEL_TOKENS) {
+		call.tokens = panel_min(tokens - t, PANEL_TOKENS);
+		call.x = x + t;
+		call.out = out + t;
+		panel_runs(&call);
+	}
+}
+
 static void panel_matmul(const struct kernel_matrix *w, size_t rows, size_t cols, size_t tokens, const void *const *x,
 			 float *const *y)
 {
-	const struct panel_kind *kind = &panel_kinds[w->format];
-
-	for (size_t t = 0; t < tokens; t += PANEL_TOKENS)
-		panel_matmul_some(kind, w, rows, cols, panel_min(tokens - t, PANEL_TOKENS), x + t, y + t);
+	panel_tokens((struct panel_call){.m = {w}, .matrices = 1, .rows = rows, .cols = cols}, tokens, x, y);
 }
 
 static void panel_gate_up(const struct kernel_matrix *gate, const struct kernel_matrix *up, size_t rows, size_t cols,
 			  const struct kernel_act *act, size_t tokens, const void *const *x, float *const *h)
 {
-	const struct panel_kind *kind = &panel_kinds[gate->format];
-
-	for (size_t t = 0; t < tokens; t += PANEL_TOKENS)
-		panel_gate_up_some(kind, gate, up, rows, cols, act, panel_min(tokens - t, PANEL_TOKENS), x + t, h + t);
+	panel_tokens((struct panel_call){.m = {gate, up}, .matrices = 2, .rows = rows, .cols = cols, .act = act},
+		     tokens, x, h);
 }
 
 #define PANEL_OPS(columns)                                                                                             \

@@ -57,8 +57,7 @@ struct panel_extra {
 
 typedef float panel_totals[PANEL_TOKENS][MOE_PANEL_ROWS];
 
-typedef void panel_few_function(const struct panel_at *at, size_t cols, const struct panel_x *x, size_t first,
-				panel_totals *totals);
+typedef void panel_few_function(const struct panel_at *at, size_t cols, const struct panel_x *x, panel_totals *totals);
 typedef void panel_many_function(const struct panel_bytes *bytes, size_t cols, const struct panel_x *x, size_t first,
 				 panel_totals *totals);
 typedef void panel_decode_function(const struct panel_at *at, size_t cols, struct panel_bytes *bytes);
@@ -95,7 +94,8 @@ PANEL_INLINE ivec tile_begin(uint32_t format, ivec zero, const float *more)
 /* The vectors of a unit: where they come from. */
 struct tile_unit {
 	bool few;                        /* a constant to the compiler: from the record, otherwise decoded */
-	const struct panel_at *at;       /* of the tile's panels, where few */
+	const struct panel_at *at;       /* of the tile's panel, where few */
+	uintptr_t ahead;                 /* codes to ask for in each 32 columns, where few */
 	const struct panel_bytes *bytes; /* of the tile's panels, where not */
 	size_t c;                        /* first column, from the column block's */
 	int v;                           /* first vector in its 32 columns */
@@ -106,9 +106,8 @@ PANEL_INLINE void tile_codes(uint32_t format, const struct tile_unit *unit, int 
 	const size_t block = unit->c / MOE_BLOCK_COLS * MOE_BLOCK_COLS, part = s % PANEL_VECS;
 
 	if (unit->few) {
-		panel_pair(format,
-			   unit->at[s / PANEL_VECS].codes + block * moe_formats[format].bits * MOE_PANEL_ROWS / 8, v,
-			   part, ret);
+		panel_pair(format, unit->at->codes + block * moe_formats[format].bits * MOE_PANEL_ROWS / 8, v, part,
+			   ret);
 	} else {
 		const uint8_t *codes = unit->bytes[s / PANEL_VECS].codes + (block / 4 + v) * 64 + part * VEC_BYTES;
 
@@ -120,7 +119,7 @@ PANEL_INLINE void tile_codes(uint32_t format, const struct tile_unit *unit, int 
 PANEL_INLINE vec tile_scale(uint32_t format, const struct tile_unit *unit, size_t s)
 {
 	if (unit->few)
-		return panel_scale(format, unit->at[s / PANEL_VECS].scales, unit->c, s % PANEL_VECS);
+		return panel_scale(format, unit->at->scales, unit->c, s % PANEL_VECS);
 	return vec_load(unit->bytes[s / PANEL_VECS].scales[unit->c / panel_unit(format)] + s % PANEL_VECS * VEC_FLOATS);
 }
 
@@ -143,6 +142,30 @@ PANEL_INLINE ivec tile_zero(uint32_t format, const struct tile_unit *unit, size_
 #define TILE_VECS (PANEL_TILE_PANELS * PANEL_VECS)
 #define TILE_TOKENS (PANEL_TILE_TOKENS > PANEL_FEW ? PANEL_TILE_TOKENS : PANEL_FEW)
 
+/* Asks for the scales of the 32 columns PANEL_AHEAD after column c, and returns where their codes lie. An address that
+ * is not mapped is ignored by the processor. */
+PANEL_INLINE uintptr_t panel_ahead(uint32_t format, const struct panel_at *at, size_t c)
+{
+	const struct moe_format_spec *f = &moe_formats[format];
+	const size_t ahead = c + PANEL_AHEAD * 8 / (f->bits * MOE_PANEL_ROWS);
+	const uintptr_t codes = (uintptr_t)at->codes + ahead * f->bits * MOE_PANEL_ROWS / 8;
+	const uintptr_t scales = (uintptr_t)at->scales + ahead * f->block_bytes / f->block;
+
+	_mm_prefetch((const char *)(scales + (ahead < at->left ? 0 : at->jump_scales)), _MM_HINT_T0);
+	return codes + (ahead < at->left ? 0 : at->jump_codes);
+}
+
+/* Asks for the quarter of those codes that belongs to vectors v and v + 1: in step with reading, a burst of requests
+ * holds up what is read. */
+PANEL_INLINE void panel_ask(uint32_t format, uintptr_t ahead, int v)
+{
+	const int bits = (int)moe_formats[format].bits;
+
+#pragma GCC unroll 2
+	for (int line = v / 2 * bits / 4; line < (v / 2 + 1) * bits / 4; line++)
+		_mm_prefetch((const char *)(ahead + (uintptr_t)line * 64), _MM_HINT_T0);
+}
+
 /* totals[s][t] += the unit's products. */
 PANEL_INLINE void tile_unit(uint32_t format, size_t panels, size_t tokens, const struct tile_unit *unit,
 			    const int8_t *const *x, const struct panel_extra *extra, vec totals[TILE_VECS][TILE_TOKENS])
@@ -164,6 +187,8 @@ PANEL_INLINE void tile_unit(uint32_t format, size_t panels, size_t tokens, const
 		const size_t c = unit->c / MOE_BLOCK_COLS * MOE_BLOCK_COLS + v * 4;
 		ivec a[TILE_VECS][2];
 
+		if (unit->few)
+			panel_ask(format, unit->ahead, v);
 #pragma GCC unroll 4
 		for (size_t s = 0; s < vecs; s++)
 			tile_codes(format, unit, v, s, a[s]);
@@ -194,22 +219,6 @@ PANEL_INLINE void tile_unit(uint32_t format, size_t panels, size_t tokens, const
 	}
 }
 
-/* An address that is not mapped is ignored by the processor. */
-PANEL_INLINE void panel_ahead(uint32_t format, const struct panel_at *at, size_t c)
-{
-	const struct moe_format_spec *f = &moe_formats[format];
-	const size_t ahead = c + PANEL_AHEAD * 8 / (f->bits * MOE_PANEL_ROWS);
-	const uintptr_t codes = (uintptr_t)at->codes + ahead * f->bits * MOE_PANEL_ROWS / 8;
-	const uintptr_t scales = (uintptr_t)at->scales + ahead * f->block_bytes / f->block;
-	const size_t jump_codes = ahead < at->left ? 0 : at->jump_codes;
-	const size_t jump_scales = ahead < at->left ? 0 : at->jump_scales;
-
-#pragma GCC unroll 8
-	for (size_t line = 0; line < f->bits; line++)
-		_mm_prefetch((const char *)(codes + jump_codes + line * 64), _MM_HINT_T0);
-	_mm_prefetch((const char *)(scales + jump_scales), _MM_HINT_T0);
-}
-
 /* From `at` where few, otherwise from `bytes`. */
 PANEL_INLINE void tile_run(uint32_t format, bool few, size_t panels, size_t tokens, const struct panel_at *at,
 			   const struct panel_bytes *bytes, size_t cols, const struct panel_x *x, size_t first,
@@ -231,12 +240,11 @@ PANEL_INLINE void tile_run(uint32_t format, bool few, size_t panels, size_t toke
 			totals[s][t] = vec_load(kept[s / PANEL_VECS][first + t] + s % PANEL_VECS * VEC_FLOATS);
 	}
 	for (size_t c = 0; c < cols; c += MOE_BLOCK_COLS) {
-#pragma GCC unroll 2
-		for (size_t p = 0; few && p < panels; p++)
-			panel_ahead(format, &at[p], c);
+		const uintptr_t ahead = few ? panel_ahead(format, at, c) : 0;
+
 #pragma GCC unroll 2
 		for (size_t part = 0; part < MOE_BLOCK_COLS / unit; part++) {
-			const struct tile_unit here = {few, at, bytes, c + part * unit, (int)(part * unit / 4)};
+			const struct tile_unit here = {few, at, ahead, bytes, c + part * unit, (int)(part * unit / 4)};
 
 			tile_unit(format, panels, tokens, &here, codes, extra, totals);
 		}
@@ -254,13 +262,16 @@ PANEL_INLINE void panel_decode(uint32_t format, const struct panel_at *at, size_
 	const size_t unit = panel_unit(format);
 
 	for (size_t c = 0; c < cols; c += MOE_BLOCK_COLS) {
-		panel_ahead(format, at, c);
+		const uintptr_t ahead = panel_ahead(format, at, c);
+
 #pragma GCC unroll 8
 		for (size_t i = 0; i < 4 * PANEL_VECS; i++) {
 			const size_t part = i % PANEL_VECS, v = i / PANEL_VECS * 2;
 			uint8_t *to = bytes->codes + (c / 4 + v) * 64 + part * VEC_BYTES;
 			ivec pair[2];
 
+			if (part == 0)
+				panel_ask(format, ahead, (int)v);
 			panel_pair(format, at->codes + c * f->bits * MOE_PANEL_ROWS / 8, (int)v, part, pair);
 			ivec_store(to, pair[0]);
 			ivec_store(to + 64, pair[1]);

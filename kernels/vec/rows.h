@@ -9,10 +9,10 @@
  *   row_dot(kind, sum, w, x)  sum + w . x, element by element
  *
  * Law: columns are cut into blocks of ROWS_BLOCK_BYTES of activations. In a block each vector element is one chain of
- * sums over the columns in order (FP8 with block scales: one for each 128 columns, added as scale * sum by one fused
- * multiply-add), then one tree over the elements; the blocks' sums are added in order. That is so whatever the tile's
- * shape, and whether weights are decoded in registers or beforehand: a result depends on its own row and token only,
- * the same bits for a token alone and in a batch.
+ * sums over the columns in order (FP8: one for each 128 columns, added as scale * sum by one fused multiply-add), then
+ * one tree over the elements; the blocks' sums are added in order. That is so whatever the tile's shape, and whether
+ * weights are decoded in registers or beforehand: a result depends on its own row and token only, the same bits for a
+ * token alone and in a batch.
  */
 #ifndef KERNELS_VEC_ROWS_H
 #define KERNELS_VEC_ROWS_H
@@ -47,10 +47,9 @@ ROWS_INLINE size_t rows_x_bytes(enum rows_kind kind)
 struct rows_tile {
 	const char *w;
 	size_t pitch, cols, tiles;
-	size_t turn; /* up to this column a tile asks for its own weights ROWS_NEAR ahead; a multiple of the step */
-	const char *ahead; /* from there on for these, which come later; each tile for as many rows further on */
+	/* What each step asks for ahead, a row of weights for a tile; each tile for as many rows further on. */
+	const char *ahead;
 	size_t ahead_pitch, ahead_step;
-	const char *last; /* instead of `ahead` for the last tile, unless NULL */
 	/* Or these activations, which come next, a token a tile; NULL: `ahead`. */
 	const void *const *x_ahead;
 	size_t x_ahead_tokens;
@@ -137,51 +136,34 @@ ROWS_INLINE void rows_reduce(enum rows_kind kind, size_t tokens, vec sums[ROWS_T
 	}
 }
 
+/* scales NULL: all are 1. */
 static inline vec rows_scale(const char *scales, size_t group)
 {
-	float scale;
+	float scale = 1.0f;
 
-	memcpy(&scale, scales + group * sizeof(scale), sizeof(scale));
+	if (scales)
+		memcpy(&scale, scales + group * sizeof(scale), sizeof(scale));
 	return vec_set(scale);
 }
 
-/* Where columns from `from` on are asked for in another way, scaled by another scale, or end. */
-ROWS_INLINE size_t rows_until(const struct rows_tile *tile, bool grouped, size_t from)
-{
-	size_t to = from < tile->turn ? tile->turn : tile->cols;
-
-	if (grouped && to - from > ROWS_GROUP)
-		to = from + ROWS_GROUP;
-	return to;
-}
-
-/* `aheads`: rows that each step asks for. */
-ROWS_INLINE void rows_run_tile(enum rows_kind kind, bool grouped, size_t tokens, size_t aheads,
-			       const struct rows_tile *tile, const char *w, uintptr_t next, size_t next_pitch,
-			       const char *const *x, float *totals)
+ROWS_INLINE void rows_run_tile(enum rows_kind kind, bool grouped, size_t tokens, const struct rows_tile *tile,
+			       const char *w, const char *ahead, const char *const *x, float *totals)
 {
 	const size_t step = ROWS_STEP_BYTES / rows_w_bytes(kind), x_step = step * rows_x_bytes(kind);
 	const size_t pitch = tile->pitch;
-	uintptr_t ahead = (uintptr_t)w + ROWS_NEAR;
-	size_t ahead_step = ROWS_STEP_BYTES, ahead_pitch = pitch, at = 0;
+	uintptr_t ask = (uintptr_t)ahead;
+	size_t at = 0;
 	vec sums[ROWS_TILE][ROWS_TOKENS], scaled[ROWS_TILE][ROWS_TOKENS];
 
 	rows_clear(tokens, grouped ? scaled : sums);
 	for (size_t c = 0, to; c < tile->cols; c = to) {
-		to = rows_until(tile, grouped, c);
+		to = grouped && tile->cols - c > ROWS_GROUP ? c + ROWS_GROUP : tile->cols;
 		if (grouped)
 			rows_clear(tokens, sums);
-		if (c == tile->turn) {
-			ahead = next;
-			ahead_step = tile->ahead_step;
-			ahead_pitch = next_pitch;
-		}
 		for (size_t n = (to - c) / step; n; n--) {
-#pragma GCC unroll 4
-			for (size_t i = 0; i < aheads; i++)
-				_mm_prefetch((const char *)(ahead + i * ahead_pitch), _MM_HINT_T0);
+			_mm_prefetch((const char *)ask, _MM_HINT_T0);
 			rows_step(kind, tokens, sums, w, pitch, x, at);
-			ahead += ahead_step;
+			ask += tile->ahead_step;
 			w += ROWS_STEP_BYTES;
 			at += x_step;
 		}
@@ -201,8 +183,7 @@ ROWS_INLINE void rows_run_tile(enum rows_kind kind, bool grouped, size_t tokens,
 }
 
 /* Rows by rows in one function: while the sums of some are added up, the next ones are on their way. */
-ROWS_INLINE void rows_run_tiles(enum rows_kind kind, bool grouped, size_t tokens, size_t aheads,
-				const struct rows_tile *tile)
+ROWS_INLINE void rows_run_tiles(enum rows_kind kind, bool grouped, size_t tokens, const struct rows_tile *tile)
 {
 	const char *x[ROWS_TOKENS];
 
@@ -210,53 +191,39 @@ ROWS_INLINE void rows_run_tiles(enum rows_kind kind, bool grouped, size_t tokens
 	for (size_t t = 0; t < tokens; t++)
 		x[t] = (const char *)tile->x[t] + tile->x_at;
 	for (size_t i = 0; i < tile->tiles; i++) {
-		uintptr_t next = (uintptr_t)tile->ahead + i * ROWS_TILE * tile->ahead_pitch;
-		size_t next_pitch = tile->ahead_pitch;
+		const char *ahead = (const char *)((uintptr_t)tile->ahead + i * ROWS_TILE * tile->ahead_pitch);
 
 		if (tile->x_ahead) {
-			const size_t most = tile->x_ahead_tokens - 1, one = i < most ? i : most;
+			const size_t most = tile->x_ahead_tokens - 1;
 
-			next = (uintptr_t)tile->x_ahead[one] + tile->x_at;
-			next_pitch = (uintptr_t)tile->x_ahead[one < most ? one + 1 : most] + tile->x_at - next;
-		} else if (i + 1 == tile->tiles && tile->last) {
-			next = (uintptr_t)tile->last;
+			ahead = (const char *)tile->x_ahead[i < most ? i : most] + tile->x_at;
 		}
-		rows_run_tile(kind, grouped, tokens, aheads, tile, tile->w + i * ROWS_TILE * tile->pitch, next,
-			      next_pitch, x, tile->totals + i * ROWS_TILE);
+		rows_run_tile(kind, grouped, tokens, tile, tile->w + i * ROWS_TILE * tile->pitch, ahead, x,
+			      tile->totals + i * ROWS_TILE);
 	}
 }
 
 /* One function for each number of tokens: constants for the compiler. */
-#define ROWS_FUNCTION(name, kind, grouped, tokens, aheads)                                                             \
+#define ROWS_FUNCTION(name, kind, grouped, tokens)                                                                     \
 	static __attribute__((noinline)) void name##_##tokens(const struct rows_tile *tile)                            \
 	{                                                                                                              \
-		rows_run_tiles(kind, grouped, tokens, aheads, tile);                                                   \
+		rows_run_tiles(kind, grouped, tokens, tile);                                                           \
 	}
 
-#define ROWS_FUNCTION_1(name, kind, grouped, aheads) ROWS_FUNCTION(name, kind, grouped, 1, aheads)
-#define ROWS_FUNCTION_2(name, kind, grouped, aheads)                                                                   \
-	ROWS_FUNCTION_1(name, kind, grouped, aheads)                                                                   \
-	ROWS_FUNCTION(name, kind, grouped, 2, aheads)
-#define ROWS_FUNCTION_3(name, kind, grouped, aheads)                                                                   \
-	ROWS_FUNCTION_2(name, kind, grouped, aheads)                                                                   \
-	ROWS_FUNCTION(name, kind, grouped, 3, aheads)
-#define ROWS_FUNCTION_4(name, kind, grouped, aheads)                                                                   \
-	ROWS_FUNCTION_3(name, kind, grouped, aheads)                                                                   \
-	ROWS_FUNCTION(name, kind, grouped, 4, aheads)
-#define ROWS_FUNCTION_6(name, kind, grouped, aheads)                                                                   \
-	ROWS_FUNCTION_4(name, kind, grouped, aheads)                                                                   \
-	ROWS_FUNCTION(name, kind, grouped, 5, aheads)                                                                  \
-	ROWS_FUNCTION(name, kind, grouped, 6, aheads)
+#define ROWS_FUNCTION_2(name, kind, grouped)                                                                           \
+	ROWS_FUNCTION(name, kind, grouped, 1)                                                                          \
+	ROWS_FUNCTION(name, kind, grouped, 2)
 
 /* Tables of them: name[tokens], for up to so many tokens. */
-#define ROWS_TABLE_2(name, kind, grouped, aheads)                                                                      \
-	ROWS_FUNCTION_2(name, kind, grouped, aheads)                                                                   \
+#define ROWS_TABLE_2(name, kind, grouped)                                                                              \
+	ROWS_FUNCTION_2(name, kind, grouped)                                                                           \
 	static rows_tile_function *const name[] = {NULL, name##_1, name##_2};
-#define ROWS_TABLE_4(name, kind, grouped, aheads)                                                                      \
-	ROWS_FUNCTION_4(name, kind, grouped, aheads)                                                                   \
-	static rows_tile_function *const name[] = {NULL, name##_1, name##_2, name##_3, name##_4};
-#define ROWS_TABLE_6(name, kind, grouped, aheads)                                                                      \
-	ROWS_FUNCTION_6(name, kind, grouped, aheads)                                                                   \
+#define ROWS_TABLE_6(name, kind, grouped)                                                                              \
+	ROWS_FUNCTION_2(name, kind, grouped)                                                                           \
+	ROWS_FUNCTION(name, kind, grouped, 3)                                                                          \
+	ROWS_FUNCTION(name, kind, grouped, 4)                                                                          \
+	ROWS_FUNCTION(name, kind, grouped, 5)                                                                          \
+	ROWS_FUNCTION(name, kind, grouped, 6)                                                                          \
 	static rows_tile_function *const name[] = {NULL, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6};
 
 #endif

@@ -2,9 +2,10 @@
 /*
  * rows_run - gate_up and matmul over the tiles of rows.h, in the vec_* names of the level that includes this file.
  *
- * Sixteen rows at a time. Up to ROWS_PASSES * `direct_tokens` tokens the weights are decoded where they are multiplied,
- * row by row (rows_serial.h). With more, a block of columns is decoded (or only copied) once into a buffer, every token
- * passes by in tiles (rows.h), and the first tiles ask for the next block, the others for the next activations.
+ * Sixteen rows at a time. Up to ROWS_PASSES * ROWS_FEW_TOKENS tokens the weights are decoded where they are multiplied,
+ * row by row (rows_serial.h), and many rows of gate are read before as many of up: one long stream, then another. With
+ * more, a block of columns is decoded (or only copied) once into a buffer, every token passes by in tiles (rows.h), and
+ * the first tiles ask for the next block, the others for the next activations.
  */
 #ifndef KERNELS_VEC_ROWS_RUN_H
 #define KERNELS_VEC_ROWS_RUN_H
@@ -19,14 +20,15 @@
 #define ROWS_INT_COLS (1u << 17) /* so many products of 8 bits fit into 32 */
 /* Rows of the buffer do not meet in one set of the first-level cache. */
 #define ROWS_BUFFER_PITCH (ROWS_BLOCK_BYTES + 64)
-#define ROWS_PASSES 2    /* of few tokens before it pays to decode weights once for all */
+#define ROWS_PASSES 2 /* of few tokens before it pays to decode weights once for all */
+#define ROWS_PASS_BYTES                                                                                                \
+	32768            /* of the few tokens' activations: they stay in the first-level cache beside the weights */
 #define ROWS_ASK_TILES 4 /* tiles of tokens that share the asking for the next block */
 
 struct rows_kernel {
 	size_t w_bytes, x_bytes;                                  /* of a column, in the record and in a packed row */
-	bool grouped;                                             /* scaled by groups of columns */
-	size_t direct_tokens;                                     /* of a pass of `direct` */
-	rows_serial_function *const *direct;                      /* [tokens], 1 .. direct_tokens */
+	bool grouped;                                             /* summed, and perhaps scaled, by groups of columns */
+	rows_serial_function *const *few;                         /* [tokens], 1 .. ROWS_FEW_TOKENS */
 	rows_tile_function *const *many;                          /* [tokens], 1 .. ROWS_TOKENS */
 	void (*decode)(const void *codes, size_t cols, void *to); /* to x_bytes a column */
 	bool integer;                                             /* PACK_I8_ROW */
@@ -40,6 +42,11 @@ struct rows_call {
 	size_t matrices, rows, cols, block; /* columns of a block */
 };
 
+/* Rows of one matrix that are read before the same rows of the other. */
+struct rows_run {
+	size_t first, end;
+};
+
 static inline const char *rows_at(const struct rows_call *call, size_t matrix, size_t row, size_t col)
 {
 	const struct kernel_matrix *m = call->m[matrix];
@@ -47,15 +54,24 @@ static inline const char *rows_at(const struct rows_call *call, size_t matrix, s
 	return (const char *)((uintptr_t)m->codes + row * m->pitch + col * call->k->w_bytes);
 }
 
-/* What is read after a block: the next columns, the other matrix, the next rows (which usually follow in memory even
- * where the call's rows end). */
-static inline const char *rows_next(const struct rows_call *call, size_t matrix, size_t first, size_t col)
+/* What is read after a block of ROWS_CHUNK rows: the next columns, the run's next rows, the other matrix, the next run
+ * (which usually follows in memory even where the call's rows end). */
+static inline const char *rows_next(const struct rows_call *call, const struct rows_run *run, size_t matrix,
+				    size_t first, size_t col)
 {
 	if (col + call->block < call->cols)
 		return rows_at(call, matrix, first, col + call->block);
+	if (first + ROWS_CHUNK < run->end)
+		return rows_at(call, matrix, first + ROWS_CHUNK, 0);
 	if (matrix + 1 < call->matrices)
-		return rows_at(call, matrix + 1, first, 0);
-	return rows_at(call, 0, first + ROWS_CHUNK, 0);
+		return rows_at(call, matrix + 1, run->first, 0);
+	return rows_at(call, 0, run->end, 0);
+}
+
+/* Few tokens, which the weights are decoded for where they are multiplied. */
+static inline bool rows_few(const struct rows_call *call, size_t tokens)
+{
+	return tokens <= ROWS_PASSES * ROWS_FEW_TOKENS && !(call->k->integer && call->cols > ROWS_INT_COLS);
 }
 
 /* n rows, four at a time; those that do not fill a tile one by one, as four times the same row, with a copy of their
@@ -83,17 +99,18 @@ static inline void rows_tiles(rows_tile_function *const *functions, struct rows_
 }
 
 /* n rows for few tokens, as they lie in memory; weights come from there in the first pass, then from the cache. */
-static inline void rows_direct(const struct rows_call *call, size_t matrix, size_t first, size_t n, size_t tokens,
-			       const void *const *x, float *totals, const char *scales)
+static inline void rows_direct(const struct rows_call *call, const struct rows_run *run, size_t matrix, size_t first,
+			       size_t n, size_t tokens, const void *const *x, float *totals, const char *scales)
 {
 	const struct rows_kernel *k = call->k;
-	const size_t most = ROWS_SERIAL_BLOCKS * call->block;
+	const size_t most = ROWS_SERIAL_BLOCKS * call->block, fit = ROWS_PASS_BYTES / (call->cols * k->x_bytes + 1);
+	const size_t pass = fit < 1 ? 1 : fit < ROWS_FEW_TOKENS ? fit : ROWS_FEW_TOKENS;
 
 	for (size_t r = 0; r < n; r += ROWS_TILE)
 		for (size_t c = 0; c < call->cols; c += most)
-			for (size_t t = 0; t < tokens; t += k->direct_tokens) {
+			for (size_t t = 0; t < tokens; t += pass) {
 				const size_t rows = n - r < ROWS_TILE ? n - r : ROWS_TILE;
-				const size_t width = tokens - t < k->direct_tokens ? tokens - t : k->direct_tokens;
+				const size_t width = tokens - t < pass ? tokens - t : pass;
 				const struct rows_serial part = {
 					.w = rows_at(call, matrix, first + r, c),
 					.pitch = call->m[matrix]->pitch,
@@ -101,14 +118,14 @@ static inline void rows_direct(const struct rows_call *call, size_t matrix, size
 					.cols = call->cols - c < most ? call->cols - c : most,
 					.block = call->block,
 					.next = r + rows < n ? rows_at(call, matrix, first + r + rows, c)
-							     : rows_next(call, matrix, first, call->cols),
+							     : rows_next(call, run, matrix, first, call->cols),
 					.x = x + t,
 					.x_at = c * k->x_bytes + (k->integer ? KERNEL_I8_CODES : 0),
-					.scales = k->grouped ? scales + c / ROWS_GROUP * sizeof(float) : NULL,
+					.scales = scales ? scales + c / ROWS_GROUP * sizeof(float) : NULL,
 					.totals = totals + t * ROWS_CHUNK + r,
 				};
 
-				k->direct[width](&part);
+				k->few[width](&part);
 			}
 }
 
@@ -124,8 +141,6 @@ static __attribute__((noinline)) void rows_many(const struct rows_call *call, st
 
 	for (size_t r = 0; r < n; r++)
 		k->decode(tile->w + r * source, tile->cols, buffer + r * ROWS_BUFFER_PITCH);
-	tile->turn = 0;
-	tile->last = NULL;
 	for (size_t j = 0; j < tiles; j++) {
 		const size_t width = tokens / tiles + (j < tokens % tiles);
 		const bool ask = j < ROWS_ASK_TILES;
@@ -162,32 +177,32 @@ static __attribute__((noinline)) void rows_long(const struct rows_call *call, si
 }
 
 /* totals[t][r] += the products of rows first .. first + n of a matrix. */
-static inline void rows_sums(const struct rows_call *call, size_t matrix, size_t first, size_t n, size_t tokens,
-			     const void *const *x, float *totals)
+static inline void rows_sums(const struct rows_call *call, const struct rows_run *run, size_t matrix, size_t first,
+			     size_t n, size_t tokens, const void *const *x, float *totals)
 {
 	const struct rows_kernel *k = call->k;
 	const struct kernel_matrix *m = call->m[matrix];
 	const char *scales = (const char *)m->scales;
 
-	if (k->grouped)
+	if (scales)
 		scales += first / MOE_PANEL_ROWS * m->scale_pitch;
 	if (k->integer && call->cols > ROWS_INT_COLS) {
 		rows_long(call, matrix, first, n, tokens, x, totals);
 		return;
 	}
-	if (tokens <= ROWS_PASSES * k->direct_tokens) {
-		rows_direct(call, matrix, first, n, tokens, x, totals, scales);
+	if (rows_few(call, tokens)) {
+		rows_direct(call, run, matrix, first, n, tokens, x, totals, scales);
 		return;
 	}
 	for (size_t c = 0; c < call->cols; c += call->block) {
-		const char *next = rows_next(call, matrix, first, c);
+		const char *next = rows_next(call, run, matrix, first, c);
 		struct rows_tile tile = {
 			.w = rows_at(call, matrix, first, c),
 			.pitch = m->pitch,
 			.cols = call->cols - c < call->block ? call->cols - c : call->block,
 			.x = x,
 			.x_at = c * k->x_bytes + (k->integer ? KERNEL_I8_CODES : 0),
-			.scales = k->grouped ? scales + c / ROWS_GROUP * sizeof(float) : NULL,
+			.scales = scales ? scales + c / ROWS_GROUP * sizeof(float) : NULL,
 			.totals = totals,
 		};
 
@@ -214,17 +229,17 @@ static inline vec rows_scaled(const struct rows_call *call, const struct kernel_
 	return m->bias ? vec_add(out, vec_load_upto(m->bias + first, n)) : out;
 }
 
+/* totals: of the rows' first token; a line from token to token. */
 static inline void rows_finish(const struct rows_call *call, const struct kernel_act *act, size_t first, size_t n,
-			       size_t tokens, const void *const *x, float (*totals)[ROWS_TOTALS][ROWS_CHUNK],
-			       float *const *out)
+			       size_t tokens, const void *const *x, const float *const totals[2], float *const *out)
 {
 	for (size_t t = 0; t < tokens; t++)
 		for (size_t r = 0; r < n; r += VEC_FLOATS) {
-			const size_t row = first + r, left = n - r;
-			vec v = rows_scaled(call, call->m[0], totals[0][t] + r, row, left, x[t]);
+			const size_t row = first + r, left = n - r, at = t * ROWS_CHUNK + r;
+			vec v = rows_scaled(call, call->m[0], totals[0] + at, row, left, x[t]);
 
 			if (act)
-				v = vec_gated(act, v, rows_scaled(call, call->m[1], totals[1][t] + r, row, left, x[t]));
+				v = vec_gated(act, v, rows_scaled(call, call->m[1], totals[1] + at, row, left, x[t]));
 			v = vec_one_nan(v);
 			if (left >= VEC_FLOATS)
 				vec_store(out[t] + row, v);
@@ -233,22 +248,44 @@ static inline void rows_finish(const struct rows_call *call, const struct kernel
 		}
 }
 
-static void rows_run(const struct rows_call *call, const struct kernel_act *act, size_t tokens, const void *const *x,
-		     float *const *out)
+static inline size_t rows_chunk(size_t rows, size_t first)
 {
-	_Alignas(64) float totals[2][ROWS_TOTALS][ROWS_CHUNK];
+	return rows - first < ROWS_CHUNK ? rows - first : ROWS_CHUNK;
+}
 
+/* A run of rows for at most ROWS_TOTALS tokens. */
+static void rows_run(const struct rows_call *call, const struct rows_run *run, const struct kernel_act *act,
+		     size_t tokens, const void *const *x, float *const *out)
+{
+	_Alignas(64) float totals[2][ROWS_TOTALS * ROWS_CHUNK];
+
+	for (size_t i = 0; i < call->matrices; i++) {
+		memset(totals[i], 0,
+		       ((run->end - run->first + ROWS_CHUNK - 1) / ROWS_CHUNK) * tokens * ROWS_CHUNK *
+			       sizeof(totals[i][0]));
+		for (size_t r = run->first; r < run->end; r += ROWS_CHUNK)
+			rows_sums(call, run, i, r, rows_chunk(run->end, r), tokens, x,
+				  totals[i] + (r - run->first) * tokens);
+	}
+	for (size_t r = run->first; r < run->end; r += ROWS_CHUNK) {
+		const size_t at = (r - run->first) * tokens;
+
+		rows_finish(call, act, r, rows_chunk(run->end, r), tokens, x,
+			    (const float *const[]){totals[0] + at, totals[1] + at}, out);
+	}
+}
+
+static void rows_runs(const struct rows_call *call, const struct kernel_act *act, size_t tokens, const void *const *x,
+		      float *const *out)
+{
 	for (size_t t = 0; t < tokens; t += ROWS_TOTALS) {
 		const size_t width = tokens - t < ROWS_TOTALS ? tokens - t : ROWS_TOTALS;
+		const size_t rows = rows_few(call, width) ? ROWS_TOTALS / width * ROWS_CHUNK : ROWS_CHUNK;
 
-		for (size_t r = 0; r < call->rows; r += ROWS_CHUNK) {
-			const size_t n = call->rows - r < ROWS_CHUNK ? call->rows - r : ROWS_CHUNK;
+		for (size_t r = 0; r < call->rows; r += rows) {
+			const struct rows_run run = {r, call->rows - r < rows ? call->rows : r + rows};
 
-			for (size_t i = 0; i < call->matrices; i++) {
-				memset(totals[i], 0, width * sizeof(totals[i][0]));
-				rows_sums(call, i, r, n, width, x + t, totals[i][0]);
-			}
-			rows_finish(call, act, r, n, width, x + t, totals, out + t);
+			rows_run(call, &run, act, width, x + t, out + t);
 		}
 	}
 }
@@ -259,7 +296,7 @@ static inline void rows_gate_up(const struct rows_kernel *k, const struct kernel
 {
 	const struct rows_call call = {k, {gate, up}, 2, rows, cols, ROWS_BLOCK_BYTES / k->x_bytes};
 
-	rows_run(&call, act, tokens, x, h);
+	rows_runs(&call, act, tokens, x, h);
 }
 
 static inline void rows_matmul(const struct rows_kernel *k, const struct kernel_matrix *w, size_t rows, size_t cols,
@@ -267,7 +304,7 @@ static inline void rows_matmul(const struct rows_kernel *k, const struct kernel_
 {
 	const struct rows_call call = {k, {w}, 1, rows, cols, ROWS_BLOCK_BYTES / k->x_bytes};
 
-	rows_run(&call, NULL, tokens, x, y);
+	rows_runs(&call, NULL, tokens, x, y);
 }
 
 /* struct kernel_ops `ops` of a struct rows_kernel `kernel`. */

@@ -76,21 +76,6 @@ ROWS_INLINE void serial_tail(enum rows_kind kind, size_t tokens, vec sums[ROWS_T
 	serial_step(kind, tokens, sums, weights, from, 0);
 }
 
-/* Columns from .. to of a row, one chain. */
-ROWS_INLINE void serial_chain(enum rows_kind kind, size_t tokens, vec sums[ROWS_TOKENS], const char *w,
-			      struct rows_ahead *ahead, const char *const *x, size_t from, size_t to)
-{
-	const size_t step = ROWS_STEP_BYTES / rows_w_bytes(kind), whole = from + (to - from) / step * step;
-
-	for (size_t c = from; c < whole; c += step) {
-		serial_ask(ahead);
-		serial_step(kind, tokens, sums, w + c * rows_w_bytes(kind), x, c * rows_x_bytes(kind));
-	}
-	if (whole < to)
-		serial_tail(kind, tokens, sums, w + whole * rows_w_bytes(kind), x, whole * rows_x_bytes(kind),
-			    to - whole);
-}
-
 ROWS_INLINE void serial_clear(size_t tokens, vec sums[ROWS_TOKENS])
 {
 #pragma GCC unroll 8
@@ -98,28 +83,98 @@ ROWS_INLINE void serial_clear(size_t tokens, vec sums[ROWS_TOKENS])
 		sums[t] = vec_zero();
 }
 
+/* `steps` steps from column c on. */
+ROWS_INLINE void serial_steps(enum rows_kind kind, size_t steps, size_t tokens, vec sums[ROWS_TOKENS], const char *w,
+			      struct rows_ahead *ahead, const char *const *x, size_t c)
+{
+	const size_t step = ROWS_STEP_BYTES / rows_w_bytes(kind);
+
+#pragma GCC unroll 8
+	for (size_t i = 0; i < steps; i++, c += step) {
+		serial_ask(ahead);
+		serial_step(kind, tokens, sums, w + c * rows_w_bytes(kind), x, c * rows_x_bytes(kind));
+	}
+}
+
+/* Columns from .. to of a row, one chain. */
+ROWS_INLINE void serial_chain(enum rows_kind kind, size_t tokens, vec sums[ROWS_TOKENS], const char *w,
+			      struct rows_ahead *ahead, const char *const *x, size_t from, size_t to)
+{
+	const size_t step = ROWS_STEP_BYTES / rows_w_bytes(kind), whole = from + (to - from) / step * step;
+
+	for (size_t c = from; c < whole; c += step)
+		serial_steps(kind, 1, tokens, sums, w, ahead, x, c);
+	if (whole < to)
+		serial_tail(kind, tokens, sums, w + whole * rows_w_bytes(kind), x, whole * rows_x_bytes(kind),
+			    to - whole);
+}
+
+/* The same of integers, whose sums are exact in any order: two chains, of which none waits for the other. */
+ROWS_INLINE void serial_chains(enum rows_kind kind, size_t tokens, vec sums[ROWS_TOKENS], const char *w,
+			       struct rows_ahead *ahead, const char *const *x, size_t from, size_t to)
+{
+	const size_t step = ROWS_STEP_BYTES / rows_w_bytes(kind);
+	vec others[ROWS_TOKENS];
+
+	serial_clear(tokens, others);
+	for (; to - from >= 2 * step; from += 2 * step) {
+		serial_steps(kind, 1, tokens, sums, w, ahead, x, from);
+		serial_steps(kind, 1, tokens, others, w, ahead, x, from + step);
+	}
+	serial_chain(kind, tokens, sums, w, ahead, x, from, to);
+#pragma GCC unroll 8
+	for (size_t t = 0; t < tokens; t++)
+		sums[t] = vec_add_int(sums[t], others[t]);
+}
+
+/* One group's sums with their scale. */
+ROWS_INLINE void serial_scale(size_t tokens, const struct rows_serial *part, size_t c, const vec sums[ROWS_TOKENS],
+			      vec scaled[ROWS_TOKENS])
+{
+	const vec scale = rows_scale(part->scales, c / ROWS_GROUP);
+
+#pragma GCC unroll 8
+	for (size_t t = 0; t < tokens; t++)
+		scaled[t] = vec_fma(scale, sums[t], scaled[t]);
+}
+
+/* One block of a row in groups; what is left behind the last whole one apart: those have no ends to look for. */
+ROWS_INLINE void serial_groups(enum rows_kind kind, size_t tokens, const struct rows_serial *part, const char *w,
+			       struct rows_ahead *ahead, const char *const *x, size_t from, size_t to,
+			       vec scaled[ROWS_TOKENS])
+{
+	const size_t steps = ROWS_GROUP * rows_w_bytes(kind) / ROWS_STEP_BYTES;
+	vec sums[ROWS_TOKENS];
+
+	for (; to - from >= ROWS_GROUP; from += ROWS_GROUP) {
+		serial_clear(tokens, sums);
+		serial_steps(kind, steps, tokens, sums, w, ahead, x, from);
+		serial_scale(tokens, part, from, sums, scaled);
+	}
+	if (from < to) {
+		serial_clear(tokens, sums);
+		serial_chain(kind, tokens, sums, w, ahead, x, from, to);
+		serial_scale(tokens, part, from, sums, scaled);
+	}
+}
+
 /* One block of a row. */
 ROWS_INLINE void serial_block(enum rows_kind kind, bool grouped, size_t tokens, const struct rows_serial *part,
 			      const char *w, struct rows_ahead *ahead, const char *const *x, size_t from, size_t to,
 			      vec kept[ROWS_TOKENS])
 {
-	vec sums[ROWS_TOKENS], scaled[ROWS_TOKENS];
+	vec sums[ROWS_TOKENS];
 
-	serial_clear(tokens, grouped ? scaled : sums);
-	if (!grouped)
+	serial_clear(tokens, sums);
+	if (grouped)
+		serial_groups(kind, tokens, part, w, ahead, x, from, to, sums);
+	else if (rows_x_bytes(kind) == 1)
+		serial_chains(kind, tokens, sums, w, ahead, x, from, to);
+	else
 		serial_chain(kind, tokens, sums, w, ahead, x, from, to);
-	for (size_t c = from; grouped && c < to; c += ROWS_GROUP) {
-		const vec scale = rows_scale(part->scales, c / ROWS_GROUP);
-
-		serial_clear(tokens, sums);
-		serial_chain(kind, tokens, sums, w, ahead, x, c, to - c < ROWS_GROUP ? to : c + ROWS_GROUP);
-#pragma GCC unroll 8
-		for (size_t t = 0; t < tokens; t++)
-			scaled[t] = vec_fma(scale, sums[t], scaled[t]);
-	}
 #pragma GCC unroll 8
 	for (size_t t = 0; t < tokens; t++)
-		kept[t] = grouped ? scaled[t] : sums[t];
+		kept[t] = sums[t];
 }
 
 ROWS_INLINE void serial_run(enum rows_kind kind, bool grouped, size_t tokens, const struct rows_serial *part)
