@@ -25,8 +25,8 @@
 #define PANEL_FEW 4      /* tokens */
 #define PANEL_TOKENS 128 /* whose totals are kept over the column blocks */
 
-/* How far ahead of their use codes are asked for, in bytes: a column block of 4 bits. */
-#define PANEL_AHEAD 4096
+/* How far ahead of their use codes are asked for, in bytes. */
+#define PANEL_AHEAD 5120
 
 /* A column block of a panel, in the record; and for what is asked for ahead, the columns from here to the panel's end
  * and the bytes from there to the panel that comes after this one. */
@@ -147,7 +147,7 @@ PANEL_INLINE ivec tile_zero(uint32_t format, const struct tile_unit *unit, size_
 PANEL_INLINE uintptr_t panel_ahead(uint32_t format, const struct panel_at *at, size_t c)
 {
 	const struct moe_format_spec *f = &moe_formats[format];
-	const size_t ahead = c + PANEL_AHEAD * 8 / (f->bits * MOE_PANEL_ROWS);
+	const size_t ahead = c + PANEL_AHEAD * 8 / (f->bits * MOE_PANEL_ROWS) / MOE_BLOCK_COLS * MOE_BLOCK_COLS;
 	const uintptr_t codes = (uintptr_t)at->codes + ahead * f->bits * MOE_PANEL_ROWS / 8;
 	const uintptr_t scales = (uintptr_t)at->scales + ahead * f->block_bytes / f->block;
 

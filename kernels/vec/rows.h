@@ -26,7 +26,7 @@
 #define ROWS_TILE 4         /* rows in flight; four streams read memory fastest */
 #define ROWS_CHUNK 16       /* rows whose sums of one token are a line of totals */
 #define ROWS_STEP_BYTES 64  /* of a row's weights */
-#define ROWS_NEAR 2048      /* bytes ahead of their use that a row's weights are asked for */
+#define ROWS_NEAR 6144      /* bytes ahead of their use that a row's weights are asked for */
 #define ROWS_STEP_FLOATS 64 /* activations of a step at most */
 #define ROWS_GROUP 128      /* columns of a block scale */
 
