@@ -61,6 +61,8 @@ int moe_plan(struct moe_session *session, uint32_t layer, enum moe_mode mode, ui
 	params.slot_bytes = session_slice(session, (uint32_t)row)->bytes;
 	params.frozen = e->dummy;
 	params.n_copy = e->n_copy;
+	/* The last MoE layer has nobody to defer to. */
+	params.defer = e->decode && (uint32_t)row + 1 < e->n_rows ? session->params.approximate_defer : 0;
 	if (e->broken)
 		r = moe_error_sys(err, e->broken,
 				  "a fill has failed on this rank, or a plan was not submitted, so the ranks of the "
@@ -218,6 +220,7 @@ int moe_phase(struct moe_session *session, enum moe_step_phase phase, uint64_t s
 		return moe_error_sys(err, r, "moe_phase");
 	pthread_mutex_lock(&session->engine->lock);
 	session->engine->dummy = dummy;
+	session->engine->decode = phase == MOE_STEP_DECODE;
 	pthread_mutex_unlock(&session->engine->lock);
 	return 0;
 }

@@ -22,8 +22,10 @@ void engine_forget(struct engine *e, uint32_t row, int32_t expert, int32_t slot,
 		e->broken = code;
 }
 
-static int check_params(const struct moe_attach_params *p, struct moe_error *err)
+static int check_params(const struct moe_session *s, struct moe_error *err)
 {
+	const struct moe_attach_params *p = &s->params;
+
 	if ((unsigned)p->fill > MOE_FILL_PULL || (unsigned)p->share > MOE_SHARE_GROUP ||
 	    (unsigned)p->n_copy > MOE_N_COPY_STAIRS)
 		return moe_error_set(err, -EINVAL, "moe_attach: no such fill (%d), share (%d) or n_copy (%d)",
@@ -34,6 +36,11 @@ static int check_params(const struct moe_attach_params *p, struct moe_error *err
 			"moe_attach: share is MOE_SHARE_GROUP and n_copy MOE_N_COPY_COST, but the ranks must "
 			"plan alike and measure differently: set n_copy to MOE_N_COPY_STAIRS, and use "
 			"moe_set_n_copy on every rank for another number");
+	if (p->approximate_defer > 0 && p->approximate_defer >= s->info.topk)
+		return moe_error_set(err, -EINVAL,
+				     "moe_attach: approximate_defer %u found, at most %u expected: a token's strongest "
+				     "expert of %u never waits",
+				     p->approximate_defer, s->info.topk - 1, s->info.topk);
 	if (!policy_find(p->policy))
 		return moe_error_set(err, -EINVAL, "moe_attach: policy '%s' found, one of %s expected", p->policy,
 				     policy_names());
@@ -124,7 +131,7 @@ static int make_rows(struct engine *e, struct moe_error *err)
 static int make_data(struct engine *e, struct moe_error *err)
 {
 	struct moe_session *s = e->session;
-	const uint64_t steps = s->params.max_steps * step_data_bytes(s);
+	const uint64_t steps = e->n_step_slots * step_data_bytes(s);
 	int r = session_new_data(s, steps + ALIGN_UP((uint64_t)e->n_experts * sizeof(int32_t), CACHE_LINE), err);
 
 	if (r == 0)
@@ -145,7 +152,7 @@ static void tell_slots(struct engine *e)
 int engine_new(struct engine **ret, struct moe_session *session, struct moe_error *err)
 {
 	struct engine *e;
-	int i, r = check_params(&session->params, err);
+	int i, r = check_params(session, err);
 
 	if (r < 0)
 		return r;
@@ -163,6 +170,7 @@ int engine_new(struct engine **ret, struct moe_session *session, struct moe_erro
 		.slots.export_fd = -1,
 		.work.export_fd = -1,
 		.n_copy = UINT32_MAX,
+		.n_step_slots = session->params.max_steps * (session->params.approximate_defer ? 3 : 1),
 	};
 	pthread_mutex_init(&e->order, NULL);
 	pthread_mutex_init(&e->lock, NULL);

@@ -60,10 +60,11 @@ struct engine {
 	struct ncopy ncopy;
 	uint32_t n_copy;  /* UINT32_MAX: the rule */
 	bool dummy;       /* the phase that runs is a dummy one */
+	bool decode;      /* it is a decode phase */
 	int broken;       /* 0, or the code with which every further plan is refused */
 	uint64_t n_steps; /* submitted so far */
 	struct moe_step *steps;
-	uint32_t n_step_slots; /* max_steps */
+	uint32_t n_step_slots; /* max_steps; three times as many where steps may carry and leave a deferred part */
 
 	pthread_mutex_t hint_lock;
 	int32_t *hint_ids; /* [n_experts] in the data arena */

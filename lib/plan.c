@@ -218,11 +218,73 @@ static void split_pairs(const struct plan_work *work, struct moe_plan *plan)
 	assert(plan->pairs_hit + plan->pairs_miss_buffer + plan->pairs_cpu == work->all_pairs);
 }
 
+static uint32_t count_cpu_experts(struct plan_work *work, const struct moe_plan *plan)
+{
+	const size_t pairs = (size_t)plan->tokens * plan->topk;
+	uint32_t n = 0;
+	size_t i;
+
+	memset(work->seen, 0, plan->n_experts * sizeof *work->seen);
+	for (i = 0; i < pairs; i++)
+		if (plan->cpu_topk_ids[i] >= 0)
+			n += work->seen[plan->cpu_topk_ids[i]]++ == 0;
+	return n;
+}
+
+/* Whether choice k of a token is one of its `defer` weakest and not its strongest. */
+static bool may_wait(const int32_t *ids, const float *weights, uint32_t topk, uint32_t k, uint32_t defer)
+{
+	uint32_t i, stronger = 0, weaker = 0;
+
+	for (i = 0; i < topk; i++) {
+		if (ids[i] < 0 || i == k)
+			continue;
+		if (weights[i] > weights[k] || (weights[i] == weights[k] && i < k))
+			stronger++;
+		else
+			weaker++;
+	}
+	return stronger > 0 && weaker < defer;
+}
+
+/* Moves the pairs that wait from the plan to `later`, which becomes the plan's if there are any. */
+static void defer_pairs(struct plan_work *work, struct moe_plan *plan, struct moe_plan *later)
+{
+	const size_t pairs = (size_t)plan->tokens * plan->topk;
+	size_t i;
+
+	for (i = 0; i < pairs; i++) {
+		const size_t token = i - i % plan->topk;
+
+		later->cpu_topk_ids[i] = -1;
+		if (plan->cpu_topk_ids[i] < 0 || !may_wait(plan->ids + token, plan->weights + token, plan->topk,
+							   (uint32_t)(i - token), work->params->defer))
+			continue;
+		later->cpu_topk_ids[i] = plan->cpu_topk_ids[i];
+		plan->cpu_topk_ids[i] = -1;
+		later->pairs_cpu++;
+	}
+	if (later->pairs_cpu == 0) {
+		free(later);
+		return;
+	}
+	memcpy(later->ids, later->cpu_topk_ids, pairs * sizeof *later->ids);
+	memcpy(later->weights, plan->weights, pairs * sizeof *later->weights);
+	later->mode = plan->mode;
+	later->layer = plan->layer;
+	later->frozen = plan->frozen;
+	later->late = true;
+	later->n_cpu = count_cpu_experts(work, later);
+	plan->n_cpu = count_cpu_experts(work, plan);
+	plan->pairs_cpu -= later->pairs_cpu;
+	plan->later = later;
+}
+
 int plan_new(struct moe_plan **ret, struct cache *cache, uint32_t n_experts, const struct plan_params *params,
 	     struct moe_error *err)
 {
 	struct plan_work work = {.params = params, .cache = cache};
-	struct moe_plan *plan;
+	struct moe_plan *plan, *later = NULL;
 	int r = check_shape(params, err);
 
 	if (r == 0)
@@ -230,12 +292,15 @@ int plan_new(struct moe_plan **ret, struct cache *cache, uint32_t n_experts, con
 	if (r < 0)
 		return r;
 	plan = plan_alloc(n_experts, params->tokens, params->topk);
-	if (plan)
+	if (params->defer)
+		later = plan_alloc(n_experts, params->tokens, params->topk);
+	if (plan && (later || !params->defer))
 		r = read_ids(&work, plan, err);
 	else
 		r = moe_error_set(err, -ENOMEM, "moe_plan: no memory for %u tokens", params->tokens);
 	if (r < 0) {
 		free(plan);
+		free(later);
 		work_fini(&work);
 		return r;
 	}
@@ -251,6 +316,8 @@ int plan_new(struct moe_plan **ret, struct cache *cache, uint32_t n_experts, con
 			plan_prefetch(&work, plan);
 	}
 	split_pairs(&work, plan);
+	if (later)
+		defer_pairs(&work, plan, later);
 	work_fini(&work);
 	*ret = plan;
 	return 0;
@@ -288,6 +355,8 @@ void moe_plan_view(const struct moe_plan *plan, struct moe_plan_view *ret)
 		.pairs_miss_buffer = plan->pairs_miss_buffer,
 		.pairs_cpu = plan->pairs_cpu,
 		.pairs_resident = plan->pairs_resident,
+		.deferred_topk_ids = plan->later ? plan->later->cpu_topk_ids : NULL,
+		.pairs_deferred = plan->later ? plan->later->pairs_cpu : 0,
 	};
 }
 
@@ -295,6 +364,8 @@ struct moe_plan *moe_plan_free(struct moe_plan *plan)
 {
 	if (plan && plan->discard)
 		plan->discard(plan);
+	if (plan)
+		free(plan->later);
 	free(plan);
 	return NULL;
 }

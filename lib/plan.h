@@ -6,6 +6,10 @@
  * names exactly the requested experts that lie, or will lie once copy_map is done, in a slot; cpu_topk_ids names
  * exactly the others. A pair whose id is -1 is padding and on no path.
  *
+ * A plan may defer, which is approximate: of each token's experts the `defer` of least weight, but never the one of
+ * most, wait if the CPU computes them. They leave cpu_topk_ids for those of `later`, a plan that has nothing else. Of
+ * equal weights the later choice is the weaker one.
+ *
  *   decode    the cache takes at most update_expert_num fills for this step; what it holds afterwards is the device's.
  *   prefetch  nobody leaves the cache. The n_copy missing experts with most pairs are copied: the hottest of them into
  *             cache slots that are still free, the others into the layer's miss buffer; what has no place stays with
@@ -36,6 +40,7 @@ struct plan_params {
 	uint32_t n_copy;           /* overrides the rule; UINT32_MAX: does not */
 	const struct ncopy *costs; /* for MOE_N_COPY_COST */
 	uint64_t slot_bytes;       /* the same */
+	uint32_t defer;            /* of each token's experts, so many may wait */
 };
 
 struct moe_plan {
@@ -49,6 +54,8 @@ struct moe_plan {
 	uint32_t n_requests, n_device, n_cpu; /* distinct experts: all, on the device, on the CPU */
 	uint64_t pairs_hit, pairs_miss_buffer, pairs_cpu, pairs_resident;
 	bool frozen;
+	bool late;                      /* this is the `later` of another plan: its tokens are counted there */
+	struct moe_plan *later;         /* ours; NULL: no pair waits */
 	struct cache_request *requests; /* [n_requests], ascending */
 	struct moe_copy *copies;        /* [n_copies] */
 	int32_t *expert_map;            /* [n_experts] */

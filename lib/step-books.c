@@ -36,7 +36,8 @@ static void measure(struct moe_step *step, uint64_t device_ns, uint64_t copy_byt
 	const struct moe_cqe *cpu = &step->compute.op.cqe;
 
 	pthread_mutex_lock(&e->lock);
-	if (step->has_cpu && cpu_times_are_ours(e->session))
+	/* A late step waits for the pairs before it by design: that is not what the CPU costs. */
+	if (step->has_cpu && !plan->late && cpu_times_are_ours(e->session))
 		ncopy_measure(&e->ncopy.cpu, plan->n_cpu, plan->pairs_cpu, cpu->wait_ns + cpu->work_ns);
 	if (step->has_device)
 		ncopy_measure(&e->ncopy.device, plan->n_device, plan->pairs_hit + plan->pairs_miss_buffer, device_ns);
@@ -59,8 +60,8 @@ void step_count(struct moe_step *step, uint64_t wait_ns)
 	if (step->has_copies)
 		step_copy_cost(step, &copy_bytes, &copy_ns);
 	measure(step, device_ns, copy_bytes, copy_ns);
-	add(&stats->steps, plan->tokens > 0);
-	add(&stats->tokens, plan->tokens);
+	add(&stats->steps, plan->tokens > 0 && !plan->late);
+	add(&stats->tokens, plan->late ? 0 : plan->tokens);
 	add(&stats->pairs_hit, plan->pairs_hit);
 	add(&stats->pairs_miss_buffer, plan->pairs_miss_buffer);
 	add(&stats->pairs_cpu, plan->pairs_cpu);

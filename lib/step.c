@@ -70,7 +70,6 @@ int step_table_init(struct engine *e, struct moe_error *err)
 	uint32_t i;
 	int r = 0;
 
-	e->n_step_slots = e->session->params.max_steps;
 	e->steps = calloc(e->n_step_slots, sizeof *e->steps);
 	if (!e->steps)
 		return moe_error_set(err, -ENOMEM, "no memory for %u steps", e->n_step_slots);
@@ -301,6 +300,7 @@ static void step_prepare(struct moe_step *step, const struct moe_plan *plan, con
 	uint32_t i;
 
 	atomic_store(&step->error, 0);
+	step->carried = NULL;
 	step->has_cpu = plan->pairs_cpu > 0 && (s->params.share == MOE_SHARE_PART || s->params.tp_rank == 0);
 	step->has_device = plan->n_device > 0;
 	step->has_copies = plan->n_copies > 0;
@@ -447,7 +447,8 @@ int step_submit(struct engine *e, struct moe_plan *plan, const float *x, struct 
 	if (r >= 0) {
 		step = step_reserve(e);
 		r = step ? 0
-			 : moe_error_set(err, -EBUSY, "moe_submit: %u steps (max_steps) are not waited for",
+			 : moe_error_set(err, -EBUSY,
+					 "moe_submit: %u steps are not waited for, all that max_steps leaves room for",
 					 e->n_step_slots);
 	}
 	if (r == 0) {
@@ -485,6 +486,10 @@ int moe_submit(struct moe_session *session, struct moe_plan *plan, const float *
 		moe_plan_free(plan);
 		return moe_error_set(err, -EINVAL, "moe_submit: the plan was made by another session");
 	}
+	if (plan->later) {
+		moe_plan_free(plan);
+		return moe_error_set(err, -EINVAL, "moe_submit: the plan defers pairs: use moe_submit_carry");
+	}
 	return step_submit(session->engine, plan, x, ret, err);
 }
 
@@ -493,6 +498,7 @@ int moe_submit(struct moe_session *session, struct moe_plan *plan, const float *
 static void add_parts(const struct moe_step *step, float *y)
 {
 	const size_t n = (size_t)step->plan->tokens * step->engine->session->info.hidden;
+	const struct moe_step *late = step->carried;
 	size_t i;
 
 	if (step->has_cpu && step->has_device) {
@@ -505,28 +511,55 @@ static void add_parts(const struct moe_step *step, float *y)
 	} else {
 		memset(y, 0, n * sizeof *y);
 	}
+	for (i = 0; late && late->has_cpu && i < n; i++)
+		y[i] += late->y[i];
+}
+
+/* Under engine->lock: the caller forgets the step, which is swept once it is over. */
+static void step_leave(struct moe_step *step)
+{
+	step->state = STEP_LEFT;
+	if (step->carried)
+		step->carried->state = STEP_LEFT;
+}
+
+/* The step has ended, and what it carries: y, and the books. The first error. */
+static int step_finish(struct moe_step *step, float *y, uint64_t began)
+{
+	struct moe_step *late = step->carried;
+	int r = atomic_load(&step->error);
+
+	if (r == 0 && late)
+		r = atomic_load(&late->error);
+	if (r < 0)
+		return r;
+	if (step->plan->tokens && y)
+		add_parts(step, y);
+	step_count(step, now_ns() - began);
+	if (late)
+		step_count(late, 0); /* the wait for both is the step's */
+	return 0;
 }
 
 int moe_wait(struct moe_step *step, float *y, uint32_t timeout_ms, struct moe_error *err)
 {
 	struct engine *e = step->engine;
 	const uint32_t layer = step->plan->layer;
-	const uint64_t began = now_ns();
-	int r = await_step(step, timeout_ms ? began + timeout_ms * (uint64_t)1000000 : 0);
+	const uint64_t began = now_ns(), deadline = timeout_ms ? began + timeout_ms * (uint64_t)1000000 : 0;
+	int r = await_step(step, deadline);
 
+	if (r == 0 && step->carried)
+		r = await_step(step->carried, deadline);
 	if (r == -ETIMEDOUT) {
 		pthread_mutex_lock(&e->lock);
-		step->state = STEP_LEFT;
+		step_leave(step);
 		pthread_mutex_unlock(&e->lock);
 		return moe_error_set(err, r, "layer %u: the step has not ended within %u ms", layer, timeout_ms);
 	}
-	r = atomic_load(&step->error);
-	if (r == 0) {
-		if (step->plan->tokens)
-			add_parts(step, y);
-		step_count(step, now_ns() - began);
-	}
+	r = step_finish(step, y, began);
 	pthread_mutex_lock(&e->lock);
+	if (step->carried)
+		step_free(step->carried);
 	step_free(step);
 	pthread_mutex_unlock(&e->lock);
 	if (r == -EPIPE)

@@ -9,6 +9,9 @@
  * What ends a step: every posted request has come back and both its records, behind its copies and behind its device
  * work, are reached. Until then nothing of it is reused. The first error of any part is the step's, and y is not
  * written.
+ *
+ * A plan that defers becomes two steps. The late one has only a CPU part; its result stays in its own region until the
+ * step of the next MoE layer, which carries it, has ended, is added there last, and both are freed.
  */
 #ifndef LIB_STEP_H
 #define LIB_STEP_H
@@ -37,6 +40,7 @@ struct moe_step {
 	uint32_t row;
 	bool has_cpu, has_device, has_copies, counts;
 	_Atomic int error;
+	struct moe_step *carried; /* a late step, ended and freed with this one, or NULL */
 
 	float *x, *y, *y_device; /* [max_tokens][hidden], in the data arena */
 	int32_t *ids;            /* [max_tokens][MOE_TOPK_MAX], the same */

@@ -123,7 +123,7 @@ static int job_submit(struct fake *f, struct job *job, enum moe_mode mode, struc
 }
 
 /* Submit, wait, compare: 0, the error's code, or 1 when the numbers are wrong. */
-static int job_run(struct fake *f, struct job *job, enum moe_mode mode)
+__attribute__((unused)) static int job_run(struct fake *f, struct job *job, enum moe_mode mode)
 {
 	struct moe_error err;
 	int r = job_submit(f, job, mode, &err);

@@ -50,6 +50,7 @@ struct fake {
 	_Atomic uint32_t pause_us;             /* at random up to this, before and within each request */
 	_Atomic int fail_fills, fail_computes; /* so many of the next ones are answered with -EIO */
 	_Atomic uint32_t breaches;
+	_Atomic uint64_t cpu_pairs; /* computed */
 	_Atomic uint32_t nops, fills, leases, computes, wholes, releases, hints, phases;
 	_Atomic int leases_held;
 	bool lease_open[FAKE_LEASES];
@@ -221,6 +222,7 @@ static void fake_compute(struct fake *f, const struct moe_sqe *sqe, struct moe_c
 			y[t * hidden + j] = (float)sum[j];
 	}
 	fake_expect(f, cqe->pairs > 0, "COMPUTE without pairs");
+	atomic_fetch_add(&f->cpu_pairs, cqe->pairs);
 }
 
 static void fake_release(struct fake *f, const struct moe_sqe *sqe)
@@ -393,6 +395,7 @@ static struct fake *fake_new(const struct fake_shape *shape, const struct moe_at
 		.n_layers = shape->layers,
 		.n_moe_layers = shape->layers - 1,
 		.n_experts = shape->experts,
+		.topk = shape->experts / 2, /* as its config would say; a step may take another */
 		.hidden = shape->hidden,
 		.inter = shape->inter,
 		.cache_slots = params->cache_expert_num,

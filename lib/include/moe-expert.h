@@ -103,6 +103,9 @@ struct moe_attach_params {
 		share; /* MOE_SHARE_GROUP: all ranks must plan alike, so n_copy is MOE_N_COPY_STAIRS or set_n_copy */
 	enum moe_n_copy n_copy; /* MOE_MODE_PREFETCH only */
 	bool dual_batch;        /* MOE_MODE_AUTO takes the decode path whatever the number of tokens */
+	/* Approximate, it changes results; 0: off. In decode steps, of each token's experts the so many weakest wait
+	 * for the next MoE layer if the CPU computes them (see moe_submit_carry); at most top-k - 1. */
+	uint32_t approximate_defer;
 };
 
 struct moe_session_info {
@@ -172,6 +175,8 @@ struct moe_plan_view {
 	const struct moe_copy *copy_map;
 	uint32_t n_copies;
 	uint64_t pairs_hit, pairs_miss_buffer, pairs_cpu, pairs_resident;
+	const int32_t *deferred_topk_ids; /* [tokens][topk]: as cpu_topk_ids, the pairs that wait; NULL: none do */
+	uint64_t pairs_deferred;          /* they are in no other number */
 };
 
 /*
@@ -192,8 +197,19 @@ void moe_set_n_copy(struct moe_session *session, uint32_t n_copy);
 int moe_submit(struct moe_session *session, struct moe_plan *plan, const float *x, struct moe_step **ret,
 	       struct moe_error *err);
 
-/* Waits for the step, writes y [tokens][hidden], frees the step in every case. timeout_ms 0: as long as the daemon
- * lives. After an error y is not written. */
+/*
+ * Approximate. moe_submit for a session with approximate_defer, once per MoE layer and in their order: the pairs that
+ * the plan defers are submitted beside the step, as a step of their own, and stored in *carry (NULL: there are none, as
+ * always in the last MoE layer and where moe_phase has not said decode). So the CPU works on them while the worker is
+ * on its way to the next MoE layer, whose call takes *carry over in every case: that layer's y is device part + CPU
+ * part + what was carried. Whoever stops on the way ends it with moe_wait(*carry, NULL, 0, NULL).
+ * -EINVAL: *carry is not of the MoE layer before this one, or of other tokens.
+ */
+int moe_submit_carry(struct moe_session *session, struct moe_plan *plan, const float *x, struct moe_step **carry,
+		     struct moe_step **ret, struct moe_error *err);
+
+/* Waits for the step and what it carries, writes y [tokens][hidden] unless it is NULL, frees both in every case.
+ * timeout_ms 0: as long as the daemon lives. After an error y is not written. */
 int moe_wait(struct moe_step *step, float *y, uint32_t timeout_ms, struct moe_error *err);
 
 /* All pairs on the CPU pool, without plan or slots: submit and wait in one call. */

@@ -14,7 +14,8 @@ struct experts_daemon {
 	struct moe_client *client;
 	struct moe_session *session;
 	struct moe_session_info info;
-	struct moe_step *step; /* begun and not ended */
+	struct moe_step *step;  /* begun and not ended */
+	struct moe_step *carry; /* what the last MoE layer has deferred, or NULL; moe_detach ends it too */
 	const char *socket;
 	uint32_t topk;
 	enum moe_mode mode;
@@ -48,10 +49,11 @@ static int daemon_begin(struct experts *base, const struct experts_step *s, stru
 	stats->hit += view.pairs_hit;
 	stats->miss_buffer += view.pairs_miss_buffer;
 	stats->cpu += view.pairs_cpu;
+	stats->deferred += view.pairs_deferred;
 	stats->resident += view.pairs_resident;
 	stats->fills += view.n_copies;
 	stats->fill_bytes += view.n_copies * d->info.slot_bytes;
-	return explain(d, moe_submit(d->session, plan, s->x, &d->step, err), err);
+	return explain(d, moe_submit_carry(d->session, plan, s->x, &d->carry, &d->step, err), err);
 }
 
 static int daemon_end(struct experts *base, float *y, struct moe_error *err)
@@ -113,6 +115,7 @@ int experts_daemon_new(struct experts **ret, const struct options *o, const char
 		.fill = o->fill,
 		.share = o->share,
 		.n_copy = o->n_copy_rule == N_COPY_COST ? MOE_N_COPY_COST : MOE_N_COPY_STAIRS,
+		.approximate_defer = o->defer,
 	};
 	int r;
 

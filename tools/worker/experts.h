@@ -17,6 +17,7 @@
 /* (token, expert) pairs by the path on which they were computed, and what was copied for them. */
 struct experts_stats {
 	uint64_t hit, miss_buffer, cpu, local;
+	uint64_t deferred; /* by the CPU pool too, but added to the next MoE layer (--defer) */
 	uint64_t resident; /* of them, pairs whose expert was in a cache slot before the step */
 	uint64_t fills, fill_bytes;
 };

@@ -82,7 +82,7 @@ static int measure(struct worker *w, struct moe_error *err)
 			return moe_error_set(err, -EINVAL, "%s: found %zu tokens, expected at least one window of %u",
 					     o->ids ? o->ids : o->text, w->input.n, w->run.window);
 		w->positions = w->run.window;
-		w->tokens_max = MIN(w->run.window, FORWARD_TOKENS_MAX);
+		w->tokens_max = o->decode ? 1 : MIN(w->run.window, FORWARD_TOKENS_MAX);
 		return 0;
 	}
 	if (w->input.n > positions)
@@ -151,6 +151,11 @@ static int open_all(struct worker *w, struct moe_error *err)
 	if (o->tp > w->arch.expert_inter)
 		return moe_error_set(err, -EINVAL, "--tp: found %u, expected at most the expert's %u", o->tp,
 				     w->arch.expert_inter);
+	if (o->defer >= w->arch.router.topk)
+		return moe_error_set(err, -EINVAL,
+				     "--defer: found %u, expected at most %u: a token's strongest expert of %u never "
+				     "waits",
+				     o->defer, w->arch.router.topk - 1, w->arch.router.topk);
 	note_vocabulary(&w->arch, o);
 	/* The daemon loads its weights while the worker prepares its own. */
 	if ((r = open_daemon(w, err)) < 0 || (r = weights_load(&w->weights, w->model, &w->arch, err)) < 0)

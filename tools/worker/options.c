@@ -30,6 +30,7 @@ static const char usage_text[] =
 	"  --limit N                  only the first N tokens of the input\n"
 	"  --tokens N                 how many tokens to write (default 64)\n"
 	"  --window N                 tokens of one scored window (default 256, at most the model's positions)\n"
+	"  --decode                   score: one token a step, as generate decodes\n"
 	"  --temperature T            0 takes the likeliest token (default 0)\n"
 	"  --top-p P                  draw from the likeliest tokens that sum to P (default 1)\n"
 	"  --seed N                   of the draw (default 0)\n"
@@ -49,6 +50,11 @@ static const char usage_text[] =
 	"  --n-copy cost|stairs|N     prefetch: missing experts copied per layer, by the measured cost, by the number "
 	"of\n"
 	"                             tokens, or N (default cost; stairs with --share group)\n"
+	"  --defer N                  APPROXIMATE, changes results: decoding, of a token's experts the N weakest count "
+	"in "
+	"the\n"
+	"                             next MoE layer if the CPU pool computes them, which so gets more time (default "
+	"0)\n"
 	"\n"
 	"Daemon\n"
 	"  --daemon SOCKET            use the running daemon at SOCKET, which has the model loaded\n"
@@ -82,6 +88,7 @@ enum option_code {
 	OPTION_LIMIT,
 	OPTION_TOKENS,
 	OPTION_WINDOW,
+	OPTION_DECODE,
 	OPTION_TEMPERATURE,
 	OPTION_TOP_P,
 	OPTION_SEED,
@@ -95,6 +102,7 @@ enum option_code {
 	OPTION_FILL,
 	OPTION_SHARE,
 	OPTION_N_COPY,
+	OPTION_DEFER,
 	OPTION_DAEMON,
 	OPTION_THREADS,
 	OPTION_PAGES,
@@ -113,6 +121,7 @@ static const struct option long_options[] = {
 	{"limit", required_argument, NULL, OPTION_LIMIT},
 	{"tokens", required_argument, NULL, OPTION_TOKENS},
 	{"window", required_argument, NULL, OPTION_WINDOW},
+	{"decode", no_argument, NULL, OPTION_DECODE},
 	{"temperature", required_argument, NULL, OPTION_TEMPERATURE},
 	{"top-p", required_argument, NULL, OPTION_TOP_P},
 	{"seed", required_argument, NULL, OPTION_SEED},
@@ -126,6 +135,7 @@ static const struct option long_options[] = {
 	{"fill", required_argument, NULL, OPTION_FILL},
 	{"share", required_argument, NULL, OPTION_SHARE},
 	{"n-copy", required_argument, NULL, OPTION_N_COPY},
+	{"defer", required_argument, NULL, OPTION_DEFER},
 	{"daemon", required_argument, NULL, OPTION_DAEMON},
 	{"threads", required_argument, NULL, OPTION_THREADS},
 	{"pages", required_argument, NULL, OPTION_PAGES},
@@ -228,6 +238,9 @@ static int parse_text(struct options *o, int option, const char *name, const cha
 		return parse_u32(name, arg, 1, 1u << 24, &o->tokens);
 	case OPTION_WINDOW:
 		return parse_u32(name, arg, 2, 1u << 24, &o->window);
+	case OPTION_DECODE:
+		o->decode = true;
+		return 0;
 	case OPTION_TEMPERATURE:
 		return parse_real(name, arg, 0, 100, &o->temperature);
 	case OPTION_TOP_P:
@@ -294,6 +307,9 @@ static int parse_experts(struct options *o, int option, const char *name, const 
 	case OPTION_N_COPY:
 		r = parse_n_copy(o, arg);
 		break;
+	case OPTION_DEFER:
+		r = parse_u32(name, arg, 0, 63, &o->defer);
+		break;
 	case OPTION_DAEMON:
 		o->daemon = *arg ? arg : NULL; /* names none: a private one */
 		break;
@@ -326,6 +342,20 @@ static int check_n_copy(struct options *o)
 	return 0;
 }
 
+/* Where nothing could be deferred, asking for it is a mistake. */
+static int check_defer(const struct options *o)
+{
+	if (o->defer == 0)
+		return 0;
+	if (o->experts == EXPERTS_LOCAL)
+		return wrong("--experts", "local", "cpu or cache with --defer");
+	if (o->command == COMMAND_SCORE && !o->decode) {
+		fprintf(stderr, "moe-worker: --defer: score with it needs --decode: nothing is deferred in prefill\n");
+		return -EINVAL;
+	}
+	return 0;
+}
+
 static int check(struct options *o, int argc, char **argv)
 {
 	const char *input;
@@ -352,7 +382,11 @@ static int check(struct options *o, int argc, char **argv)
 			o->command == COMMAND_GENERATE ? "--prompt TEXT" : "--text FILE");
 		return -EINVAL;
 	}
-	return check_n_copy(o);
+	if (o->decode && o->command != COMMAND_SCORE) {
+		fprintf(stderr, "moe-worker: --decode: generate decodes anyway; it is for score\n");
+		return -EINVAL;
+	}
+	return check_defer(o) < 0 ? -EINVAL : check_n_copy(o);
 }
 
 int options_parse(struct options *ret, int argc, char **argv)

@@ -24,12 +24,14 @@ struct options {
 	enum moe_share share;
 	enum n_copy_rule n_copy_rule;
 	uint32_t n_copy;
+	uint32_t defer;
 	uint32_t threads; /* of a private daemon, 0: its default */
 	const char *pages, *isa;
 
 	uint32_t tokens, window, limit; /* 0: the default, the whole text */
 	uint64_t seed;
 	double temperature, top_p;
+	bool decode; /* score: a token a step */
 	bool stats, json, verbose;
 };
 

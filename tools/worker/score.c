@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The rule: consecutive windows, each from an empty context at position 0; all tokens of a window but its first are
- * scored, by natural logarithm; a last partial window is dropped.
+ * scored, by natural logarithm; a last partial window is dropped. A window goes through the model in as few prefill
+ * steps as hold it, or with --decode in one decode step per token.
  */
 #include "tools/worker/run.h"
 
@@ -50,6 +51,7 @@ static void score_step(const struct run *run, const int32_t *targets, uint32_t n
 
 static int score_window(struct run *run, const int32_t *ids, float *logits, struct score *score, struct moe_error *err)
 {
+	const enum moe_step_phase phase = run->options->decode ? MOE_STEP_DECODE : MOE_STEP_PREFILL;
 	struct forward *f = run->forward;
 	int r;
 
@@ -57,7 +59,7 @@ static int score_window(struct run *run, const int32_t *ids, float *logits, stru
 	for (uint32_t at = 0; at < run->window;) {
 		const uint32_t n = MIN(run->window - at, f->tokens_max);
 
-		r = forward_step(f, ids + at, n, MOE_STEP_PREFILL, err);
+		r = forward_step(f, ids + at, n, phase, err);
 		if (r < 0)
 			return r;
 		/* Only the rank that speaks needs the numbers. The window's last token has no successor. */
@@ -72,7 +74,10 @@ static int score_window(struct run *run, const int32_t *ids, float *logits, stru
 static int print_score(const struct run *run, const struct score *score, uint64_t ns, struct moe_error *err)
 {
 	const double nll = score->nll / (double)score->tokens, seconds = (double)ns / 1e9;
-	const struct stats_times times = {.prefill_tokens = run->forward->tokens, .prefill_ns = ns};
+	const uint64_t tokens = run->forward->tokens;
+	const struct stats_times times = run->options->decode
+						 ? (struct stats_times){.decode_tokens = tokens, .decode_ns = ns}
+						 : (struct stats_times){.prefill_tokens = tokens, .prefill_ns = ns};
 	json_t *object;
 	int r;
 

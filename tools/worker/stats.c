@@ -9,7 +9,7 @@
 
 uint64_t stats_pairs(const struct experts_stats *s)
 {
-	return s->hit + s->miss_buffer + s->cpu + s->local;
+	return s->hit + s->miss_buffer + s->cpu + s->deferred + s->local;
 }
 
 uint64_t stats_pairs_expected(const struct run *run)
@@ -44,11 +44,16 @@ void stats_print(const struct run *run, const struct stats_times *times)
 	print_path("cache hit", s->hit, all);
 	print_path("miss buffer", s->miss_buffer, all);
 	print_path("CPU pool", s->cpu, all);
+	if (run->options->defer)
+		print_path("CPU deferred", s->deferred, all);
 	print_path("local", s->local, all);
 	print_path("all", all, all);
 	printf("%llu tokens x %u MoE layers x %u experts = %llu pairs: %s\n", (unsigned long long)run->forward->tokens,
 	       run->arch->n_moe_layers, run->arch->router.topk, (unsigned long long)expected,
 	       all == expected ? "adds up" : "DOES NOT ADD UP");
+	if (run->options->defer)
+		printf("APPROXIMATE: of each token's experts up to %u counted one MoE layer late\n",
+		       run->options->defer);
 	printf("%-12s %14llu fills, %.1f MB; %.1f %% of the pairs found their expert in a slot already (hit rate)\n",
 	       "copies", (unsigned long long)s->fills, (double)s->fill_bytes / 1e6, 100.0 * share(s->resident, all));
 	print_rate("prefill", times->prefill_tokens, times->prefill_ns);
@@ -60,12 +65,14 @@ int stats_add(const struct run *run, json_t *object, struct moe_error *err)
 	const struct options *o = run->options;
 	const struct experts_stats *s = &run->experts->stats;
 	const bool cached = o->experts == EXPERTS_CACHE;
-	json_t *all = json_pack("{s:{s:I,s:I,s:I,s:I},s:I,s:I,s:f,s:s,s:s,s:i,s:i}", "pairs", "hit", (json_int_t)s->hit,
-				"miss_buffer", (json_int_t)s->miss_buffer, "cpu", (json_int_t)s->cpu, "local",
-				(json_int_t)s->local, "fills", (json_int_t)s->fills, "fill_bytes",
-				(json_int_t)s->fill_bytes, "hit_rate", share(s->resident, stats_pairs(s)), "experts",
-				experts_names[o->experts], "mode", mode_names[o->mode], "tp", (int)o->tp, "slots",
-				cached ? (int)MIN(o->slots, run->arch->router.n_experts) : 0);
+	json_t *all = json_pack("{s:{s:I,s:I,s:I,s:I,s:I},s:I,s:I,s:f,s:s,s:s,s:i,s:i,s:i,s:b}", "pairs", "hit",
+				(json_int_t)s->hit, "miss_buffer", (json_int_t)s->miss_buffer, "cpu",
+				(json_int_t)s->cpu, "deferred", (json_int_t)s->deferred, "local", (json_int_t)s->local,
+				"fills", (json_int_t)s->fills, "fill_bytes", (json_int_t)s->fill_bytes, "hit_rate",
+				share(s->resident, stats_pairs(s)), "experts", experts_names[o->experts], "mode",
+				mode_names[o->mode], "tp", (int)o->tp, "slots",
+				cached ? (int)MIN(o->slots, run->arch->router.n_experts) : 0, "defer", (int)o->defer,
+				"approximate", o->defer > 0);
 
 	if (!all || json_object_update_new(object, all) < 0)
 		return moe_error_set(err, -ENOMEM, "no memory for the JSON");
