@@ -299,21 +299,32 @@ static bool guarded(const uint8_t *bytes)
 	return true;
 }
 
+static const char *const parts[] = {"gate", "up", "down"};
+
+/* Every second layer has gate and up in one tensor. */
+static bool fused(uint32_t layer)
+{
+	return layer % 2;
+}
+
 /* Differences of one part, weights and bias; `file` is the whole file that `f` has become. */
 static uint64_t check_part(const struct gguf_file *f, const uint8_t *file, uint32_t layer, uint32_t expert, int i,
 			   const struct moe_part *part, enum gf_type type, const uint8_t *record)
 {
-	static const char *const parts[] = {"gate", "up", "down"};
+	const bool both = fused(layer) && i < 2;
+	const char *what = both ? "gate_up" : parts[i];
+	/* of gate and up in one: an expert's gate, then its up */
+	const uint64_t place = both ? expert * 2 + (uint64_t)i : expert;
 	uint64_t bytes, block = gf_block(type, &bytes), wrong;
 	const uint64_t share = (uint64_t)part->rows * part->cols / block * bytes;
 	char name[64];
 
-	snprintf(name, sizeof name, "blk.%u.ffn_%s_exps.weight", layer, parts[i]);
-	wrong = differences(record, part, type, file + gf_offset(f, name) + expert * share);
-	snprintf(name, sizeof name, "blk.%u.ffn_%s_exps.bias", layer, parts[i]);
+	snprintf(name, sizeof name, "blk.%u.ffn_%s_exps.weight", layer, what);
+	wrong = differences(record, part, type, file + gf_offset(f, name) + place * share);
+	snprintf(name, sizeof name, "blk.%u.ffn_%s_exps.bias", layer, what);
 	if (part->plane[MOE_PLANE_BIAS])
 		wrong += memcmp(record + part->plane[MOE_PLANE_BIAS],
-				file + gf_offset(f, name) + (uint64_t)expert * part->rows * 4, part->rows * 4) != 0;
+				file + gf_offset(f, name) + place * part->rows * 4, part->rows * 4) != 0;
 	return wrong;
 }
 
@@ -349,11 +360,28 @@ struct pair {
 	enum gf_type gate_up, down;
 };
 
+static void add_layer(struct gguf_file *f, uint32_t layer, const struct pair *pair, uint32_t hidden, uint32_t inter,
+		      bool bias)
+{
+	char name[64];
+
+	for (int part = fused(layer) ? 1 : 0; part < 3; part++) {
+		const char *what = fused(layer) && part == 1 ? "gate_up" : parts[part];
+		const uint64_t rows = part == 2 ? hidden : fused(layer) ? 2 * inter : inter;
+
+		snprintf(name, sizeof name, "blk.%u.ffn_%s_exps.weight", layer, what);
+		gf_tensor(f, name, part == 2 ? pair->down : pair->gate_up, 3,
+			  (uint64_t[]){part == 2 ? inter : hidden, rows, EXPERTS});
+		snprintf(name, sizeof name, "blk.%u.ffn_%s_exps.bias", layer, what);
+		if (bias)
+			gf_tensor(f, name, GF_F32, 2, (uint64_t[]){rows, EXPERTS});
+	}
+}
+
 /* One layer for each pair. */
 static void check_model(const char *architecture, const struct pair *pairs, uint32_t n, uint32_t hidden, uint32_t inter,
 			bool bias)
 {
-	static const char *const parts[] = {"gate", "up", "down"};
 	struct gguf_file f = gf_new(tap_random(&seed));
 	struct moe_error err = {0};
 	struct model *model = NULL;
@@ -361,15 +389,8 @@ static void check_model(const char *architecture, const struct pair *pairs, uint
 	size_t bytes;
 
 	gf_config(&f, architecture, n, hidden, EXPERTS, 2, "expert_feed_forward_length", inter);
-	for (uint32_t i = 0; i < n; i++) {
-		gf_experts(&f, i, pairs[i].gate_up, pairs[i].down, hidden, inter, EXPERTS);
-		for (int part = 0; bias && part < 3; part++) {
-			char name[64];
-
-			snprintf(name, sizeof name, "blk.%u.ffn_%s_exps.bias", i, parts[part]);
-			gf_tensor(&f, name, GF_F32, 2, (uint64_t[]){part == 2 ? hidden : inter, EXPERTS});
-		}
-	}
+	for (uint32_t i = 0; i < n; i++)
+		add_layer(&f, i, &pairs[i], hidden, inter, bias);
 	gf_write(&f, path);
 	file = gf_bytes(&f, &bytes);
 	require(model_open(&model, path, &err) == 0, "%s of %u layers is opened%s%s", architecture, n,

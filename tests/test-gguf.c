@@ -390,6 +390,16 @@ static struct gguf_file half_sound(enum gf_type gate, enum gf_type up, uint64_t 
 	return f;
 }
 
+/* Layer 1 has gate and up in one tensor, of `rows` rows for each expert. */
+static struct gguf_file half_fused(uint64_t rows)
+{
+	struct gguf_file f = sound();
+
+	gf_experts(&f, 0, GF_Q8_0, GF_Q8_0, HIDDEN, INTER, EXPERTS);
+	gf_tensor(&f, "blk.1.ffn_gate_up_exps.weight", GF_Q8_0, 3, (uint64_t[]){HIDDEN, rows, EXPERTS});
+	return f;
+}
+
 static void test_experts(void)
 {
 	struct gguf_file f = half_sound(GF_F32, GF_F32, HIDDEN);
@@ -418,9 +428,19 @@ static void test_experts(void)
 	f = sound();
 	gf_tensor(&f, "blk.0.ffn_gate.0.weight", GF_Q8_0, 2, (uint64_t[]){HIDDEN, INTER});
 	refuse_file(&f, -ENOTSUP, "blk.0.ffn_gate.0.weight|one tensor for all experts", "a tensor for each expert");
-	f = sound();
-	gf_tensor(&f, "blk.0.ffn_gate_up_exps.weight", GF_Q8_0, 3, (uint64_t[]){HIDDEN, 2 * INTER, EXPERTS});
-	refuse_file(&f, -ENOTSUP, "blk.0.ffn_gate_up_exps.weight|another converter", "gate and up in one tensor");
+	f = half_fused(2 * INTER);
+	refuse_file(&f, -ENOENT, "blk.1.ffn_down_exps.weight is missing|or gate_up and down",
+		    "gate and up in one, no down");
+	f = half_fused(INTER);
+	gf_tensor(&f, "blk.1.ffn_down_exps.weight", GF_Q8_0, 3, (uint64_t[]){INTER, HIDDEN, EXPERTS});
+	refuse_file(&f, -EINVAL, "blk.1.ffn_gate_up_exps.weight|[4, 32, 64]|[4, 64, 64]",
+		    "gate and up of too few rows");
+	f = half_fused(2 * INTER);
+	gf_tensor(&f, "blk.1.ffn_up_exps.weight", GF_Q8_0, 3, (uint64_t[]){HIDDEN, INTER, EXPERTS});
+	refuse_file(&f, -EINVAL, "blk.1.ffn_up_exps.weight|beside blk.1.ffn_gate_up_exps.weight", "up twice");
+	f = half_fused(2 * INTER);
+	gf_tensor(&f, "blk.1.ffn_gate_up_exps.scale", GF_F32, 1, (uint64_t[]){EXPERTS});
+	refuse_file(&f, -ENOTSUP, "blk.1.ffn_gate_up_exps.scale", "scales beside gate and up in one");
 	f = sound();
 	gf_tensor(&f, "blk.0.ffn_up.weight", GF_Q8_0, 2, (uint64_t[]){HIDDEN, INTER});
 	gf_tensor(&f, "blk.1.ffn_up.weight", GF_Q8_0, 2, (uint64_t[]){HIDDEN, INTER});

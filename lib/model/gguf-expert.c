@@ -18,15 +18,9 @@
 
 #define NAME_MAX_BYTES 128
 
+#define BOTH "gate_up"
+
 static const char *const part_names[PARTS] = {"gate", "up", "down"};
-
-static const struct tensor *expert_tensor(const struct model *model, uint32_t layer, int part, const char *what)
-{
-	char name[NAME_MAX_BYTES];
-
-	snprintf(name, sizeof name, "blk.%u.ffn_%s_exps.%s", layer, part_names[part], what);
-	return model_tensor(model, name);
-}
 
 static uint32_t part_rows(const struct model_config *c, int part)
 {
@@ -36,6 +30,31 @@ static uint32_t part_rows(const struct model_config *c, int part)
 static uint32_t part_cols(const struct model_config *c, int part)
 {
 	return part == PART_DOWN ? c->inter : c->hidden;
+}
+
+static const struct tensor *expert_tensor(const struct model *model, uint32_t layer, const char *part, const char *what)
+{
+	char name[NAME_MAX_BYTES];
+
+	snprintf(name, sizeof name, "blk.%u.ffn_%s_exps.%s", layer, part, what);
+	return model_tensor(model, name);
+}
+
+/* Where a part of the experts lies: of the tensor's `rows` rows for each expert, those from `first` on. */
+struct place {
+	const struct tensor *tensor; /* NULL: nowhere */
+	uint32_t first, rows;
+};
+
+/* In a tensor of its own, or gate and up in one: an expert's gate, then its up. */
+static struct place find_place(const struct model *model, uint32_t layer, int part, const char *what)
+{
+	const uint32_t rows = part_rows(&model->config, part);
+	const struct tensor *t = expert_tensor(model, layer, part_names[part], what);
+
+	if (t || part == PART_DOWN)
+		return (struct place){t, 0, rows};
+	return (struct place){expert_tensor(model, layer, BOTH, what), part == PART_UP ? rows : 0, 2 * rows};
 }
 
 static int check_shape(const struct model *model, const struct tensor *t, uint32_t n_dims, const uint64_t *dims,
@@ -57,8 +76,9 @@ static int check_shape(const struct model *model, const struct tensor *t, uint32
 
 static int check_bias(const struct model *model, uint32_t layer, int part, struct moe_error *err)
 {
-	const struct tensor *bias = expert_tensor(model, layer, part, "bias");
-	const uint64_t dims[2] = {model->config.n_experts, part_rows(&model->config, part)};
+	const struct place place = find_place(model, layer, part, "bias");
+	const struct tensor *bias = place.tensor;
+	const uint64_t dims[2] = {model->config.n_experts, place.rows};
 
 	if (!bias)
 		return 0;
@@ -71,15 +91,15 @@ static int check_bias(const struct model *model, uint32_t layer, int part, struc
 static int check_part_of_layer(const struct model *model, uint32_t layer, int part, struct moe_error *err)
 {
 	const struct model_config *c = &model->config;
-	const struct tensor *t = expert_tensor(model, layer, part, "weight");
-	const struct tensor *scale = expert_tensor(model, layer, part, "scale");
-	const uint64_t dims[3] = {c->n_experts, part_rows(c, part), part_cols(c, part)};
+	const struct place place = find_place(model, layer, part, "weight");
+	const struct tensor *t = place.tensor, *scale = find_place(model, layer, part, "scale").tensor;
+	const uint64_t dims[3] = {c->n_experts, place.rows, part_cols(c, part)};
 
 	if (!t)
 		return moe_error_set(
 			err, -ENOENT,
 			"%s: tensor blk.%u.ffn_%s_exps.weight is missing; expected gate, up and down, each "
-			"one tensor for all experts",
+			"one tensor for all experts, or gate_up and down",
 			model->path, layer, part_names[part]);
 	if (scale)
 		return moe_error_set(err, -ENOTSUP,
@@ -95,21 +115,41 @@ static int check_part_of_layer(const struct model *model, uint32_t layer, int pa
 	return check_shape(model, t, ARRAY_LEN(dims), dims, err);
 }
 
+/* Gate and up lie in one tensor or in two. */
+static int check_both(const struct model *model, uint32_t layer, struct moe_error *err)
+{
+	static const char *const whats[] = {"weight", "bias"};
+
+	for (size_t i = 0; i < ARRAY_LEN(whats); i++) {
+		const struct tensor *both = expert_tensor(model, layer, BOTH, whats[i]);
+
+		for (int part = 0; both && part < PART_DOWN; part++) {
+			const struct tensor *t = expert_tensor(model, layer, part_names[part], whats[i]);
+
+			if (t)
+				return moe_error_set(err, -EINVAL,
+						     "%s: tensor %s: found it beside %s; expected gate and up in one "
+						     "tensor or in two",
+						     model->shards[t->shard].path, t->name, both->name);
+		}
+	}
+	return 0;
+}
+
 static int check_layer(const struct model *model, uint32_t layer, struct moe_error *err)
 {
 	const struct tensor *gate, *up;
-	int r;
+	int r = check_both(model, layer, err);
 
-	for (int part = 0; part < PARTS; part++) {
+	for (int part = 0; part < PARTS && r == 0; part++) {
 		r = check_part_of_layer(model, layer, part, err);
-		if (r < 0)
-			return r;
-		r = check_bias(model, layer, part, err);
-		if (r < 0)
-			return r;
+		if (r == 0)
+			r = check_bias(model, layer, part, err);
 	}
-	gate = expert_tensor(model, layer, PART_GATE, "weight");
-	up = expert_tensor(model, layer, PART_UP, "weight");
+	if (r < 0)
+		return r;
+	gate = find_place(model, layer, PART_GATE, "weight").tensor;
+	up = find_place(model, layer, PART_UP, "weight").tensor;
 	if (gate->type != up->type)
 		return moe_error_set(err, -ENOTSUP,
 				     "%s: tensor %s: found type %s; expected %s as %s has: take another file of this "
@@ -119,26 +159,20 @@ static int check_layer(const struct model *model, uint32_t layer, struct moe_err
 	return 0;
 }
 
-/* Ways of writing experts that are not served. */
-static int refuse_others(const struct model *model, uint32_t layer, struct moe_error *err)
+/* Old files have a tensor for each expert: they are not served. */
+static int refuse_single(const struct model *model, uint32_t layer, struct moe_error *err)
 {
-	static const char *const others[] = {"ffn_gate.0.weight", "ffn_gate_up_exps.weight"};
+	const struct tensor *t;
 	char name[NAME_MAX_BYTES];
 
-	for (size_t i = 0; i < ARRAY_LEN(others); i++) {
-		const struct tensor *t;
-
-		snprintf(name, sizeof name, "blk.%u.%s", layer, others[i]);
-		t = model_tensor(model, name);
-		if (t)
-			return moe_error_set(
-				err, -ENOTSUP,
-				"%s: tensor %s: found experts written that way; expected "
-				"blk.%u.ffn_gate_exps.weight, up and down, each one tensor for all experts: "
-				"take a file of another converter",
-				model->shards[t->shard].path, t->name, layer);
-	}
-	return 0;
+	snprintf(name, sizeof name, "blk.%u.ffn_gate.0.weight", layer);
+	t = model_tensor(model, name);
+	if (!t)
+		return 0;
+	return moe_error_set(err, -ENOTSUP,
+			     "%s: tensor %s: found experts written that way; expected blk.%u.ffn_gate_exps.weight, up "
+			     "and down, each one tensor for all experts: take a file of another converter",
+			     model->shards[t->shard].path, t->name, layer);
 }
 
 /* A layer carries experts when it has any of their tensors; a layer without must have a dense part instead. */
@@ -147,12 +181,12 @@ static int look_at_layer(const struct model *model, uint32_t layer, bool *ret, s
 	char name[NAME_MAX_BYTES];
 	int r;
 
-	r = refuse_others(model, layer, err);
+	r = refuse_single(model, layer, err);
 	if (r < 0)
 		return r;
 	*ret = false;
 	for (int part = 0; part < PARTS; part++)
-		*ret |= expert_tensor(model, layer, part, "weight") != NULL;
+		*ret |= find_place(model, layer, part, "weight").tensor != NULL;
 	if (*ret)
 		return check_layer(model, layer, err);
 	snprintf(name, sizeof name, "blk.%u.ffn_up.weight", layer);
@@ -191,8 +225,8 @@ void gguf_expert_layout(const struct model *model, uint32_t layer, struct moe_la
 	int r;
 
 	for (int part = 0; part < PARTS; part++) {
-		format[part] = gguf_tensor_type(expert_tensor(model, layer, part, "weight")->type)->format;
-		bias[part] = expert_tensor(model, layer, part, "bias") != NULL;
+		format[part] = gguf_tensor_type(find_place(model, layer, part, "weight").tensor->type)->format;
+		bias[part] = find_place(model, layer, part, "bias").tensor != NULL;
 	}
 	/* the types' blocks divide the rows, and no product of checked sizes is too large */
 	r = layout_place(ret, format, bias, model->config.hidden, model->config.inter);
@@ -201,21 +235,22 @@ void gguf_expert_layout(const struct model *model, uint32_t layer, struct moe_la
 }
 
 /* The expert's share of a tensor that holds all of them. */
-static void add_source(const struct model *model, struct expert_source *ret, const struct tensor *t, int part,
+static void add_source(const struct model *model, struct expert_source *ret, const struct place *place, int part,
 		       uint32_t expert, enum moe_plane plane)
 {
+	const struct tensor *t = place->tensor;
 	const struct gguf_type *type = gguf_tensor_type(t->type);
 	const uint32_t rows = part_rows(&model->config, part), cols = part_cols(&model->config, part);
-	const uint64_t bytes = t->bytes / model->config.n_experts;
+	const uint64_t row_bytes = t->bytes / ((uint64_t)model->config.n_experts * place->rows);
 	const bool copy = plane == MOE_PLANE_BIAS || !moe_formats[type->format].panel;
 
 	*ret = (struct expert_source){
-		.offset = t->offset + expert * bytes,
+		.offset = t->offset + ((uint64_t)expert * place->rows + place->first) * row_bytes,
 		.shard = t->shard,
 		.repack = {.kind = copy ? REPACK_COPY : REPACK_GGUF,
 			   .part = (uint32_t)part,
-			   .granule_bytes = copy ? 1 : repack_gguf_granule(rows) * (bytes / rows),
-			   .bytes = bytes,
+			   .granule_bytes = copy ? 1 : repack_gguf_granule(rows) * row_bytes,
+			   .bytes = rows * row_bytes,
 			   .rows = rows,
 			   .cols = cols,
 			   .parameter = {copy ? plane : 0}},
@@ -228,12 +263,12 @@ uint32_t gguf_expert_sources(const struct model *model, uint32_t layer, uint32_t
 	uint32_t n = 0;
 
 	for (int part = 0; part < PARTS; part++) {
-		const struct tensor *weight = expert_tensor(model, layer, part, "weight");
-		const struct tensor *bias = expert_tensor(model, layer, part, "bias");
+		const struct place weight = find_place(model, layer, part, "weight");
+		const struct place bias = find_place(model, layer, part, "bias");
 
-		add_source(model, &ret[n++], weight, part, expert, MOE_PLANE_CODES);
-		if (bias)
-			add_source(model, &ret[n++], bias, part, expert, MOE_PLANE_BIAS);
+		add_source(model, &ret[n++], &weight, part, expert, MOE_PLANE_CODES);
+		if (bias.tensor)
+			add_source(model, &ret[n++], &bias, part, expert, MOE_PLANE_BIAS);
 	}
 	return n;
 }

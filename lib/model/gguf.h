@@ -7,7 +7,9 @@
  * first; in struct tensor they stand as everywhere else, slowest first: experts are [expert][row][column].
  *
  * Experts are served where they lie merged, one tensor of a layer's gate, one of its up, one of its down:
- * blk.N.ffn_gate_exps.weight and so on, with or without .bias. Each layer may have types of its own, part by part.
+ * blk.N.ffn_gate_exps.weight and so on, with or without .bias; or gate and up in one, ffn_gate_up_exps, which has of
+ * each expert all rows of the gate and then all of up. Each layer may have types of its own, part by part. Other
+ * tensors of a layer, shared experts (_shexp) among them, are the worker's.
  * Nothing of the vocabulary is kept, and of strings only short ones.
  */
 #ifndef MODEL_GGUF_H
