@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -174,6 +175,14 @@ static int write_experts(struct maker *m, uint32_t layer, enum expert_part part,
 	return r;
 }
 
+/* Layers behind the last one only predict further tokens: as converters do, they are left out, experts and all. */
+static bool is_further(const struct model *model, const struct tensor *t)
+{
+	uint32_t layer;
+
+	return sscanf(t->name, "model.layers.%u.", &layer) == 1 && layer >= model->config.n_layers;
+}
+
 /* Calls one of the two for every tensor beside the experts, in the order of their names. */
 static int for_dense(struct maker *m, int (*each)(struct maker *m, const struct tensor *t, struct moe_error *err),
 		     struct moe_error *err)
@@ -182,7 +191,8 @@ static int for_dense(struct maker *m, int (*each)(struct maker *m, const struct 
 	int r = 0;
 
 	for (uint64_t i = 0; r == 0 && i < model->n_tensors; i++)
-		if (!reader_is_expert(m->reader, &model->tensors[i]) && !gguf_merged_is(&model->tensors[i]))
+		if (!reader_is_expert(m->reader, &model->tensors[i]) && !gguf_merged_is(&model->tensors[i]) &&
+		    !is_further(model, &model->tensors[i]))
 			r = each(m, &model->tensors[i], err);
 	return r;
 }
@@ -242,8 +252,8 @@ static int check(const struct maker *m, struct moe_error *err)
 	if (!gguf_model_architecture(c->family))
 		return moe_error_set(
 			err, -ENOTSUP,
-			"%s: found a model of family %s; expected mixtral, qwen2_moe, qwen3_moe, olmoe or gpt_oss "
-			"for a GGUF file",
+			"%s: found a model of family %s; expected mixtral, qwen2_moe, qwen3_moe, olmoe, deepseek_v2, "
+			"deepseek_v3, kimi_k2 or gpt_oss for a GGUF file",
 			m->reader->model->path, model_family_name(c->family));
 	if (c->family == FAMILY_GPT_OSS && !mxfp4)
 		return moe_error_set(

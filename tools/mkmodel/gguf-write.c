@@ -17,7 +17,7 @@
 #define VERSION 3
 #define ALIGN 32
 
-enum value_type { VALUE_U32 = 4, VALUE_F32 = 6, VALUE_STRING = 8 };
+enum value_type { VALUE_U32 = 4, VALUE_F32 = 6, VALUE_BOOL = 7, VALUE_STRING = 8 };
 
 /* One part of the file's head, growing in memory. */
 struct text {
@@ -77,6 +77,12 @@ void gguf_writer_f32(struct gguf_writer *writer, const char *key, double value)
 	memcpy(&bits, &single, sizeof bits);
 	put_key(writer, key, VALUE_F32);
 	put_u32(writer->metadata.to, bits);
+}
+
+void gguf_writer_bool(struct gguf_writer *writer, const char *key, bool value)
+{
+	put_key(writer, key, VALUE_BOOL);
+	fputc(value, writer->metadata.to);
 }
 
 void gguf_writer_string(struct gguf_writer *writer, const char *key, const char *value)

@@ -9,6 +9,7 @@
 #ifndef MKMODEL_GGUF_WRITE_H
 #define MKMODEL_GGUF_WRITE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -22,6 +23,7 @@ struct gguf_writer *gguf_writer_free(struct gguf_writer *writer); /* takes NULL,
 
 void gguf_writer_u32(struct gguf_writer *writer, const char *key, uint32_t value);
 void gguf_writer_f32(struct gguf_writer *writer, const char *key, double value);
+void gguf_writer_bool(struct gguf_writer *writer, const char *key, bool value);
 void gguf_writer_string(struct gguf_writer *writer, const char *key, const char *value);
 
 /* dims[0] is the number of columns. */
