@@ -116,13 +116,8 @@ static int parse_bytes(uint64_t *ret, const char *option, const char *text, stru
 
 static int parse_isa(struct config *c, const char *text, struct moe_error *err)
 {
-	int r = isa_from_name(text, &c->isa);
-
-	if (r == -ENOTSUP)
-		return moe_error_set(err, -EINVAL, "--isa %s: this CPU has no such level; its best is %s", text,
-				     isa_name(isa_detect(NULL)));
-	if (r < 0)
-		return moe_error_set(err, -EINVAL, "--isa '%s': auto, ref, avx2, avx512 or amx expected", text);
+	if (isa_from_name(text, &c->isa) < 0)
+		return moe_error_set(err, -EINVAL, "--isa %s: %s", text, isa_why_not(text));
 	if (strcmp(text, "auto") != 0)
 		c->isa_why = "forced by --isa";
 	return 0;

@@ -92,6 +92,21 @@ int isa_from_name(const char *name, enum isa *ret)
 	return -EINVAL;
 }
 
+const char *isa_why_not(const char *name)
+{
+	const char *why;
+
+	if (strcmp(name, names[ISA_AVX2]) == 0)
+		return "this machine does not offer AVX2, FMA and F16C: auto takes ref";
+	if (strcmp(name, names[ISA_AVX512]) == 0)
+		return "this machine does not offer AVX-512 F, DQ, BW and VL: auto takes the best there is";
+	if (strcmp(name, names[ISA_AMX]) != 0)
+		return "auto, ref, avx2, avx512 or amx expected";
+	isa_detect(&why);
+	return why == amx_refused ? why
+				  : "this machine does not offer AMX with BF16 and INT8: auto takes the best there is";
+}
+
 const struct kernels *kernels_get(enum isa isa)
 {
 	return choose(cpu_features_here(), isa)->table;

@@ -143,13 +143,16 @@ double kernel_gated(const struct kernel_act *act, double g, double u);
 enum isa { ISA_REF, ISA_AVX2, ISA_AVX512, ISA_AMX, ISA_COUNT };
 
 /* The best level that this CPU and its operating system offer; *ret_why (may be NULL) says what decided, a static
- * string. The first call of this or of one of the two functions below asks Linux for the tiles of AMX where the CPU has
+ * string. The first call of this or of one of the functions below asks Linux for the tiles of AMX where the CPU has
  * them: for all threads of the process and for good. Where Linux refuses, the level below is the best. */
 enum isa isa_detect(const char **ret_why);
 const char *isa_name(enum isa isa);
 
 /* "auto", "ref", "avx2", "avx512", "amx" -> level. -EINVAL: no such name; -ENOTSUP: this CPU does not have it. */
 int isa_from_name(const char *name, enum isa *ret);
+
+/* For a person: what is wrong with a name that isa_from_name refused, and the way out. A static string. */
+const char *isa_why_not(const char *name);
 
 /* The table of a level that isa_detect allows. */
 const struct kernels *kernels_get(enum isa isa);

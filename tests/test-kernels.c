@@ -158,6 +158,8 @@ static void levels_check(uint32_t features)
 	const char *why = NULL;
 
 	ok(isa_from_name("sse9", &isa) == -EINVAL && isa == ISA_COUNT, "an unknown level is refused");
+	for (enum isa i = 0; i < ISA_COUNT; i++)
+		ok(strstr(isa_why_not("sse9"), isa_name(i)) != NULL, "and %s is offered instead", isa_name(i));
 	require(isa_from_name("auto", &isa) == 0, "auto is a level");
 	ok(isa == isa_detect(&why), "auto is what the CPU offers");
 	diag("%s: %s", isa_name(isa), why);
@@ -165,6 +167,10 @@ static void levels_check(uint32_t features)
 		const int r = isa_from_name(isa_name(i), &isa);
 
 		ok(i <= isa_detect(NULL) ? r == 0 && isa == i : r == -ENOTSUP, "level %s by name", isa_name(i));
+		ok(i == ISA_REF || strstr(isa_why_not(isa_name(i)), i == ISA_AVX2  ? "AVX2"
+								    : i == ISA_AMX ? "AMX"
+										   : "AVX-512"),
+		   "%s, where it is missing: %s", isa_name(i), isa_why_not(isa_name(i)));
 		if (i <= isa_detect(NULL))
 			ok(kernels_get(i) == last_table(features, i), "table of %s: %s", isa_name(i),
 			   kernels_get(i)->variant);

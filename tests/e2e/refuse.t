@@ -165,6 +165,28 @@ for program in "$expertd" "$moectl" "$worker"; do
 	refused 2 "${program##*/}: unknown option" 'help|usage' -- "$program" --no-such-option
 done
 refused 2 'pages of an unknown size' pages 3m 1g -- "$expertd" --pages 3m
+
+# level_refused LEVEL WORDS: by every program whose kernels have a level.
+level_refused() {
+	refused 2 "moe-expertd: level $1" "--isa $1" "$2" -- "$expertd" --isa "$1"
+	refused 2 "moe-worker: level $1" "--isa $1" "$2" -- \
+		"$worker" generate --model "$sample" --prompt a --isa "$1"
+	refused 2 "moe-bench: level $1" "--isa $1" "$2" -- "$bench" ffn --isa "$1"
+}
+
+level_refused sse9 'auto, ref, avx2, avx512 or amx expected'
+refused 2 'moectl doctor: level sse9' 'auto, ref, avx2, avx512 or amx expected' -- "$moectl" doctor --isa sse9
+for level in ref avx2 avx512 amx; do
+	if "$expertd" --isa $level --version >/dev/null 2>&1; then
+		"$moectl" doctor --isa $level >"$dir/doctor" 2>&1
+		grep -q "^ok  *--isa  *$level runs here: $level" "$dir/doctor"
+		ok $? "moectl doctor: level $level runs here" "$dir/doctor"
+	else
+		level_refused $level 'this machine does not offer|refused this process'
+		refused 1 "moectl doctor: level $level" "problem +--isa +$level: " '-> --isa auto' -- \
+			"$moectl" doctor --isa $level
+	fi
+done
 refused 2 'a worker without a verb' 'help|usage' -- "$worker"
 refused 2 'unknown verb' nosuch -- "$moectl" nosuch
 

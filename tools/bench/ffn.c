@@ -288,10 +288,7 @@ static int read_options(struct ffn_bench *b, struct moe_error *err)
 				     o->format);
 	r = isa_from_name(o->isa ? o->isa : "auto", &isa);
 	if (r < 0)
-		return moe_error_set(err, r,
-				     r == -ENOTSUP ? "this CPU does not have --isa %s"
-						   : "no --isa %s; there are auto, ref, avx2, avx512, amx",
-				     o->isa);
+		return moe_error_set(err, r, "--isa %s: %s", o->isa, isa_why_not(o->isa));
 	b->kernels = kernels_get(isa);
 	b->active = o->active ? o->active : MIN(b->shape.experts, o->tokens * b->shape.topk);
 	if (b->active < b->shape.topk || b->shape.topk > MOE_TOPK_MAX)
@@ -342,10 +339,14 @@ int bench_ffn(const struct options *o)
 		free(f.ns);
 		return 0;
 	}
+	r = read_options(&b, &err);
+	if (r < 0) {
+		free(f.ns);
+		bench_fail(&err);
+		return 2;
+	}
 	sem_init(&b.over, 0, 0);
-	r = f.ns ? read_options(&b, &err) : -ENOMEM;
-	if (r == 0)
-		r = make(&b, &err);
+	r = f.ns ? make(&b, &err) : -ENOMEM;
 	if (r == 0)
 		r = measure(&b, &f, &err);
 	if (r == 0 && o->check)

@@ -4,6 +4,7 @@
  *
  * A check is fine, a note (works, could be better) or a problem (does not work): only problems make the exit status 1.
  */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,14 +55,19 @@ static void check_kernel(struct report *r, const struct host *h)
 		      "refused: %s", strerror(h->io_uring_error));
 }
 
-static void check_cpu(struct report *r)
+/* The level that auto takes, and whether the one asked for could run. */
+static void check_cpu(struct report *r, const char *asked)
 {
 	const char *why;
-	const enum isa isa = isa_detect(&why);
+	enum isa isa = isa_detect(&why);
 
 	check(r, isa == ISA_REF ? PROBLEM : FINE, "cpu level",
 	      isa == ISA_REF ? "a CPU with AVX2 and FMA is the minimum" : NULL, "%s: %s", kernels_get(isa)->variant,
 	      why);
+	if (asked && isa_from_name(asked, &isa) == 0)
+		check(r, FINE, "--isa", NULL, "%s runs here: %s", asked, kernels_get(isa)->variant);
+	else if (asked)
+		check(r, PROBLEM, "--isa", "--isa auto", "%s: %s", asked, isa_why_not(asked));
 }
 
 /* What the pool's default number of threads comes from. */
@@ -175,18 +181,35 @@ static void check_daemon(struct report *r, const struct arguments *arg)
 	moe_close(client);
 }
 
-int verb_doctor(const struct arguments *arg)
+static void print_report(const struct report *r)
 {
-	struct report r = {.checks = json_array()};
-	struct host *host = calloc(1, sizeof *host);
 	const json_t *line;
 	size_t i;
 
+	json_array_foreach (r->checks, i, line) {
+		printf("%-8s %-28s %s\n", get_text(line, "verdict"), get_text(line, "check"), get_text(line, "found"));
+		if (*get_text(line, "fix"))
+			printf("%-8s %-28s -> %s\n", "", "", get_text(line, "fix"));
+	}
+}
+
+int verb_doctor(const struct arguments *arg)
+{
+	struct report r = {0};
+	struct host *host;
+	enum isa isa;
+
+	if (arg->isa && isa_from_name(arg->isa, &isa) == -EINVAL) {
+		fprintf(stderr, "moectl: --isa %s: %s\n", arg->isa, isa_why_not(arg->isa));
+		return EXIT_USAGE;
+	}
+	host = calloc(1, sizeof *host);
 	if (!host)
 		return EXIT_FAILED;
+	r.checks = json_array();
 	host_read(host, true);
 	check_kernel(&r, host);
-	check_cpu(&r);
+	check_cpu(&r, arg->isa);
 	check_cores(&r, host);
 	check_nodes(&r, host);
 	check_memory(&r, host);
@@ -198,12 +221,7 @@ int verb_doctor(const struct arguments *arg)
 		print_json(document);
 		json_decref(document);
 	} else {
-		json_array_foreach (r.checks, i, line) {
-			printf("%-8s %-28s %s\n", get_text(line, "verdict"), get_text(line, "check"),
-			       get_text(line, "found"));
-			if (*get_text(line, "fix"))
-				printf("%-8s %-28s -> %s\n", "", "", get_text(line, "fix"));
-		}
+		print_report(&r);
 	}
 	json_decref(r.checks);
 	return r.problems ? EXIT_FAILED : EXIT_DONE;

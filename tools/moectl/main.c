@@ -21,7 +21,7 @@ static const struct verb {
 	{"sessions", verb_sessions, 0, "sessions", "attached workers"},
 	{"load", verb_load, 1, "load DIR [--name NAME]", "bring a Hugging Face folder into memory"},
 	{"unload", verb_unload, 1, "unload NAME", "give a model's memory back"},
-	{"doctor", verb_doctor, 0, "doctor", "check this machine; print what to type for each problem"},
+	{"doctor", verb_doctor, 0, "doctor [--isa LEVEL]", "check this machine; print what to type for each problem"},
 };
 
 static void print_help(void)
@@ -31,6 +31,7 @@ static void print_help(void)
 		printf("  %-28s %s\n", verbs[i].usage, verbs[i].help);
 	printf("\n  --socket PATH   the daemon's socket (default $MOE_EXPERTD_SOCKET, else %s)\n"
 	       "  --json          print the daemon's JSON document\n"
+	       "  --isa LEVEL     doctor: could the kernels run at it? auto, ref, avx2, avx512, amx\n"
 	       "  -h, --help      this text\n"
 	       "  --version       version and exit\n\n"
 	       "Exit status: 0 done, 1 failed, 2 usage.\n"
@@ -61,13 +62,10 @@ static int run_verb(struct arguments *arg, int n, char **words)
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{"socket", required_argument, NULL, 's'},
-		{"json", no_argument, NULL, 'j'},
-		{"watch", optional_argument, NULL, 'w'},
-		{"name", required_argument, NULL, 'n'},
-		{"help", no_argument, NULL, 'h'},
-		{"version", no_argument, NULL, 'V'},
-		{0},
+		{"socket", required_argument, NULL, 's'}, {"json", no_argument, NULL, 'j'},
+		{"watch", optional_argument, NULL, 'w'},  {"name", required_argument, NULL, 'n'},
+		{"isa", required_argument, NULL, 'i'},    {"help", no_argument, NULL, 'h'},
+		{"version", no_argument, NULL, 'V'},      {0},
 	};
 	struct arguments arg = {.interval = 1};
 	int id;
@@ -89,6 +87,9 @@ int main(int argc, char **argv)
 			break;
 		case 'n':
 			arg.name = optarg;
+			break;
+		case 'i':
+			arg.isa = optarg;
 			break;
 		case 'h':
 			print_help();

@@ -19,7 +19,7 @@ struct arguments {
 	const char *socket;
 	bool json, watch;
 	double interval; /* seconds, of --watch */
-	const char *name;
+	const char *name, *isa;
 	int n;
 	char **words; /* what follows the verb */
 };

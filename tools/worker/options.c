@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "kernels/kernels.h"
 
 static const char usage_text[] =
 	"Usage: moe-worker generate --model DIR --prompt TEXT [--tokens N] [OPTIONS]\n"
@@ -77,7 +78,6 @@ static const char *const fill_names[] = {"push", "pull", NULL};
 static const char *const share_names[] = {"part", "group", NULL};
 static const char *const n_copy_names[] = {"cost", "stairs", NULL};
 static const char *const pages_names[] = {"auto", "1g", "2m", "thp", "4k", NULL};
-static const char *const isa_names[] = {"auto", "ref", "avx2", "avx512", "amx", NULL};
 
 enum option_code {
 	OPTION_MODEL = 256,
@@ -205,6 +205,17 @@ static int parse_word(const char *option, const char *text, const char *const *w
 	return wrong(option, text, expected);
 }
 
+/* Whether the private daemon, which is on this machine, could take it. */
+static int parse_isa(const char *text)
+{
+	enum isa isa;
+	const int r = isa_from_name(text, &isa);
+
+	if (r < 0)
+		fprintf(stderr, "moe-worker: --isa %s: %s\n", text, isa_why_not(text));
+	return r;
+}
+
 static int parse_n_copy(struct options *o, const char *text)
 {
 	int r = 0;
@@ -321,7 +332,7 @@ static int parse_experts(struct options *o, int option, const char *name, const 
 		o->pages = arg;
 		break;
 	case OPTION_ISA:
-		r = parse_word(name, arg, isa_names);
+		r = parse_isa(arg);
 		o->isa = arg;
 		break;
 	default:
