@@ -27,6 +27,7 @@ check-amx: $(BUILD)/build.ninja
 bench: all
 	scripts/bench.sh
 	scripts/bench-ffn.sh
+	scripts/bench-compare.sh
 
 install: all
 	meson configure $(BUILD) -Dprefix=$(prefix)

@@ -49,5 +49,9 @@ for format in $formats; do
 done
 printf '\n' >&2
 perl scripts/bench-table.pl "$lines" >"$out.new"
+if grep -q '^## Peers' "$out" 2>/dev/null; then # bench-compare's
+	echo >>"$out.new"
+	sed -n '/^## Peers/,$p' "$out" >>"$out.new"
+fi
 mv "$out.new" "$out"
 echo "bench-ffn: written to $out" >&2

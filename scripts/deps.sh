@@ -4,7 +4,7 @@
 # deps.sh - installs the Debian packages that are missing, and nothing when none is.
 #
 #   scripts/deps.sh           what the build needs
-#   scripts/deps.sh --check   what the tests need as well
+#   scripts/deps.sh --check   what the tests need as well, and what they can use: oneDNN, where it is packaged
 #
 # A thing counts as there when it works (a command, a header, a pkg-config module), whoever installed it. Exit codes:
 # 0 all there, 1 installing failed, 2 usage, 77 not a Debian-like system or no right to install: the list is printed.
@@ -22,10 +22,18 @@ have_library() { have_command pkg-config && pkg-config --exists "$1" 2>/dev/null
 
 # Sets $missing to the packages to install, prints why each is needed when $verbose is 1.
 missing=
+wanted=
 verbose=0
 need() {
 	[ "$verbose" = 0 ] || say "  $1: $2"
 	missing="$missing $1"
+}
+
+# What nothing fails without: only where the lists know the package.
+want() {
+	[ -n "$(apt-cache show "$1" 2>/dev/null)" ] || return
+	[ "$verbose" = 0 ] || say "  $1: $2"
+	wanted="$wanted $1"
 }
 
 look_for_build() {
@@ -45,10 +53,12 @@ look_for_check() {
 	if ! have_command prove || ! perl -MJSON::PP -MTAP::Harness -e 1 2>/dev/null; then
 		need perl 'prove, which runs the tests'
 	fi
+	[ -e /usr/include/oneapi/dnnl/dnnl.h ] || want libdnnl-dev 'oneDNN, a peer in moe-bench compare (optional)'
 }
 
 look() {
 	missing=
+	wanted=
 	look_for_build
 	[ "$check" = 0 ] || look_for_check
 }
@@ -68,7 +78,7 @@ case "${1-}" in
 esac
 
 look
-[ -n "$missing" ] || exit 0
+[ -n "$missing$wanted" ] || exit 0
 
 if ! have_command apt-get || ! have_command dpkg; then
 	say 'this is not a Debian-like system; please install what these Debian packages hold, then start again:'
@@ -82,6 +92,7 @@ if [ "$(id -u)" = 0 ]; then
 elif have_command sudo; then
 	as_root() { sudo "$@"; }
 else
+	[ -n "$missing" ] || exit 0
 	say 'packages are missing and neither root nor sudo is at hand; as root, type:'
 	say "  apt-get update && apt-get install --no-install-recommends$missing"
 	exit 77
@@ -95,7 +106,7 @@ apt() {
 install() {
 	# Word splitting is meant: one argument per package.
 	# shellcheck disable=SC2086
-	apt install --no-install-recommends $missing
+	[ -z "$missing" ] || apt install --no-install-recommends $missing
 }
 
 have_lists() {
@@ -125,4 +136,6 @@ if [ -n "$missing" ]; then
 	say "installed, but still not usable:$missing"
 	exit 1
 fi
+# shellcheck disable=SC2086
+[ -z "$wanted" ] || apt install --no-install-recommends $wanted || say "goes on without$wanted"
 say 'all there now'

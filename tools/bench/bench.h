@@ -26,6 +26,7 @@ struct options {
 int bench_ring(const struct options *o);
 int bench_compute(const struct options *o);
 int bench_ffn(const struct options *o);
+int bench_compare(const struct options *o);
 int bench_load(const struct options *o);
 int bench_attach(const struct options *o);
 

@@ -19,6 +19,7 @@
 
 #include "base/cleanup.h"
 #include "base/futex.h"
+#include "base/host.h"
 #include "base/util.h"
 #include "bench.h"
 
@@ -99,7 +100,7 @@ static double run_readers(struct reader *readers, uint32_t n)
 
 double limit_read(const void *memory, uint64_t bytes, uint32_t threads)
 {
-	struct reader readers[256];
+	struct reader readers[HOST_CPUS_MAX];
 	const uint32_t n = MIN(MAX(threads, 1u), (uint32_t)ARRAY_LEN(readers));
 	const uint64_t share = bytes / 2 / n & ~(uint64_t)255;
 	double best = 0;
@@ -116,7 +117,7 @@ double limit_read(const void *memory, uint64_t bytes, uint32_t threads)
 
 double limit_compute(uint64_t (*peak)(uint64_t rounds), uint64_t rounds, uint32_t threads)
 {
-	struct reader readers[256];
+	struct reader readers[HOST_CPUS_MAX];
 	const uint32_t n = MIN(MAX(threads, 1u), (uint32_t)ARRAY_LEN(readers));
 	double ns, operations = 0;
 

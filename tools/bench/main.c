@@ -18,7 +18,7 @@ enum {
 	OPTION_ISA,
 	OPTION_ACTIVE,
 	OPTION_SKEW,
-	OPTION_GIB,
+	OPTION_BYTES,
 	OPTION_CHECK,
 };
 
@@ -32,6 +32,7 @@ static const struct verb {
 	{"compute", bench_compute, 200, "compute [--tokens N]", "the CPU pool, beside the streaming read limit"},
 	{"ffn", bench_ffn, 15, "ffn [OPTION]...",
 	 "the CPU pool alone, in this process, on weights of any shape and format"},
+	{"compare", bench_compare, 9, "compare [OPTION]...", "the same beside other libraries, on the same weights"},
 	{"load", bench_load, 1, "load DIR", "loading, beside bare O_DIRECT reads"},
 	{"attach", bench_attach, 100, "attach [--hold N --seconds S]",
 	 "time to attach; or N idle sessions for S seconds"},
@@ -48,7 +49,7 @@ static void print_help(void)
 	       "  --samples N     how many (defaults differ by verb)\n"
 	       "  --tokens N      of a request (default 1)\n"
 	       "  --json          one JSON object a line\n"
-	       "\nOf ffn:\n"
+	       "\nOf ffn and compare:\n"
 	       "  --model-shape NAME  qwen3-30b-a3b (the default), mixtral-8x7b, deepseek-v3, gpt-oss-20b, kimi-k2\n"
 	       "  --hidden N --inter N --experts N --topk N  another shape, or part of it\n"
 	       "  --format NAME   of the weights (default bf16); list: their names\n"
@@ -56,8 +57,8 @@ static void print_help(void)
 	       "  --isa LEVEL     auto, ref, avx2, avx512 or amx (default auto)\n"
 	       "  --active N      distinct experts of a request (default: as many as its tokens can choose)\n"
 	       "  --skew          nine tokens in ten choose the same expert\n"
-	       "  --gib N         of weights in rotation (default 4)\n"
-	       "  --check         compare the last request's first token with the reference\n\n"
+	       "  --bytes SIZE    of weights in rotation, at least: a number with K, M, G or T (default 4G)\n"
+	       "  --check         compare what was timed with the reference; a wrong result is a failure\n\n"
 	       "  -h, --help      this text\n"
 	       "  --version       version and exit\n\n"
 	       "Exit status: 0 done, 1 failed, 2 usage.\n",
@@ -87,6 +88,20 @@ static int parse_count(uint32_t *ret, const char *text)
 	return 0;
 }
 
+static int parse_bytes(uint64_t *ret, const char *text)
+{
+	static const char suffixes[] = "KMGT";
+	char *end;
+	const double value = strtod(text, &end);
+	const char *suffix = *end ? strchr(suffixes, *end) : NULL;
+	const double bytes = suffix ? value * (double)(1ull << 10 * (suffix - suffixes + 1)) : value;
+
+	if (end == text || (suffix ? end[1] : *end) || !(bytes >= 1 && bytes < 1e15))
+		return -1;
+	*ret = (uint64_t)bytes;
+	return 0;
+}
+
 static int run_verb(struct options *o, const char *word)
 {
 	for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
@@ -102,8 +117,6 @@ static int run_verb(struct options *o, const char *word)
 /* 0, or -1 when the word is no sensible number. */
 static int set_option(struct options *o, int id, char *word)
 {
-	uint32_t gib;
-
 	switch (id) {
 	case 'd':
 		o->socket = word;
@@ -147,11 +160,8 @@ static int set_option(struct options *o, int id, char *word)
 	case OPTION_SKEW:
 		o->skew = true;
 		return 0;
-	case OPTION_GIB:
-		if (parse_count(&gib, word) < 0)
-			return -1;
-		o->bytes = (uint64_t)gib << 30;
-		return 0;
+	case OPTION_BYTES:
+		return parse_bytes(&o->bytes, word);
 	default:
 		o->check = true;
 		return 0;
@@ -176,7 +186,7 @@ int main(int argc, char **argv)
 		{"isa", required_argument, NULL, OPTION_ISA},
 		{"active", required_argument, NULL, OPTION_ACTIVE},
 		{"skew", no_argument, NULL, OPTION_SKEW},
-		{"gib", required_argument, NULL, OPTION_GIB},
+		{"bytes", required_argument, NULL, OPTION_BYTES},
 		{"check", no_argument, NULL, OPTION_CHECK},
 		{"seconds", required_argument, NULL, 's'},
 		{"json", no_argument, NULL, 'j'},
