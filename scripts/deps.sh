@@ -4,7 +4,7 @@
 # deps.sh - installs the Debian packages that are missing, and nothing when none is.
 #
 #   scripts/deps.sh           what the build needs
-#   scripts/deps.sh --check   what the tests need as well, and what they can use: oneDNN, where it is packaged
+#   scripts/deps.sh --check   what the tests need as well, and what they can use: oneDNN, ggml, where packaged
 #
 # A thing counts as there when it works (a command, a header, a pkg-config module), whoever installed it. Exit codes:
 # 0 all there, 1 installing failed, 2 usage, 77 not a Debian-like system or no right to install: the list is printed.
@@ -54,6 +54,7 @@ look_for_check() {
 		need perl 'prove, which runs the tests'
 	fi
 	[ -e /usr/include/oneapi/dnnl/dnnl.h ] || want libdnnl-dev 'oneDNN, a peer in moe-bench compare (optional)'
+	[ -e /usr/include/ggml.h ] || want libggml-dev 'ggml, another one (optional)'
 }
 
 look() {

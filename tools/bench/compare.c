@@ -16,7 +16,7 @@
 #include "base/util.h"
 #include "tools/bench/peer.h"
 
-#define ROWS 3
+#define ROWS 4
 #define REST_NS 20000000 /* libgomp's threads poll for 300,000 rounds of `pause` */
 
 struct row {
@@ -185,6 +185,7 @@ static bool add_rows(struct comparison *c)
 	} peers[ROWS - 1] = {
 		{"onednn", peer_onednn, false},
 		{"onednn-packed", peer_onednn, true},
+		{"ggml", peer_ggml, false},
 	};
 	bool good = add_row(c, "moe-expertd", NULL);
 

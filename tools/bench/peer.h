@@ -22,5 +22,6 @@ struct peer {
 
 /* -errno with the reason why this peer cannot take part. `packed`: with a copy of the weights in its own layout. */
 int peer_onednn(struct peer **ret, const struct ffn_run *run, bool packed, struct moe_error *err);
+int peer_ggml(struct peer **ret, const struct ffn_run *run, bool packed, struct moe_error *err);
 
 #endif
