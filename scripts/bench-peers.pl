@@ -40,9 +40,9 @@ sub cell {
 }
 
 print "## Peers\n\nWritten by `scripts/bench-compare.sh`: `moe-bench compare --check`, $runs[0]{threads} threads, kernels ",
-	"$runs[0]{variant}. Everyone computes the same requests\non the same weights in one run, in turn; times and rates are the ",
-	"best round's, the limit is that of the same run. Bold is a\npeer's time over the pool's, the median of the rounds: above 1 ",
-	"the pool is the faster. A peer that is called packed has a\nsecond copy of the weights in a layout of its own.\n\n";
+	"$runs[0]{variant}.\nEveryone computes the same requests on the same weights in one run, in turn; times and rates are the ",
+	"best round's,\nthe limit is that of the same run. Bold is a peer's time over the pool's, the median of the rounds: above 1 ",
+	"the pool\nis the faster. A peer that is called packed has a second copy of the weights in a layout of its own.\n\n";
 print '| shape | format | tokens | limit | ', join(' | ', @names), " |\n|---|---|---|---|", '---|' x @names, "\n";
 for my $run (@runs) {
 	my $limit = by_arithmetic($run) ? sprintf('%.0f GOP/s', $run->{compute_limit_gflops}) : sprintf('%.1f GB/s', $run->{read_limit_gbs});
