@@ -83,7 +83,7 @@ void copy_start(struct pool *pool, struct pool_entry *entry)
 		copy_end(pool, copy, -ENOMEM, start_ns);
 		return;
 	}
-	pool_batch_init(&c->batch, copy_run, copy->priority, entry->seq);
+	pool_batch_init(&c->batch, copy_run, copy->priority, entry->place);
 	c->pool = pool;
 	c->copy = copy;
 	c->start_ns = start_ns;

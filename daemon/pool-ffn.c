@@ -233,6 +233,6 @@ void ffn_start(struct pool *pool, struct pool_entry *entry)
 		ffn_end(pool, compute, -ENOMEM, start_ns, 0);
 		return;
 	}
-	*job = (struct ffn_job){.pool = pool, .compute = compute, .seq = entry->seq, .start_ns = start_ns};
+	*job = (struct ffn_job){.pool = pool, .compute = compute, .place = entry->place, .start_ns = start_ns};
 	ffn_advance(job);
 }

@@ -26,10 +26,13 @@ void pool_queue_init(struct pool_queue *queue, uint32_t n_teams)
 {
 	*queue = (struct pool_queue){.n_teams = n_teams};
 	lock_init(&queue->lock);
-	for (enum pool_priority p = 0; p < POOL_PRIORITIES; p++)
-		queue->inbox_tail[p] = &queue->inbox[p];
 	for (uint32_t t = 0; t < n_teams; t++)
 		lock_init(&queue->teams[t].lock);
+	for (enum pool_priority p = 0; p < POOL_PRIORITIES; p++) {
+		atomic_init(&queue->first[p], POOL_ORDER_NONE);
+		for (uint32_t t = 0; t < n_teams; t++)
+			atomic_init(&queue->teams[t].first[p], POOL_ORDER_NONE);
+	}
 }
 
 void pool_queue_destroy(struct pool_queue *queue)
@@ -103,35 +106,37 @@ void pool_wait_zero(_Atomic uint32_t *word)
 
 /* -- inbox -------------------------------------------------------------------------------------------------------- */
 
-void pool_queue_submit(struct pool_queue *queue, struct pool_entry *entry, enum pool_priority priority)
+static bool goes_before(struct pool_place a, struct pool_place b)
 {
-	entry->next = NULL;
+	return a.order != b.order ? a.order < b.order : a.seq < b.seq;
+}
+
+void pool_queue_submit(struct pool_queue *queue, struct pool_entry *entry, enum pool_priority priority, uint64_t order)
+{
+	struct pool_entry **at = &queue->inbox[priority];
+
 	pthread_mutex_lock(&queue->lock);
-	entry->seq = queue->seq++;
-	*queue->inbox_tail[priority] = entry;
-	queue->inbox_tail[priority] = &entry->next;
-	atomic_fetch_add(&queue->waiting[priority], 1);
+	entry->place = (struct pool_place){.order = order, .seq = queue->seq++};
+	while (*at && goes_before((*at)->place, entry->place))
+		at = &(*at)->next;
+	entry->next = *at;
+	*at = entry;
+	atomic_store(&queue->first[priority], queue->inbox[priority]->place.order);
 	pthread_mutex_unlock(&queue->lock);
 	pool_queue_ring_one(queue);
 }
 
 struct pool_entry *pool_queue_take(struct pool_queue *queue, enum pool_priority priority)
 {
-	struct pool_entry *entry;
-	uint32_t left = 0;
+	struct pool_entry *entry, *next;
 
-	if (!atomic_load(&queue->waiting[priority]))
-		return NULL;
 	pthread_mutex_lock(&queue->lock);
 	entry = queue->inbox[priority];
-	if (entry) {
-		queue->inbox[priority] = entry->next;
-		if (!entry->next)
-			queue->inbox_tail[priority] = &queue->inbox[priority];
-		left = atomic_fetch_sub(&queue->waiting[priority], 1) - 1;
-	}
+	next = entry ? entry->next : NULL;
+	queue->inbox[priority] = next;
+	atomic_store(&queue->first[priority], next ? next->place.order : POOL_ORDER_NONE);
 	pthread_mutex_unlock(&queue->lock);
-	if (left) /* each submission woke one thread at most, perhaps the same one */
+	if (next) /* each submission woke one thread at most, perhaps the same one */
 		pool_queue_ring_one(queue);
 	return entry;
 }
@@ -139,9 +144,9 @@ struct pool_entry *pool_queue_take(struct pool_queue *queue, enum pool_priority 
 /* -- batches ------------------------------------------------------------------------------------------------------ */
 
 void pool_batch_init(struct pool_batch *batch, void (*run)(struct pool_batch *, uint32_t, uint32_t),
-		     enum pool_priority priority, uint64_t seq)
+		     enum pool_priority priority, struct pool_place place)
 {
-	*batch = (struct pool_batch){.run = run, .priority = priority, .seq = seq};
+	*batch = (struct pool_batch){.run = run, .priority = priority, .place = place};
 	for (uint32_t t = 0; t < HOST_NODES_MAX; t++)
 		batch->views[t].batch = batch;
 }
@@ -152,18 +157,26 @@ void pool_batch_unref(struct pool_batch *batch)
 		free(batch);
 }
 
+/* Under the team's lock, after a change. */
+static void team_first(struct pool_team *team, enum pool_priority priority)
+{
+	const struct pool_view *view = team->views[priority];
+
+	atomic_store(&team->first[priority], view ? view->batch->place.order : POOL_ORDER_NONE);
+}
+
 static void view_link(struct pool_team *team, struct pool_view *view)
 {
 	const enum pool_priority priority = view->batch->priority;
 	struct pool_view **at = &team->views[priority];
 
 	pthread_mutex_lock(&team->lock);
-	while (*at && (*at)->batch->seq <= view->batch->seq)
+	while (*at && !goes_before(view->batch->place, (*at)->batch->place))
 		at = &(*at)->next;
 	view->next = *at;
 	view->linked = true;
 	*at = view;
-	atomic_fetch_add(&team->linked[priority], 1);
+	team_first(team, priority);
 	pthread_mutex_unlock(&team->lock);
 }
 
@@ -191,7 +204,7 @@ struct pool_view *pool_queue_view(struct pool_queue *queue, uint32_t team, enum 
 	struct pool_team *t = &queue->teams[team];
 	struct pool_view *view;
 
-	if (!atomic_load(&t->linked[priority]))
+	if (atomic_load(&t->first[priority]) == POOL_ORDER_NONE)
 		return NULL;
 	pthread_mutex_lock(&t->lock);
 	view = t->views[priority];
@@ -215,7 +228,7 @@ void pool_queue_exhausted(struct pool_queue *queue, uint32_t team, struct pool_v
 			at = &(*at)->next;
 		*at = view->next;
 		view->linked = false;
-		atomic_fetch_sub(&t->linked[priority], 1);
+		team_first(t, priority);
 		mine = true;
 	}
 	pthread_mutex_unlock(&t->lock);

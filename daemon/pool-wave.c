@@ -233,7 +233,7 @@ int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t p
 
 	if (!w)
 		return -ENOMEM;
-	pool_batch_init(&w->batch, run, c->priority, job->seq);
+	pool_batch_init(&w->batch, run, c->priority, job->place);
 	w->job = job;
 	w->token = job->next_token;
 	w->tokens = tokens;

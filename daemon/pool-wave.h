@@ -35,7 +35,8 @@
 struct ffn_job {
 	struct pool *pool;
 	struct pool_compute *compute;
-	uint64_t seq, start_ns, pairs;
+	struct pool_place place;
+	uint64_t start_ns, pairs;
 	uint32_t next_token; /* where the next wave begins */
 	struct scratch *scratch;
 };

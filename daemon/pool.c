@@ -29,27 +29,29 @@ static void worker_run(struct pool_worker *w, struct pool_view *view)
 			break;
 		}
 		batch->run(batch, w->team, unit);
-	} while (!pool_queue_urgent(queue, w->team, batch->priority));
+	} while (!pool_queue_urgent(queue, w->team, batch));
 	pool_batch_unref(batch);
 	atomic_fetch_add_explicit(&w->busy_ns, now_ns() - start_ns, memory_order_relaxed);
 }
 
-/* Does the most urgent thing there is; units of jobs that have begun come before jobs that have not. */
+/* Does the most urgent thing there is; where a job may as well begin as another go on, the other goes on. */
 static bool worker_step(struct pool_worker *w)
 {
 	struct pool *pool = w->pool;
 
 	for (enum pool_priority p = 0; p < POOL_PRIORITIES; p++) {
-		struct pool_view *view = pool_queue_view(&pool->queue, w->team, p);
-		struct pool_entry *entry;
+		const bool begin = pool_queue_new_first(&pool->queue, w->team, p) &&
+				   scratch_has_room(&pool->scratch, p);
+		struct pool_entry *entry = begin ? pool_queue_take(&pool->queue, p) : NULL;
+		struct pool_view *view;
 
-		if (view) {
-			worker_run(w, view);
-			return true;
-		}
-		entry = scratch_has_room(&pool->scratch, p) ? pool_queue_take(&pool->queue, p) : NULL;
 		if (entry) {
 			entry->start(pool, entry);
+			return true;
+		}
+		view = pool_queue_view(&pool->queue, w->team, p);
+		if (view) {
+			worker_run(w, view);
 			return true;
 		}
 	}
@@ -229,13 +231,13 @@ uint32_t pool_threads(const struct pool *pool)
 void pool_submit_compute(struct pool *pool, struct pool_compute *job)
 {
 	job->entry.start = ffn_start;
-	pool_queue_submit(&pool->queue, &job->entry, job->priority);
+	pool_queue_submit(&pool->queue, &job->entry, job->priority, job->order);
 }
 
 void pool_submit_copy(struct pool *pool, struct pool_copy *job)
 {
 	job->entry.start = copy_start;
-	pool_queue_submit(&pool->queue, &job->entry, job->priority);
+	pool_queue_submit(&pool->queue, &job->entry, job->priority, job->order);
 }
 
 void pool_stats(struct pool *pool, struct pool_stats *ret)

@@ -8,8 +8,9 @@
  * a fixed order, so a result depends neither on the number of threads or who was faster, nor on what other tokens
  * are in the job.
  *
- * An idle thread polls for spin_us and then sleeps: an idle pool uses no CPU. Higher priorities go first between
- * units; a unit that runs is not interrupted. Scratch memory is bounded: a computation is cut into waves of tokens.
+ * An idle thread polls for spin_us and then sleeps: an idle pool uses no CPU. Between units the most urgent job goes
+ * first: that of the highest priority, within it that of the lowest `order`; a unit that runs is not interrupted.
+ * Scratch memory is bounded: a computation is cut into waves of tokens.
  */
 #ifndef DAEMON_POOL_H
 #define DAEMON_POOL_H
@@ -36,6 +37,8 @@ struct pool_params {
 
 enum pool_priority { POOL_DECODE, POOL_PREFILL, POOL_BACKGROUND, POOL_PRIORITIES };
 
+#define POOL_ORDER_NONE UINT64_MAX /* after every job: no job */
+
 /* Why a job ended, with the times that a completion reports. */
 struct pool_result {
 	int status;                /* 0 or -errno (-ENOMEM) */
@@ -43,10 +46,15 @@ struct pool_result {
 	uint64_t pairs, bytes;     /* computed; copied */
 };
 
+/* A job's place among those of its priority: the lower `order` first, equal ones as they were submitted. */
+struct pool_place {
+	uint64_t order, seq;
+};
+
 /* The pool's own, from submit to `done`; the caller leaves it alone. */
 struct pool_entry {
 	struct pool_entry *next;
-	uint64_t seq;
+	struct pool_place place;
 	void (*start)(struct pool *pool, struct pool_entry *entry);
 };
 
@@ -62,6 +70,7 @@ struct pool_compute {
 	const struct moe_layout *layout; /* the row's, in the manifest */
 	const struct moe_slice *slice;   /* of this layout */
 	enum pool_priority priority;
+	uint64_t order; /* below POOL_ORDER_NONE */
 	uint32_t tokens, topk;
 	const void *x;           /* [tokens][hidden] of x_type */
 	void *y;                 /* [tokens][hidden] of y_type */
@@ -79,6 +88,7 @@ struct pool_copy {
 	uint32_t row, expert;
 	const struct moe_slice *slice; /* of the row's layout */
 	enum pool_priority priority;
+	uint64_t order; /* below POOL_ORDER_NONE */
 	void *dst;
 	void (*done)(struct pool_copy *job, const struct pool_result *result); /* may free the job */
 	struct pool_entry entry;

@@ -18,16 +18,20 @@
 
 struct session;
 struct sched;
+struct sched_client;
 
 struct request {
 	_Atomic uint32_t state; /* enum moe_request_state */
 	struct session *session;
-	struct sched *sched; /* set when it starts to run */
-	struct moe_sqe sqe;  /* the private copy */
-	struct moe_cqe cqe;  /* what will be completed */
+	struct sched *sched; /* from its queueing on, as `client` */
+	struct sched_client *client;
+	struct moe_sqe sqe; /* the private copy */
+	struct moe_cqe cqe; /* what will be completed */
 	uint64_t claim_ns;
 	enum pool_priority priority;
-	void *copy; /* ids and weights of a COMPUTE */
+	uint64_t cost;  /* KiB that it moves to and from memory, and arithmetic as if it were: about */
+	uint64_t order; /* the scheduler's */
+	void *copy;     /* ids and weights of a COMPUTE */
 	union {
 		struct pool_compute compute;
 		struct pool_copy fill;

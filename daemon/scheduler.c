@@ -14,8 +14,8 @@
 struct sched {
 	struct pool *pool;
 	struct loop *loop;
-	uint32_t window, running[POOL_PRIORITIES];
-	struct sched_client *turn_head[POOL_PRIORITIES], **turn_tail[POOL_PRIORITIES];
+	uint32_t window, running;       /* the latter of all clients */
+	uint64_t time[POOL_PRIORITIES]; /* virtual */
 	_Atomic(struct request *) done; /* a stack: pool threads push, the reactor takes all */
 	struct request_list ended;      /* taken, oldest first */
 };
@@ -28,8 +28,6 @@ int sched_new(struct sched **ret, struct pool *pool, struct moe_error *err)
 		return moe_error_sys(err, -ENOMEM, "scheduler");
 	s->pool = pool;
 	s->window = MAX(pool_threads(pool), WINDOW_MIN);
-	for (int i = 0; i < POOL_PRIORITIES; i++)
-		s->turn_tail[i] = &s->turn_head[i];
 	request_list_init(&s->ended);
 	*ret = s;
 	return 0;
@@ -37,11 +35,8 @@ int sched_new(struct sched **ret, struct pool *pool, struct moe_error *err)
 
 struct sched *sched_free(struct sched *s)
 {
-	if (s) {
-		for (int i = 0; i < POOL_PRIORITIES; i++)
-			assert(s->running[i] == 0);
-		free(s);
-	}
+	assert(!s || s->running == 0);
+	free(s);
 	return NULL;
 }
 
@@ -55,35 +50,6 @@ void sched_client_init(struct sched_client *client)
 	memset(client, 0, sizeof *client);
 	for (int i = 0; i < POOL_PRIORITIES; i++)
 		request_list_init(&client->waiting[i]);
-}
-
-static void turn_push(struct sched *s, struct sched_client *client, int class)
-{
-	client->next[class] = NULL;
-	client->in_turn[class] = true;
-	*s->turn_tail[class] = client;
-	s->turn_tail[class] = &client->next[class];
-}
-
-static struct sched_client *turn_pop(struct sched *s, int class)
-{
-	struct sched_client *client = s->turn_head[class];
-
-	if (client) {
-		s->turn_head[class] = client->next[class];
-		if (!s->turn_head[class])
-			s->turn_tail[class] = &s->turn_head[class];
-		client->in_turn[class] = false;
-	}
-	return client;
-}
-
-void sched_queue(struct sched *s, struct sched_client *client, struct request *request)
-{
-	request_move(request, MOE_REQUEST_QUEUED);
-	request_list_push(&client->waiting[request->priority], request);
-	if (!client->in_turn[request->priority])
-		turn_push(s, client, request->priority);
 }
 
 /* On a pool thread. The reactor owns the request again once it is on the stack. */
@@ -121,33 +87,47 @@ static void fill_done(struct pool_copy *job, const struct pool_result *result)
 
 static void start(struct sched *s, struct request *request)
 {
-	request->sched = s;
 	request_move(request, MOE_REQUEST_RUNNING);
-	s->running[request->priority]++;
+	s->running++;
+	request->client->running[request->priority]++;
 	if (request->sqe.op == MOE_OP_COMPUTE) {
+		request->compute.order = request->order;
 		request->compute.done = compute_done;
 		pool_submit_compute(s->pool, &request->compute);
 	} else {
+		request->fill.order = request->order;
 		request->fill.done = fill_done;
 		pool_submit_copy(s->pool, &request->fill);
 	}
 }
 
-void sched_dispatch(struct sched *s)
+/* What the client's window has room for. */
+static void start_waiting(struct sched *s, struct sched_client *client, int class)
 {
-	for (int class = 0; class < POOL_PRIORITIES; class ++) {
-		while (s->running[class] < s->window) {
-			struct sched_client *client = turn_pop(s, class);
-			struct request *request = client ? request_list_pop(&client->waiting[class]) : NULL;
+	while (client->running[class] < s->window && client->waiting[class].head)
+		start(s, request_list_pop(&client->waiting[class]));
+}
 
-			if (!client)
-				break;
-			if (client->waiting[class].head)
-				turn_push(s, client, class);
-			if (request)
-				start(s, request);
-		}
-	}
+void sched_queue(struct sched *s, struct sched_client *client, struct request *request)
+{
+	const int class = request->priority;
+
+	request_move(request, MOE_REQUEST_QUEUED);
+	request->sched = s;
+	request->client = client;
+	request->order = client->end[class] = MAX(client->end[class], s->time[class]) + MAX(request->cost, 1);
+	request_list_push(&client->waiting[class], request);
+	start_waiting(s, client, class);
+}
+
+static void end(struct sched *s, struct request *request)
+{
+	const int class = request->priority;
+
+	s->running--;
+	request->client->running[class]--;
+	s->time[class] = MAX(s->time[class], request->order);
+	start_waiting(s, request->client, class);
 }
 
 struct request *sched_next_done(struct sched *s)
@@ -167,7 +147,7 @@ struct request *sched_next_done(struct sched *s)
 			struct request *next = oldest->next;
 
 			request_list_push(&s->ended, oldest);
-			s->running[oldest->priority]--;
+			end(s, oldest);
 			oldest = next;
 		}
 	}
@@ -183,22 +163,6 @@ void sched_cancel(struct sched *s, struct sched_client *client, void (*cancelled
 			request->cqe.status = -ECANCELED;
 			request_move(request, MOE_REQUEST_DONE);
 			cancelled(request);
-		}
-		if (!client->in_turn[class])
-			continue;
-		/* Out of the turn list: rebuild it without this client, order kept. */
-		struct sched_client *all = s->turn_head[class];
-
-		s->turn_head[class] = NULL;
-		s->turn_tail[class] = &s->turn_head[class];
-		while (all) {
-			struct sched_client *next = all->next[class];
-
-			if (all == client)
-				client->in_turn[class] = false;
-			else
-				turn_push(s, all, class);
-			all = next;
 		}
 	}
 }

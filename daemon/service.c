@@ -204,7 +204,6 @@ static bool service_turn(void *userdata)
 		ringsrv_complete(request);
 		any = true;
 	}
-	sched_dispatch(s->sched);
 	free_dead(s);
 	if (s->load && atomic_load(&s->load->finished)) {
 		finish_load(s);

@@ -96,6 +96,8 @@ static const struct fake *hook_model;
 static _Atomic uint32_t hook_calls, hook_strangers;
 static sem_t hook_reached, hook_release;
 static _Atomic bool hook_stops;
+static struct job *order[8]; /* in which jobs ended */
+static _Atomic uint32_t n_order;
 
 /* Counts calls on a team's threads for records of another node; stops at the first call when told to. */
 static void hook_gate_up(const struct kernel_matrix *gate, const struct kernel_matrix *up, size_t rows, size_t cols,
@@ -133,6 +135,9 @@ static struct kernels hook_table(const struct fake *f)
 	hook_model = f;
 	atomic_store(&hook_calls, 0);
 	atomic_store(&hook_strangers, 0);
+	atomic_store(&n_order, 0);
+	sem_init(&hook_reached, 0, 0);
+	sem_init(&hook_release, 0, 0);
 	return k;
 }
 
@@ -160,13 +165,43 @@ static void test_nodes(void)
 	fake_free(&f);
 }
 
-static struct job *order[8];
-static _Atomic uint32_t n_order;
-
 static void order_done(struct pool_compute *compute, const struct pool_result *result)
 {
 	order[atomic_fetch_add(&n_order, 1)] = container_of(compute, struct job, compute);
 	job_done(compute, result);
+}
+
+/* Waits until the job that stops has reached its hook. */
+static void hook_wait(void)
+{
+	while (sem_wait(&hook_reached) < 0)
+		continue;
+}
+
+static struct job *order_job(const struct fake *f, enum pool_priority priority, uint64_t place)
+{
+	struct job *j = job_make(f, 6, 3, MOE_TYPE_F32, MOE_TYPE_F32, 0);
+
+	j->compute.priority = priority;
+	j->compute.order = place;
+	j->compute.done = order_done;
+	return j;
+}
+
+/* Waits for all and compares the order of their ends. */
+static bool order_was(struct job *const *jobs, uint32_t n, const int *expected)
+{
+	bool good = true;
+
+	for (uint32_t i = 0; i < n; i++)
+		job_wait(jobs[i]);
+	for (uint32_t i = 0; i < n; i++)
+		good = good && order[i] == jobs[expected[i]];
+	for (uint32_t i = 0; i < n && !good; i++)
+		for (uint32_t k = 0; k < n; k++)
+			if (order[i] == jobs[k])
+				diag("job %u ended as number %u", k, i);
+	return good;
 }
 
 /* One thread stands in the middle of a background job while others are submitted. */
@@ -184,31 +219,106 @@ static void test_priorities(void)
 	fake_layout(&f, 4, 64, 64, MOE_FORMAT_BF16, 1);
 	fake_fill(&f);
 	k = hook_table(&f);
-	sem_init(&hook_reached, 0, 0);
-	sem_init(&hook_release, 0, 0);
 	atomic_store(&hook_stops, true);
 	pool = pool_make_kernels(1, 1, &k);
 	for (size_t i = 0; i < ARRAY_LEN(submitted); i++) {
-		jobs[i] = job_make(&f, 6, 3, MOE_TYPE_F32, MOE_TYPE_F32, 0);
-		jobs[i]->compute.priority = submitted[i];
-		jobs[i]->compute.done = order_done;
+		/* within a priority all have the same place */
+		jobs[i] = order_job(&f, submitted[i], submitted[i] == POOL_DECODE ? 99 : 1);
 		pool_submit_compute(pool, &jobs[i]->compute);
 		if (i == 0)
-			while (sem_wait(&hook_reached) < 0)
-				continue;
+			hook_wait();
 	}
 	sem_post(&hook_release);
-	for (size_t i = 0; i < ARRAY_LEN(submitted); i++)
-		job_wait(jobs[i]);
-	for (size_t i = 0; i < ARRAY_LEN(submitted); i++)
-		good = good && order[i] == jobs[expected[i]];
-	ok(good, "decode before prefill before background, each in order, even amid a job");
+	ok(order_was(jobs, ARRAY_LEN(submitted), expected),
+	   "decode before prefill before background, each in order, even amid a job");
 	pool_free(pool);
 	for (size_t i = 0; i < ARRAY_LEN(submitted); i++) {
 		good = good && job_good(&f, jobs[i], &k);
 		job_free(jobs[i]);
 	}
 	ok(good, "an interrupted job is right all the same");
+	fake_free(&f);
+}
+
+/* One thread stands in the middle of job 0 while others of its priority are submitted. */
+static void test_places(void)
+{
+	static const uint64_t places[] = {50, 70, 50, 10, 70, 10};
+	static const int expected[] = {3, 5, 0, 2, 1, 4};
+	struct job *jobs[ARRAY_LEN(places)];
+	struct kernels k;
+	struct pool *pool;
+	struct fake f;
+	bool good = true;
+
+	fake_layout(&f, 4, 64, 64, MOE_FORMAT_BF16, 1);
+	fake_fill(&f);
+	k = hook_table(&f);
+	atomic_store(&hook_stops, true);
+	pool = pool_make_kernels(1, 1, &k);
+	for (uint32_t i = 0; i < ARRAY_LEN(places); i++) {
+		jobs[i] = order_job(&f, POOL_PREFILL, places[i]);
+		pool_submit_compute(pool, &jobs[i]->compute);
+		if (i == 0)
+			hook_wait();
+	}
+	sem_post(&hook_release);
+	ok(order_was(jobs, ARRAY_LEN(places), expected),
+	   "within a priority the lower place goes first, even amid a job; of equal ones the earlier");
+	pool_free(pool);
+	for (uint32_t i = 0; i < ARRAY_LEN(places); i++) {
+		good = good && job_good(&f, jobs[i], &k);
+		job_free(jobs[i]);
+	}
+	ok(good, "all of them are right");
+	fake_free(&f);
+}
+
+/* All pairs are of experts on one node. */
+static void job_on_node(struct job *j, uint32_t node)
+{
+	const struct moe_manifest *m = j->compute.model->manifest;
+
+	for (uint32_t i = 0; i < j->compute.tokens * j->compute.topk; i++)
+		j->ids[i] = (int32_t)((node + j->compute.row + 2 * i) % m->n_experts);
+}
+
+/*
+ * Two teams of one thread. The first one's stands in job 0; the second one's has begun job 1, of the same place, and
+ * has done its own part of it. A job of a higher priority makes the first thread leave job 0: it returns to job 0, not
+ * to job 1.
+ */
+static void test_begun(void)
+{
+	static const int expected[] = {2, 0, 1};
+	struct job *jobs[3];
+	struct kernels k;
+	struct pool *pool;
+	struct fake f;
+
+	fake_layout(&f, 4, 64, 64, MOE_FORMAT_BF16, 2);
+	fake_fill(&f);
+	k = hook_table(&f);
+	atomic_store(&hook_stops, true);
+	pool = pool_make_kernels(2, 2, &k);
+	for (uint32_t i = 0; i < 3; i++)
+		jobs[i] = order_job(&f, i == 2 ? POOL_DECODE : POOL_PREFILL, 0);
+	job_on_node(jobs[0], 0);
+	job_on_node(jobs[2], 0);
+	for (uint32_t i = 0; i < 6; i++) /* one expert of each node */
+		for (uint32_t n = 0; n < 3; n++)
+			jobs[1]->ids[3 * i + n] = (int32_t)(n % 2);
+	pool_submit_compute(pool, &jobs[0]->compute);
+	hook_wait();
+	pool_submit_compute(pool, &jobs[1]->compute);
+	while (atomic_load(&hook_calls) < 2) /* job 1 has begun: its views are with both teams */
+		sched_yield();
+	pool_submit_compute(pool, &jobs[2]->compute);
+	sem_post(&hook_release);
+	ok(order_was(jobs, 3, expected), "of jobs that have begun the earlier one goes on first");
+	pool_free(pool);
+	for (uint32_t i = 0; i < 3; i++)
+		job_free(jobs[i]);
 	fake_free(&f);
 }
 
@@ -254,6 +364,8 @@ int main(void)
 	test_many(2, 4);
 	test_nodes();
 	test_priorities();
+	test_places();
+	test_begun();
 	test_idle();
 	return tap_done();
 }

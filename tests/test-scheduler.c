@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The scheduler's order, with a pool that only writes down what it is given: decode before prefill before background,
- * sessions take turns, a session's own requests keep their order, never more than the window at once, and cancelling
- * takes exactly one session's waiting requests.
+ * The scheduler's order, with a pool that does one unit of cost at a time, always of the job that goes first: decode
+ * before prefill before background, sessions have equal shares whatever their requests are like, a session's own
+ * requests keep their order, never more of a session than the window at once, and cancelling takes exactly one
+ * session's waiting requests.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
+#include <time.h>
 
+#include "base/util.h"
 #include "daemon/scheduler.h"
 #include "tests/tap.h"
 
@@ -15,21 +19,31 @@
 #define MANY 64
 
 static struct request *given[1024];
-static int n_given, wakes, n_cancelled;
+static int n_given, wakes, n_cancelled, strange;
 
 uint32_t pool_threads(const struct pool *pool)
 {
 	return THREADS;
 }
 
+static void give(struct request *request, uint64_t order)
+{
+	strange += order != request->order;
+	given[n_given++] = request;
+}
+
 void pool_submit_compute(struct pool *pool, struct pool_compute *job)
 {
-	given[n_given++] = (struct request *)((char *)job - offsetof(struct request, compute));
+	struct request *request = container_of(job, struct request, compute);
+
+	give(request, job->order);
 }
 
 void pool_submit_copy(struct pool *pool, struct pool_copy *job)
 {
-	given[n_given++] = (struct request *)((char *)job - offsetof(struct request, fill));
+	struct request *request = container_of(job, struct request, fill);
+
+	give(request, job->order);
 }
 
 void loop_wake(struct loop *loop)
@@ -37,10 +51,12 @@ void loop_wake(struct loop *loop)
 	wakes++;
 }
 
-static struct request make(enum moe_op op, enum pool_priority priority, uint64_t name)
+static struct request make(enum moe_op op, enum pool_priority priority, uint64_t name, uint64_t cost)
 {
-	return (struct request){
-		.state = MOE_REQUEST_CLAIMED, .sqe = {.op = (__u8)op, .user_data = name}, .priority = priority};
+	return (struct request){.state = MOE_REQUEST_CLAIMED,
+				.sqe = {.op = (__u8)op, .user_data = name},
+				.priority = priority,
+				.cost = cost};
 }
 
 static void end(struct request *request)
@@ -53,57 +69,74 @@ static void end(struct request *request)
 		request->fill.done(&request->fill, &result);
 }
 
-/* Runs everything that is queued, one at a time, and returns the names in the order in which they were started. */
+/* What the pool works on next, as pool.h says; takes it out when `take`. NULL: nothing. */
+static struct request *first_given(bool take)
+{
+	int best = 0;
+
+	for (int i = 1; i < n_given; i++)
+		if (given[i]->priority != given[best]->priority ? given[i]->priority < given[best]->priority
+								: given[i]->order < given[best]->order)
+			best = i;
+	if (n_given == 0)
+		return NULL;
+
+	struct request *request = given[best];
+
+	if (take)
+		memmove(&given[best], &given[best + 1], (size_t)(--n_given - best) * sizeof(given[0]));
+	return request;
+}
+
+/* Runs everything that is queued, one at a time, and returns the names in the order of their ends. */
 static int run_all(struct sched *sched, uint64_t *names)
 {
+	struct request *request;
 	int n = 0;
 
-	n_given = 0;
-	for (;;) {
-		struct request *request;
-
-		sched_dispatch(sched);
-		if (n == n_given)
-			return n;
-		names[n] = given[n]->sqe.user_data;
-		end(given[n++]);
+	while ((request = first_given(true))) {
+		names[n++] = request->sqe.user_data;
+		end(request);
 		while ((request = sched_next_done(sched)))
 			request_move(request, MOE_REQUEST_REAPED);
 	}
+	return n;
 }
 
 static void test_window(struct sched *sched)
 {
-	struct request requests[MANY];
-	struct sched_client client;
-	struct request *done;
+	struct request requests[MANY], other = make(MOE_OP_FILL, POOL_PREFILL, MANY, 1), *first, *second, *done;
+	struct sched_client client, neighbour;
+	uint64_t names[MANY];
+	bool in_order = true;
 
 	sched_client_init(&client);
+	sched_client_init(&neighbour);
 	n_given = wakes = 0;
 	for (int i = 0; i < MANY; i++) {
-		requests[i] = make(i % 2 ? MOE_OP_COMPUTE : MOE_OP_FILL, POOL_PREFILL, (uint64_t)i);
+		requests[i] = make(i % 2 ? MOE_OP_COMPUTE : MOE_OP_FILL, POOL_PREFILL, (uint64_t)i, 1);
 		sched_queue(sched, &client, &requests[i]);
 	}
-	sched_dispatch(sched);
 	ok(n_given == WINDOW, "%d of %d run: the window", n_given, MANY);
 	ok(requests[0].state == MOE_REQUEST_RUNNING && requests[WINDOW].state == MOE_REQUEST_QUEUED,
 	   "the others are QUEUED");
-	end(given[1]);
-	end(given[0]);
+	sched_queue(sched, &neighbour, &other);
+	ok(other.state == MOE_REQUEST_RUNNING, "another session has a window of its own");
+	first = first_given(true);
+	second = first_given(true);
+	ok(first == &requests[0] && second == &other, "its first request goes before the second one of who was first");
+	end(second);
+	end(first);
 	ok(wakes == 2, "an end wakes the loop");
 	done = sched_next_done(sched);
-	ok(done == given[1] && done->state == MOE_REQUEST_DONE && done->cqe.pairs == 7 && done->cqe.work_ns == 20,
+	ok(done == second && done->state == MOE_REQUEST_DONE && done->cqe.pairs == 7 && done->cqe.work_ns == 20,
 	   "ended requests come back in the order of their ends, with their figures");
-	ok(sched_next_done(sched) == given[0] && !sched_next_done(sched), "each once");
-	sched_dispatch(sched);
-	ok(n_given == WINDOW + 2, "as many follow");
-	for (int i = 2; i < n_given; i++) {
-		end(given[i]);
-		while (sched_next_done(sched))
-			;
-		sched_dispatch(sched);
-	}
-	ok(n_given == MANY && given[MANY - 1] == &requests[MANY - 1], "in the order of their claim");
+	ok(sched_next_done(sched) == first && !sched_next_done(sched), "each once");
+	ok(n_given == WINDOW && requests[WINDOW].state == MOE_REQUEST_RUNNING, "as many follow");
+	require(run_all(sched, names) == MANY - 1, "all run");
+	for (int i = 1; i < MANY; i++)
+		in_order &= names[i - 1] == (uint64_t)i;
+	ok(in_order, "in the order of their claim");
 }
 
 static void test_order(struct sched *sched)
@@ -113,26 +146,153 @@ static void test_order(struct sched *sched)
 	struct request requests[8];
 	uint64_t names[8];
 	int n = 0, count;
-	const uint64_t expected[] = {A + 2, B + 2, A + 3, B + 3, A + 0, B + 0,
-				     A + 1, B + 1, A + 4, A + 5, B + 4, B + 5};
+	const uint64_t expected[] = {A + 2, B + 2, A + 3, B + 3, A + 0, B + 0, A + 1, B + 1};
 	const enum pool_priority classes[] = {POOL_PREFILL, POOL_PREFILL, POOL_DECODE, POOL_DECODE};
 	bool good = true;
 
 	sched_client_init(&a);
 	sched_client_init(&b);
 	for (int i = 0; i < 4; i++) {
-		requests[n] = make(MOE_OP_COMPUTE, classes[i], (uint64_t)(A + i));
+		requests[n] = make(MOE_OP_COMPUTE, classes[i], (uint64_t)(A + i), 5);
 		sched_queue(sched, &a, &requests[n++]);
 	}
 	for (int i = 0; i < 4; i++) {
-		requests[n] = make(MOE_OP_COMPUTE, classes[i], (uint64_t)(B + i));
+		requests[n] = make(MOE_OP_COMPUTE, classes[i], (uint64_t)(B + i), 5);
 		sched_queue(sched, &b, &requests[n++]);
 	}
 	count = run_all(sched, names);
 	for (int i = 0; i < 8; i++)
 		good &= names[i] == expected[i];
-	ok(count == 8 && good, "decode first; within a class the sessions take turns");
+	ok(count == 8 && good, "decode first; within a class sessions with equal requests take turns");
 }
+
+/* -- shares ------------------------------------------------------------------------------------------------------- */
+
+enum { SESSIONS_MAX = 8, DEPTH_MAX = 6, ROUNDS = 200 };
+
+/* A session that always has `depth` requests: the next one follows at once when one has ended. */
+struct load {
+	struct sched_client client;
+	struct request requests[DEPTH_MAX];
+	uint64_t left[DEPTH_MAX]; /* of their cost */
+	uint32_t depth;
+	uint64_t cost_max, served;
+};
+
+static unsigned long long seed;
+
+static uint64_t pick(uint64_t n)
+{
+	return (tap_random(&seed) >> 20) % n;
+}
+
+static void load_ask(struct sched *sched, struct load *l, uint32_t i)
+{
+	const uint64_t cost = pick(4) ? l->cost_max : 1 + pick(l->cost_max);
+
+	l->requests[i] = make(pick(2) ? MOE_OP_COMPUTE : MOE_OP_FILL, POOL_PREFILL, (uint64_t)(uintptr_t)l, cost);
+	l->left[i] = cost;
+	sched_queue(sched, &l->client, &l->requests[i]);
+}
+
+static void load_start(struct sched *sched, struct load *l, uint32_t depth, uint64_t cost_max)
+{
+	*l = (struct load){.depth = depth, .cost_max = cost_max};
+	sched_client_init(&l->client);
+	for (uint32_t i = 0; i < depth; i++)
+		load_ask(sched, l, i);
+}
+
+/* The pool works for so long, one unit of cost at a time. */
+static void serve(struct sched *sched, uint64_t units)
+{
+	while (units-- > 0) {
+		struct request *request = first_given(false), *done;
+		struct load *l = (struct load *)(uintptr_t)request->sqe.user_data;
+		const uint32_t i = (uint32_t)(request - l->requests);
+
+		l->served++;
+		if (--l->left[i] > 0)
+			continue;
+		end(first_given(true));
+		done = sched_next_done(sched);
+		strange += done != request || sched_next_done(sched);
+		load_ask(sched, l, i);
+	}
+}
+
+/* Ends all requests, without new ones. */
+static void drain(struct sched *sched, const struct load *loads, uint32_t n)
+{
+	uint64_t names[SESSIONS_MAX * DEPTH_MAX];
+	int left = 0;
+
+	for (uint32_t s = 0; s < n; s++)
+		left += (int)loads[s].depth;
+	strange += run_all(sched, names) != left;
+}
+
+static void test_shares(struct sched *sched)
+{
+	uint64_t worst = 0;
+	bool good = true;
+
+	for (int round = 0; round < ROUNDS && good; round++) {
+		const uint32_t n = 2 + (uint32_t)pick(SESSIONS_MAX - 1);
+		uint64_t low = UINT64_MAX, high = 0, cost_max = 0;
+		struct load loads[SESSIONS_MAX];
+
+		for (uint32_t s = 0; s < n; s++) {
+			load_start(sched, &loads[s], 1 + (uint32_t)pick(DEPTH_MAX), 1 + pick(pick(2) ? 500 : 5));
+			cost_max = MAX(cost_max, loads[s].cost_max);
+		}
+		serve(sched, n * cost_max * (10 + pick(10)));
+		for (uint32_t s = 0; s < n; s++) {
+			low = MIN(low, loads[s].served);
+			high = MAX(high, loads[s].served);
+		}
+		good = high - low <= cost_max;
+		worst = MAX(worst, 100 * (high - low) / cost_max);
+		if (!good)
+			diag("%u sessions got %" PRIu64 " to %" PRIu64 ", requests cost up to %" PRIu64, n, low, high,
+			     cost_max);
+		drain(sched, loads, n);
+	}
+	ok(good, "no session is ever further behind another than one of the largest requests");
+	diag("%.2f of them at worst", (double)worst / 100);
+}
+
+/* One asks for 512 tokens at a time, the other for one token. */
+static void test_large_and_small(struct sched *sched)
+{
+	struct load loads[2];
+
+	load_start(sched, &loads[0], 1, 384);
+	load_start(sched, &loads[1], 1, 9);
+	serve(sched, 38400);
+	ok(loads[1].served > 38400 * 45 / 100 && loads[1].served < 38400 * 55 / 100,
+	   "a session with small requests gets half the pool beside one with large ones (%" PRIu64 " of 38400)",
+	   loads[1].served);
+	drain(sched, loads, 2);
+}
+
+static void test_no_claim_on_the_past(struct sched *sched)
+{
+	struct load loads[2];
+	uint64_t before;
+
+	load_start(sched, &loads[0], 2, 100);
+	serve(sched, 20000);
+	load_start(sched, &loads[1], 2, 100);
+	before = loads[0].served;
+	serve(sched, 2000);
+	ok(loads[1].served >= 900 && loads[1].served <= 1200 && loads[0].served - before >= 800,
+	   "who comes later gets a share from then on, and nothing for the time before (%" PRIu64 " of 2000)",
+	   loads[1].served);
+	drain(sched, loads, 2);
+}
+
+/* -- cancelling --------------------------------------------------------------------------------------------------- */
 
 static void cancelled(struct request *request)
 {
@@ -143,33 +303,40 @@ static void cancelled(struct request *request)
 static void test_cancel(struct sched *sched)
 {
 	struct sched_client a, b;
-	struct request requests[30];
-	uint64_t names[30];
-	int count;
-	bool only_b = true;
+	struct request requests[60];
+	uint64_t names[60];
+	int count, of_a = 0;
 
 	sched_client_init(&a);
 	sched_client_init(&b);
-	for (int i = 0; i < 30; i++) {
-		requests[i] = make(MOE_OP_FILL, (enum pool_priority)(i / 2 % 3), (uint64_t)i);
+	for (int i = 0; i < 60; i++) {
+		requests[i] = make(MOE_OP_FILL, (enum pool_priority)(i / 2 % 3), (uint64_t)i, 3);
 		sched_queue(sched, i % 2 ? &b : &a, &requests[i]);
 	}
 	sched_cancel(sched, &a, cancelled);
-	ok(n_cancelled == 15, "all waiting requests of the session are cancelled");
+	ok(n_cancelled == 30 - 3 * WINDOW, "all waiting requests of the session are cancelled");
 	count = run_all(sched, names);
 	for (int i = 0; i < count; i++)
-		only_b &= names[i] % 2 == 1;
-	ok(count == 15 && only_b, "and those of the other one all run");
+		of_a += names[i] % 2 == 0;
+	ok(count == 30 + 3 * WINDOW && of_a == 3 * WINDOW,
+	   "those with the pool end, and all of the other session's run");
 }
 
 int main(void)
 {
+	const char *text = getenv("TEST_SEED");
 	struct sched *sched;
 
+	seed = text ? strtoull(text, NULL, 0) : (unsigned long long)time(NULL);
+	diag("TEST_SEED=%llu", seed);
 	require(sched_new(&sched, NULL, NULL) == 0, "a scheduler");
 	test_window(sched);
 	test_order(sched);
+	test_shares(sched);
+	test_large_and_small(sched);
+	test_no_claim_on_the_past(sched);
 	test_cancel(sched);
+	ok(strange == 0, "each request reaches the pool in its place, and ends once");
 	ok(sched_free(sched) == NULL, "nothing runs at the end");
 	return tap_done();
 }
