@@ -317,6 +317,8 @@ static json_t *status_json(const struct service *s)
 	o = json_pack("{s:s, s:i, s:I, s:o, s:s, s:o}", "version", MOE_VERSION, "pid", (int)getpid(), "uptime_ns",
 		      (json_int_t)(now_ns() - s->started_ns), "socket", path_json(s->config->socket), "state",
 		      s->ready ? "ready" : "loading", "cpu", cpu);
+	json_object_set_new(cpu, "balance",
+			    json_real(pool.work_bound ? (double)pool.work / (double)pool.work_bound : 1.0));
 	json_object_set_new(o, "models", integer(s->registry.n));
 	json_object_set_new(o, "bytes", integer(registry_bytes(&s->registry)));
 	json_object_set_new(o, "memory_max", integer(s->config->memory_max));

@@ -27,7 +27,7 @@ struct pool {
 	struct pool_queue queue;
 	struct scratch_cache scratch;
 	_Atomic bool stop;
-	_Atomic uint64_t jobs, pairs, copy_bytes;
+	_Atomic uint64_t jobs, pairs, copy_bytes, work, work_bound;
 	uint32_t n_workers; /* that run */
 	struct pool_worker *workers;
 };

@@ -224,6 +224,24 @@ static void wave_units(struct wave *w)
 					  (w->gate_blocks + w->down_blocks);
 }
 
+/* How evenly the nodes' experts were asked for. */
+static void wave_balance(const struct wave *w)
+{
+	struct pool *pool = w->job->pool;
+	uint64_t work = 0, most = 0;
+
+	for (uint32_t t = 0; t < pool->queue.n_teams; t++) {
+		uint64_t of_team = 0;
+
+		for (uint32_t e = w->team_experts[t]; e < w->team_experts[t + 1]; e++)
+			of_team += POOL_PAIRS_PER_READ + w->experts[e].pairs;
+		work += of_team;
+		most = MAX(most, of_team);
+	}
+	atomic_fetch_add_explicit(&pool->work, work, memory_order_relaxed);
+	atomic_fetch_add_explicit(&pool->work_bound, most * pool->queue.n_teams, memory_order_relaxed);
+}
+
 int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t pairs,
 	     void (*run)(struct pool_batch *batch, uint32_t team, uint32_t unit))
 {
@@ -253,6 +271,7 @@ int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t p
 	wave_experts(w);
 	wave_pairs(w);
 	wave_units(w);
+	wave_balance(w);
 	*ret = w;
 	return 0;
 }

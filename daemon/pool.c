@@ -246,6 +246,8 @@ void pool_stats(struct pool *pool, struct pool_stats *ret)
 		.jobs = atomic_load_explicit(&pool->jobs, memory_order_relaxed),
 		.pairs = atomic_load_explicit(&pool->pairs, memory_order_relaxed),
 		.copy_bytes = atomic_load_explicit(&pool->copy_bytes, memory_order_relaxed),
+		.work = atomic_load_explicit(&pool->work, memory_order_relaxed),
+		.work_bound = atomic_load_explicit(&pool->work_bound, memory_order_relaxed),
 	};
 	for (uint32_t i = 0; i < pool->n_workers; i++)
 		ret->busy_ns += atomic_load_explicit(&pool->workers[i].busy_ns, memory_order_relaxed);

@@ -103,9 +103,17 @@ uint32_t pool_threads(const struct pool *pool);
 void pool_submit_compute(struct pool *pool, struct pool_compute *job);
 void pool_submit_copy(struct pool *pool, struct pool_copy *job);
 
-/* Cumulative: nanoseconds that the threads worked, jobs, pairs, bytes copied. */
+/* So many pairs of an expert cost as much arithmetic as reading it once costs time: about, on a CPU with AVX-512. */
+#define POOL_PAIRS_PER_READ 16
+
+/*
+ * Cumulative: nanoseconds that the threads worked, jobs, pairs, bytes copied. Of computations, wave by wave, in parts
+ * of the reading of an expert: the work of all teams, and what it would have been had each as much as the busiest. The
+ * first over the second is the share of the teams that one request alone can keep busy.
+ */
 struct pool_stats {
 	uint64_t busy_ns, jobs, pairs, copy_bytes;
+	uint64_t work, work_bound;
 };
 void pool_stats(struct pool *pool, struct pool_stats *ret);
 

@@ -17,8 +17,6 @@
 #define CLAIM_BATCH 32
 /* A step of more tokens has prefill's priority whatever its PHASE says. */
 #define DECODE_TOKENS_MAX 256
-/* So many pairs of an expert cost as much arithmetic as reading it once costs time: about, on a CPU with AVX-512. */
-#define PAIRS_PER_READ 16
 
 /* The one way from client memory to an ordinary pointer; [offset, offset + bytes) was checked. */
 static void *client_at(const struct clientmem *memory, uint64_t offset)
@@ -88,7 +86,7 @@ static uint64_t compute_cost(const struct session *s, const struct moe_slice *sl
 {
 	const uint64_t slice_kib = DIV_UP(slice->bytes, 1024);
 
-	return MIN(pairs, s->entry->model->manifest->n_experts) * slice_kib + pairs * slice_kib / PAIRS_PER_READ;
+	return MIN(pairs, s->entry->model->manifest->n_experts) * slice_kib + pairs * slice_kib / POOL_PAIRS_PER_READ;
 }
 
 /* Copies ids and weights once; the pool works on the copies. */

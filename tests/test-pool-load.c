@@ -322,6 +322,31 @@ static void test_begun(void)
 	fake_free(&f);
 }
 
+/* Three experts of one node and one of the other: four teams' worth of work where six could have been done. */
+static void test_balance(void)
+{
+	static const int32_t ids[] = {0, 2, 4, 1}, even[] = {0, 1, 2, 3};
+	struct pool *pool = pool_make(2, 2);
+	struct pool_stats stats;
+	struct fake f;
+	struct job *j;
+
+	fake_layout(&f, 6, 64, 64, MOE_FORMAT_BF16, 2);
+	fake_fill(&f);
+	j = job_make(&f, 1, 4, MOE_TYPE_F32, MOE_TYPE_F32, 0);
+	memcpy(j->ids, ids, sizeof(ids));
+	job_run(pool, j);
+	pool_stats(pool, &stats);
+	ok(stats.work > 0 && 6 * stats.work == 4 * stats.work_bound, "what one node had more than the other is told");
+	memcpy(j->ids, even, sizeof(even));
+	job_run(pool, j);
+	pool_stats(pool, &stats);
+	ok(10 * stats.work == 8 * stats.work_bound, "and summed up");
+	job_free(j);
+	fake_free(&f);
+	pool_free(pool);
+}
+
 /* -- idleness ----------------------------------------------------------------------------------------------------- */
 
 /* Of all threads of this process. */
@@ -366,6 +391,7 @@ int main(void)
 	test_priorities();
 	test_places();
 	test_begun();
+	test_balance();
 	test_idle();
 	return tap_done();
 }
