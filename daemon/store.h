@@ -5,7 +5,7 @@
  * Law: nothing is read but expert tensors, each byte once (loader.h has the exception); there is never a second copy
  * of the model; a failed load leaves nothing behind; a resident model is immutable (sealed) from the moment it exists.
  * Records are dealt to NUMA nodes by (row + expert) % nodes, so that each layer's experts spread over all memory
- * controllers.
+ * controllers (docs/decisions/0008 has what that costs beside rows on every node).
  */
 #ifndef DAEMON_STORE_H
 #define DAEMON_STORE_H
