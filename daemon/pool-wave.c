@@ -15,7 +15,7 @@
  * kernels handle well at once. With few tokens an expert every unit's beginning costs a wait for memory; with many it
  * stays in the second-level cache while the tokens pass. */
 #define UNIT_BYTES ((uint64_t)512 << 10)
-#define UNIT_BYTES_MANY ((uint64_t)256 << 10)
+#define UNIT_BYTES_MANY ((uint64_t)1024 << 10)
 #define MANY_TOKENS 8
 #define UNITS_PER_THREAD 4
 #define BLOCK_ROWS_STEP 16

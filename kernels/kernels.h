@@ -100,21 +100,20 @@ struct kernel_ops {
 		       float *const *y);
 };
 
-/* Bytes of a packed row, a multiple of 64. */
+/* Bytes of a packed row: an odd number of lines of 64, so that rows one after the other do not meet in one set of the
+ * first-level cache. */
 static inline size_t kernel_packed_bytes(const struct kernel_ops *ops, size_t cols)
 {
-	switch (ops->pack) {
-	case PACK_F32:
-		break;
-	case PACK_BF16:
-		return KERNEL_LINE(cols * sizeof(uint16_t));
-	case PACK_I8_ROW:
-		return 64 + KERNEL_LINE(cols);
-	case PACK_I8_BLOCK:
-		return KERNEL_I8_SUMS(cols, ops->block) +
-		       KERNEL_LINE((cols + ops->block - 1) / ops->block * sizeof(int32_t));
-	}
-	return KERNEL_LINE(cols * sizeof(float));
+	size_t bytes = KERNEL_LINE(cols * sizeof(float));
+
+	if (ops->pack == PACK_BF16)
+		bytes = KERNEL_LINE(cols * sizeof(uint16_t));
+	else if (ops->pack == PACK_I8_ROW)
+		bytes = 64 + KERNEL_LINE(cols);
+	else if (ops->pack == PACK_I8_BLOCK)
+		bytes = KERNEL_I8_SUMS(cols, ops->block) +
+			KERNEL_LINE((cols + ops->block - 1) / ops->block * sizeof(int32_t));
+	return bytes | 64;
 }
 
 struct kernels {

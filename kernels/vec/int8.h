@@ -21,8 +21,15 @@ static void decode(const void *codes, size_t cols, void *to)
 
 ROWS_FEW(few, ROWS_INT8, false)
 ROWS_MANY(many, INT8_MANY, false)
+ROWS_MANY(in_place, ROWS_INT8, false)
 
-static const struct rows_kernel kernel = {
-	.w_bytes = 1, .x_bytes = 1, .few = few, .many = many, .decode = decode, .integer = true, .offset = INT8_OFFSET};
+static const struct rows_kernel kernel = {.w_bytes = 1,
+					  .x_bytes = 1,
+					  .few = few,
+					  .many = many,
+					  .in_place = in_place,
+					  .decode = decode,
+					  .integer = true,
+					  .offset = INT8_OFFSET};
 
 #endif

@@ -50,6 +50,7 @@ struct rows_tile {
 	/* What each step asks for ahead, a row of weights for a tile; each tile for as many rows further on. */
 	const char *ahead;
 	size_t ahead_pitch, ahead_step;
+	size_t ahead_second; /* and this much after it; 0 where one is enough */
 	/* Or these activations, which come next, a token a tile; NULL: `ahead`. */
 	const void *const *x_ahead;
 	size_t x_ahead_tokens;
@@ -162,6 +163,7 @@ ROWS_INLINE void rows_run_tile(enum rows_kind kind, bool grouped, size_t tokens,
 			rows_clear(tokens, sums);
 		for (size_t n = (to - c) / step; n; n--) {
 			_mm_prefetch((const char *)ask, _MM_HINT_T0);
+			_mm_prefetch((const char *)(ask + tile->ahead_second), _MM_HINT_T0);
 			rows_step(kind, tokens, sums, w, pitch, x, at);
 			ask += tile->ahead_step;
 			w += ROWS_STEP_BYTES;

@@ -16,20 +16,22 @@
 #include "kernels/vec/rows_serial.h"
 
 #define KERNEL_I8_CODES 64       /* bytes before the codes of PACK_I8_ROW */
-#define ROWS_TOTALS 96           /* tokens whose totals are kept at a time */
+#define ROWS_TOTALS 128          /* tokens whose totals are kept at a time */
 #define ROWS_INT_COLS (1u << 17) /* so many products of 8 bits fit into 32 */
 /* Rows of the buffer do not meet in one set of the first-level cache. */
 #define ROWS_BUFFER_PITCH (ROWS_BLOCK_BYTES + 64)
 #define ROWS_PASSES 2 /* of few tokens before it pays to decode weights once for all */
 #define ROWS_PASS_BYTES                                                                                                \
-	32768            /* of the few tokens' activations: they stay in the first-level cache beside the weights */
-#define ROWS_ASK_TILES 4 /* tiles of tokens that share the asking for the next block */
+	32768                /* of the few tokens' activations: they stay in the first-level cache beside the weights */
+#define ROWS_IN_PLACE 32     /* tokens up to which it does not pay to copy weights, where they need no decoding */
+#define ROWS_IN_PLACE_ROWS 8 /* that are at home in the first-level cache where they are not copied */
 
 struct rows_kernel {
 	size_t w_bytes, x_bytes;                                  /* of a column, in the record and in a packed row */
 	bool grouped;                                             /* summed, and perhaps scaled, by groups of columns */
 	rows_serial_function *const *few;                         /* [tokens], 1 .. ROWS_FEW_TOKENS */
 	rows_tile_function *const *many;                          /* [tokens], 1 .. ROWS_TOKENS */
+	rows_tile_function *const *in_place;                      /* the same of weights as they lie, or NULL */
 	void (*decode)(const void *codes, size_t cols, void *to); /* to x_bytes a column */
 	bool integer;                                             /* PACK_I8_ROW */
 	uint32_t offset;                                          /* that has been added to integer weights */
@@ -129,34 +131,56 @@ static inline void rows_direct(const struct rows_call *call, const struct rows_r
 			}
 }
 
-/* The same for many tokens, decoded before. */
-static __attribute__((noinline)) void rows_many(const struct rows_call *call, struct rows_tile *tile, const char *next,
-						size_t n, size_t tokens)
+/* All tokens by n rows; the first tiles ask for as many rows from `next` on, the others for the next activations. */
+static inline void rows_pass(const struct rows_call *call, rows_tile_function *const *functions, struct rows_tile tile,
+			     const char *next, size_t next_pitch, size_t n, size_t tokens)
 {
 	const struct rows_kernel *k = call->k;
-	const size_t tiles = (tokens + ROWS_TOKENS - 1) / ROWS_TOKENS, source = tile->pitch;
-	_Alignas(64) char buffer[ROWS_CHUNK * ROWS_BUFFER_PITCH];
-	const void *const *x = tile->x;
-	float *totals = tile->totals;
+	const size_t tiles = (tokens + ROWS_TOKENS - 1) / ROWS_TOKENS, asks = tiles < ROWS_TILE ? 2 : ROWS_TILE;
 
-	for (size_t r = 0; r < n; r++)
-		k->decode(tile->w + r * source, tile->cols, buffer + r * ROWS_BUFFER_PITCH);
 	for (size_t j = 0; j < tiles; j++) {
 		const size_t width = tokens / tiles + (j < tokens % tiles);
-		const bool ask = j < ROWS_ASK_TILES;
+		const bool ask = j < asks;
+		struct rows_tile one = tile;
 
-		tile->x = x;
-		tile->w = buffer;
-		tile->pitch = ROWS_BUFFER_PITCH;
-		tile->totals = totals;
-		tile->ahead = next + (ask ? j * (ROWS_TILE / ROWS_ASK_TILES) * source : 0);
-		tile->ahead_pitch = source;
-		tile->ahead_step = ask ? ROWS_STEP_BYTES * k->w_bytes / k->x_bytes : ROWS_STEP_BYTES;
-		tile->x_ahead = ask || j + 1 == tiles ? NULL : x + width;
-		tile->x_ahead_tokens = tokens / tiles;
-		rows_tiles(k->many, tile, n, width);
-		x += width;
-		totals += width * ROWS_CHUNK;
+		one.ahead = next + (ask ? j * (ROWS_TILE / asks) * next_pitch : 0);
+		one.ahead_pitch = next_pitch;
+		one.ahead_second = ask && asks < ROWS_TILE ? next_pitch : 0;
+		one.ahead_step = ask ? ROWS_STEP_BYTES * k->w_bytes / k->x_bytes : ROWS_STEP_BYTES;
+		one.x_ahead = ask || j + 1 == tiles ? NULL : tile.x + width;
+		one.x_ahead_tokens = tokens / tiles;
+		rows_tiles(functions, &one, n, width);
+		tile.x += width;
+		tile.totals += width * ROWS_CHUNK;
+	}
+}
+
+/* The same for many tokens, decoded before. */
+static __attribute__((noinline)) void rows_many(const struct rows_call *call, const struct rows_tile *tile,
+						const char *next, size_t n, size_t tokens)
+{
+	const struct rows_kernel *k = call->k;
+	_Alignas(64) char buffer[ROWS_CHUNK * ROWS_BUFFER_PITCH];
+	struct rows_tile decoded = *tile;
+
+	decoded.w = buffer;
+	decoded.pitch = ROWS_BUFFER_PITCH;
+	for (size_t r = 0; r < n; r++)
+		k->decode(tile->w + r * tile->pitch, tile->cols, buffer + r * ROWS_BUFFER_PITCH);
+	rows_pass(call, k->many, decoded, next, tile->pitch, n, tokens);
+}
+
+/* The same without a copy, some rows at a time. */
+static void rows_in_place(const struct rows_call *call, const struct rows_tile *tile, const char *next, size_t n,
+			  size_t tokens)
+{
+	for (size_t r = 0; r < n; r += ROWS_IN_PLACE_ROWS) {
+		const size_t rows = n - r < ROWS_IN_PLACE_ROWS ? n - r : ROWS_IN_PLACE_ROWS;
+		struct rows_tile part = *tile;
+
+		part.w += r * tile->pitch;
+		part.totals += r;
+		rows_pass(call, call->k->in_place, part, next + r * tile->pitch, tile->pitch, rows, tokens);
 	}
 }
 
@@ -206,7 +230,10 @@ static inline void rows_sums(const struct rows_call *call, const struct rows_run
 			.totals = totals,
 		};
 
-		rows_many(call, &tile, next, n, tokens);
+		if (tokens <= ROWS_IN_PLACE && k->in_place)
+			rows_in_place(call, &tile, next, n, tokens);
+		else
+			rows_many(call, &tile, next, n, tokens);
 	}
 }
 
