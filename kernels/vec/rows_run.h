@@ -56,18 +56,26 @@ static inline const char *rows_at(const struct rows_call *call, size_t matrix, s
 	return (const char *)((uintptr_t)m->codes + row * m->pitch + col * call->k->w_bytes);
 }
 
-/* What is read after a block of ROWS_CHUNK rows: the next columns, the run's next rows, the other matrix, the next run
- * (which usually follows in memory even where the call's rows end). */
-static inline const char *rows_next(const struct rows_call *call, const struct rows_run *run, size_t matrix,
-				    size_t first, size_t col)
+/* What is read after a block of ROWS_CHUNK rows: the next columns, the other matrix, the next rows (which usually
+ * follow in memory even where the call's rows end). */
+static inline const char *rows_next(const struct rows_call *call, size_t matrix, size_t first, size_t col)
 {
 	if (col + call->block < call->cols)
 		return rows_at(call, matrix, first, col + call->block);
-	if (first + ROWS_CHUNK < run->end)
-		return rows_at(call, matrix, first + ROWS_CHUNK, 0);
 	if (matrix + 1 < call->matrices)
-		return rows_at(call, matrix + 1, run->first, 0);
-	return rows_at(call, 0, run->end, 0);
+		return rows_at(call, matrix + 1, first, 0);
+	return rows_at(call, 0, first + ROWS_CHUNK, 0);
+}
+
+/* The same of runs of rows: of one matrix, of the other, those behind them. */
+static inline void rows_spans(const struct rows_call *call, const struct rows_run *run, struct rows_span spans[3])
+{
+	size_t n = 0;
+
+	for (; n < call->matrices; n++)
+		spans[n] = (struct rows_span){(uintptr_t)rows_at(call, n, run->first, 0), call->m[n]->pitch,
+					      run->end - run->first};
+	spans[n] = (struct rows_span){(uintptr_t)rows_at(call, 0, run->end, 0), call->m[0]->pitch, SIZE_MAX};
 }
 
 /* Few tokens, which the weights are decoded for where they are multiplied. */
@@ -100,27 +108,30 @@ static inline void rows_tiles(rows_tile_function *const *functions, struct rows_
 	}
 }
 
-/* n rows for few tokens, as they lie in memory; weights come from there in the first pass, then from the cache. */
-static inline void rows_direct(const struct rows_call *call, const struct rows_run *run, size_t matrix, size_t first,
+/* As many rows at a time as pass by once: with more tokens than a pass has, they are at hand for the next pass. */
+static inline void rows_direct(const struct rows_call *call, struct rows_ahead *ahead, size_t matrix, size_t first,
 			       size_t n, size_t tokens, const void *const *x, float *totals, const char *scales)
 {
 	const struct rows_kernel *k = call->k;
 	const size_t most = ROWS_SERIAL_BLOCKS * call->block, fit = ROWS_PASS_BYTES / (call->cols * k->x_bytes + 1);
 	const size_t pass = fit < 1 ? 1 : fit < ROWS_FEW_TOKENS ? fit : ROWS_FEW_TOKENS;
+	const size_t step = tokens > pass || call->cols > most ? ROWS_TILE : ROWS_CHUNK;
 
-	for (size_t r = 0; r < n; r += ROWS_TILE)
+	for (size_t r = 0; r < n; r += step)
 		for (size_t c = 0; c < call->cols; c += most)
 			for (size_t t = 0; t < tokens; t += pass) {
-				const size_t rows = n - r < ROWS_TILE ? n - r : ROWS_TILE;
+				const char *w = rows_at(call, matrix, first + r, c);
+				struct rows_ahead again = {.at = (uintptr_t)w, .end = UINTPTR_MAX};
 				const size_t width = tokens - t < pass ? tokens - t : pass;
+				const size_t cols = call->cols - c < most ? call->cols - c : most;
 				const struct rows_serial part = {
-					.w = rows_at(call, matrix, first + r, c),
+					.w = w,
 					.pitch = call->m[matrix]->pitch,
-					.rows = rows,
-					.cols = call->cols - c < most ? call->cols - c : most,
+					.rows = n - r < step ? n - r : step,
+					.cols = cols,
 					.block = call->block,
-					.next = r + rows < n ? rows_at(call, matrix, first + r + rows, c)
-							     : rows_next(call, run, matrix, first, call->cols),
+					.blocks = (cols + call->block - 1) / call->block,
+					.ahead = t ? &again : ahead,
 					.x = x + t,
 					.x_at = c * k->x_bytes + (k->integer ? KERNEL_I8_CODES : 0),
 					.scales = scales ? scales + c / ROWS_GROUP * sizeof(float) : NULL,
@@ -201,7 +212,7 @@ static __attribute__((noinline)) void rows_long(const struct rows_call *call, si
 }
 
 /* totals[t][r] += the products of rows first .. first + n of a matrix. */
-static inline void rows_sums(const struct rows_call *call, const struct rows_run *run, size_t matrix, size_t first,
+static inline void rows_sums(const struct rows_call *call, struct rows_ahead *ahead, size_t matrix, size_t first,
 			     size_t n, size_t tokens, const void *const *x, float *totals)
 {
 	const struct rows_kernel *k = call->k;
@@ -215,11 +226,11 @@ static inline void rows_sums(const struct rows_call *call, const struct rows_run
 		return;
 	}
 	if (rows_few(call, tokens)) {
-		rows_direct(call, run, matrix, first, n, tokens, x, totals, scales);
+		rows_direct(call, ahead, matrix, first, n, tokens, x, totals, scales);
 		return;
 	}
 	for (size_t c = 0; c < call->cols; c += call->block) {
-		const char *next = rows_next(call, run, matrix, first, c);
+		const char *next = rows_next(call, matrix, first, c);
 		struct rows_tile tile = {
 			.w = rows_at(call, matrix, first, c),
 			.pitch = m->pitch,
@@ -285,13 +296,17 @@ static void rows_run(const struct rows_call *call, const struct rows_run *run, c
 		     size_t tokens, const void *const *x, float *const *out)
 {
 	_Alignas(64) float totals[2][ROWS_TOTALS * ROWS_CHUNK];
+	struct rows_span spans[3];
+	struct rows_ahead ahead;
 
+	rows_spans(call, run, spans);
+	ahead = serial_ahead(spans, call->cols * call->k->w_bytes);
 	for (size_t i = 0; i < call->matrices; i++) {
 		memset(totals[i], 0,
 		       ((run->end - run->first + ROWS_CHUNK - 1) / ROWS_CHUNK) * tokens * ROWS_CHUNK *
 			       sizeof(totals[i][0]));
 		for (size_t r = run->first; r < run->end; r += ROWS_CHUNK)
-			rows_sums(call, run, i, r, rows_chunk(run->end, r), tokens, x,
+			rows_sums(call, &ahead, i, r, rows_chunk(run->end, r), tokens, x,
 				  totals[i] + (r - run->first) * tokens);
 	}
 	for (size_t r = run->first; r < run->end; r += ROWS_CHUNK) {

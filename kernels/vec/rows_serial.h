@@ -12,13 +12,27 @@
 
 #include "kernels/vec/rows.h"
 
-#define ROWS_SERIAL_BLOCKS 8 /* blocks of columns whose sums are kept at a time */
+#define ROWS_SERIAL_BLOCKS 32 /* blocks of columns whose sums are kept at a time */
 
-/* Four rows at most, and some blocks of columns. */
+/* Rows that are read one after the other. */
+struct rows_span {
+	uintptr_t first;
+	size_t pitch, rows;
+};
+
+/* What is asked for: about ROWS_NEAR bytes before it is read, line by line, row by row, span by span. */
+struct rows_ahead {
+	uintptr_t at, end;            /* in a row */
+	size_t width;                 /* of a row, in bytes */
+	size_t pitch, rows;           /* of the span, rows after this one */
+	const struct rows_span *next; /* the last one has more rows than are ever asked for */
+};
+
+/* Some rows, ROWS_CHUNK at most, and some blocks of columns. */
 struct rows_serial {
 	const char *w;
-	size_t pitch, rows, cols, block;
-	const char *next; /* what is read after the last row */
+	size_t pitch, rows, cols, block, blocks;
+	struct rows_ahead *ahead;
 	const void *const *x;
 	size_t x_at;        /* bytes before the first column in a packed row */
 	const char *scales; /* of the columns' groups */
@@ -27,21 +41,42 @@ struct rows_serial {
 
 typedef void rows_serial_function(const struct rows_serial *part);
 
-typedef vec rows_kept[ROWS_TILE][ROWS_SERIAL_BLOCKS][ROWS_TOKENS];
+typedef vec rows_kept[ROWS_TILE][ROWS_SERIAL_BLOCKS][ROWS_FEW_TOKENS];
 
-/* Where the next bytes are asked for: ROWS_NEAR ahead in the row, then in what comes after it. */
-struct rows_ahead {
-	uintptr_t at, end, next;
-};
+ROWS_INLINE void serial_turn(struct rows_ahead *ahead)
+{
+	if (ahead->rows) {
+		ahead->rows--;
+		ahead->at = ahead->end - ahead->width + ahead->pitch;
+	} else {
+		ahead->at = ahead->next->first;
+		ahead->pitch = ahead->next->pitch;
+		ahead->rows = ahead->next->rows - 1;
+		ahead->next++;
+	}
+	ahead->end = ahead->at + ahead->width;
+}
 
 ROWS_INLINE void serial_ask(struct rows_ahead *ahead)
 {
-	if (ahead->at >= ahead->end) {
-		ahead->at = ahead->next + (ahead->at - ahead->end);
-		ahead->end = UINTPTR_MAX;
-	}
+	if (ahead->at >= ahead->end)
+		serial_turn(ahead);
 	_mm_prefetch((const char *)ahead->at, _MM_HINT_T0);
 	ahead->at += ROWS_STEP_BYTES;
+}
+
+/* ROWS_NEAR bytes behind the beginning of the first span. */
+static inline struct rows_ahead serial_ahead(const struct rows_span *spans, size_t width)
+{
+	struct rows_ahead ahead = {.width = width, .next = spans};
+	size_t lines = ROWS_NEAR / ROWS_STEP_BYTES;
+
+	for (serial_turn(&ahead); width && lines; lines--) {
+		ahead.at += ROWS_STEP_BYTES;
+		if (ahead.at >= ahead.end)
+			serial_turn(&ahead);
+	}
+	return ahead;
 }
 
 ROWS_INLINE void serial_step(enum rows_kind kind, size_t tokens, vec sums[ROWS_TOKENS], const char *w,
@@ -104,6 +139,8 @@ ROWS_INLINE void serial_chain(enum rows_kind kind, size_t tokens, vec sums[ROWS_
 
 	for (size_t c = from; c < whole; c += step)
 		serial_steps(kind, 1, tokens, sums, w, ahead, x, c);
+	if (whole < to)
+		serial_ask(ahead);
 	if (whole < to)
 		serial_tail(kind, tokens, sums, w + whole * rows_w_bytes(kind), x, whole * rows_x_bytes(kind),
 			    to - whole);
@@ -177,28 +214,20 @@ ROWS_INLINE void serial_block(enum rows_kind kind, bool grouped, size_t tokens, 
 		kept[t] = sums[t];
 }
 
-ROWS_INLINE void serial_run(enum rows_kind kind, bool grouped, size_t tokens, const struct rows_serial *part)
+/* Four rows at most. */
+ROWS_INLINE void serial_tile(enum rows_kind kind, bool grouped, size_t tokens, const struct rows_serial *part,
+			     const char *w, size_t rows, struct rows_ahead *ahead, const char *const *x, float *totals)
 {
-	const size_t bytes = part->cols * rows_w_bytes(kind), blocks = (part->cols + part->block - 1) / part->block;
-	const char *x[ROWS_TOKENS];
 	rows_kept kept;
 
-#pragma GCC unroll 8
-	for (size_t t = 0; t < tokens; t++)
-		x[t] = (const char *)part->x[t] + part->x_at;
-	for (size_t i = 0; i < part->rows; i++) {
-		const char *w = part->w + i * part->pitch;
-		const char *next = i + 1 < part->rows ? w + part->pitch : part->next;
-		struct rows_ahead ahead = {(uintptr_t)w + ROWS_NEAR, (uintptr_t)w + bytes, (uintptr_t)next};
-
-		for (size_t b = 0, c = 0; b < blocks; b++, c += part->block)
-			serial_block(kind, grouped, tokens, part, w, &ahead, x, c,
+	for (size_t i = 0; i < rows; i++)
+		for (size_t b = 0, c = 0; b < part->blocks; b++, c += part->block)
+			serial_block(kind, grouped, tokens, part, w + i * part->pitch, ahead, x, c,
 				     part->cols - c < part->block ? part->cols : c + part->block, kept[i][b]);
-	}
-	for (size_t i = part->rows; i < ROWS_TILE; i++)
-		for (size_t b = 0; b < blocks; b++)
+	for (size_t i = rows; i < ROWS_TILE; i++)
+		for (size_t b = 0; b < part->blocks; b++)
 			serial_clear(tokens, kept[i][b]);
-	for (size_t b = 0; b < blocks; b++) {
+	for (size_t b = 0; b < part->blocks; b++) {
 		vec sums[ROWS_TILE][ROWS_TOKENS];
 
 #pragma GCC unroll 4
@@ -206,8 +235,22 @@ ROWS_INLINE void serial_run(enum rows_kind kind, bool grouped, size_t tokens, co
 #pragma GCC unroll 8
 			for (size_t t = 0; t < tokens; t++)
 				sums[i][t] = kept[i][b][t];
-		rows_reduce(kind, tokens, sums, part->totals);
+		rows_reduce(kind, tokens, sums, totals);
 	}
+}
+
+ROWS_INLINE void serial_run(enum rows_kind kind, bool grouped, size_t tokens, const struct rows_serial *part)
+{
+	struct rows_ahead ahead = *part->ahead;
+	const char *x[ROWS_TOKENS];
+
+#pragma GCC unroll 8
+	for (size_t t = 0; t < tokens; t++)
+		x[t] = (const char *)part->x[t] + part->x_at;
+	for (size_t r = 0; r < part->rows; r += ROWS_TILE)
+		serial_tile(kind, grouped, tokens, part, part->w + r * part->pitch,
+			    part->rows - r < ROWS_TILE ? part->rows - r : ROWS_TILE, &ahead, x, part->totals + r);
+	*part->ahead = ahead;
 }
 
 /* One function for each number of tokens: constants for the compiler. */
