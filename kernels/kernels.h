@@ -128,9 +128,9 @@ struct kernels {
 	void (*bf16_to_f32)(size_t n, const uint16_t *from, float *to);
 	void (*f32_to_bf16)(size_t n, const float *from, uint16_t *to);
 
-	/* What the level's dot products of BF16 and of 8-bit weights are made of, as fast as the processor can: for
-	 * benchmarks. Each returns how many multiplications and additions its `rounds` were; NULL: not known. */
-	uint64_t (*peak_bf16)(uint64_t rounds), (*peak_int8)(uint64_t rounds);
+	/* What the level's dot products of floats, of BF16 and of 8-bit weights are made of, as fast as the processor
+	 * can: for benchmarks. Each returns how many multiplications and additions `rounds` were; NULL: not known. */
+	uint64_t (*peak_f32)(uint64_t rounds), (*peak_bf16)(uint64_t rounds), (*peak_int8)(uint64_t rounds);
 };
 
 /* The exact value of a weight, scales included, bias not; row counts from the matrix's first. */

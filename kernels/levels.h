@@ -29,10 +29,10 @@ extern const struct kernel_ops ops_panel_avx2_vnni, ops_panel_fine_avx2_vnni;
 extern const struct kernel_ops ops_panel_avx512, ops_panel_fine_avx512;
 extern const struct kernel_ops ops_panel_amx, ops_panel_fine_amx;
 
-uint64_t peak_bf16_avx2(uint64_t rounds);
+uint64_t peak_f32_avx2(uint64_t rounds);
 uint64_t peak_int8_avx2(uint64_t rounds);
 uint64_t peak_int8_avx2_vnni(uint64_t rounds);
-uint64_t peak_bf16_avx512(uint64_t rounds);
+uint64_t peak_f32_avx512(uint64_t rounds);
 uint64_t peak_int8_avx512_vnni(uint64_t rounds);
 uint64_t peak_bf16_avx512_bf16(uint64_t rounds);
 uint64_t peak_bf16_amx(uint64_t rounds);

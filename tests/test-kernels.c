@@ -399,6 +399,7 @@ static void table_check(const struct kernels *k)
 		good = convert_check(k, &a, &b);
 	ok(good, "%s: bfloat16 there and back", k->variant);
 	activation_check(k);
+	peak_check(k, "FP32", k->peak_f32);
 	peak_check(k, "BF16", k->peak_bf16);
 	peak_check(k, "INT8", k->peak_int8);
 }

@@ -4,7 +4,8 @@
 const struct kernels kernels_avx2_vnni = {
 	KERNELS_COMMON(avx2),
 	.variant = "avx2+vnni",
-	.peak_bf16 = peak_bf16_avx2,
+	.peak_f32 = peak_f32_avx2,
+	.peak_bf16 = peak_f32_avx2,
 	.peak_int8 = peak_int8_avx2_vnni,
 	.of =
 		{

@@ -4,7 +4,8 @@
 const struct kernels kernels_avx512_vnni = {
 	KERNELS_COMMON(avx512),
 	.variant = "avx512+vnni",
-	.peak_bf16 = peak_bf16_avx512,
+	.peak_f32 = peak_f32_avx512,
+	.peak_bf16 = peak_f32_avx512,
 	.peak_int8 = peak_int8_avx512_vnni,
 	.of =
 		{
