@@ -5,14 +5,14 @@
 #
 #   scripts/bench-ffn.sh [--samples N] [--formats 'NAME...'] [--out FILE]
 #
-# Each figure is the best of N rounds (default 9) over the best of the same run's limit: of reading the weights for 1 and
+# Each figure is the best of N rounds (default 15) over the best of the same run's limit: of reading the weights for 1 and
 # 4 tokens, of the dot-product instructions for prefill. At least 4 GiB of weights are in rotation. The table goes to
 # FILE (default docs/PERFORMANCE.md). Takes about ten minutes on an otherwise idle machine.
 set -eu
 
 cd "$(dirname -- "$0")/.."
 build=${MOE_BUILD:-build}
-samples=9
+samples=15
 out=docs/PERFORMANCE.md
 formats='bf16 f16 fp8-block fp8-row int8 q8_0 int4-g128-f16 int4-g32-bf16 q4_0 mxfp4 q4_1 q4_k q5_k q6_k iq4_xs'
 while [ $# -gt 0 ]; do

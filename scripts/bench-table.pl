@@ -41,8 +41,8 @@ print "# Performance\n\nWritten by `make bench` (`scripts/bench-ffn.sh`). ",
 	shell("sed -n 's/^model\\t.*: //p' /proc/cpuinfo | head -n 1"),
 	", $cores CPUs, Linux $kernel; kernels: $any->{variant}, $any->{threads} threads.\n\n";
 print "Each figure is the best round over the best of the same run's limit: for few tokens the share of streaming reads of the\n",
-	"same memory by as many threads (", range(@{$limits{'GB/s read'}}), " GB/s over these runs: other users of the machine move ",
-	"it), weights counted\nas published; for prefill the share of the instructions that the format's dot products are made of.\n\n";
+	"same memory by as many threads (\"of 52\": GB/s; ", range(@{$limits{'GB/s read'}}), " over these runs, as other users of the ",
+	"machine let it), weights counted\nas published; for prefill the share of the instructions that the format's dot products are made of.\n\n";
 print '| format | ', join(' | ', map { $_->[1] } @columns), " |\n|---|", '---|' x @columns, "\n";
 for my $format (@formats) {
 	print "| $format |";
@@ -50,7 +50,7 @@ for my $format (@formats) {
 		my ($name, undef, $limit) = @$_;
 		my $d = $cell{$format}{$name};
 		my $share = $d ? $d->{"share_of_$limit"} : 0;
-		my $rate = $limit eq 'read' || !$d ? '' : sprintf ', %.0f GOP/s', $d->{gflops}{best};
+		my $rate = !$d ? '' : $limit eq 'read' ? sprintf ' of %.0f', $d->{read_limit_gbs} : sprintf ', %.0f GOP/s', $d->{gflops}{best};
 		print $share ? sprintf(' %.0f %%%s |', 100 * $share, $rate) : ' - |';
 	}
 	print "\n";

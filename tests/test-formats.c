@@ -4,7 +4,7 @@
  * bound that kernels.h states, nothing written outside the outputs, nothing read outside the inputs, the same bits
  * alone and in company.
  *
- *   TEST_SHAPES=10000       problems for each format (2000)
+ *   TEST_SHAPES=N           problems for each format (10000; where sanitizers are on 1000)
  *   TEST_COMPANIES=4        problems for each format that are also run in pieces (32)
  *   TEST_FORMAT=q4_k        this format only
  *   TEST_TABLE=avx512+vnni  this table only
@@ -330,10 +330,11 @@ int main(void)
 {
 	const char *count = getenv("TEST_SHAPES"), *one = getenv("TEST_PROBLEM");
 	const char *format = getenv("TEST_FORMAT"), *table = getenv("TEST_TABLE"), *company = getenv("TEST_COMPANIES");
+	const char *sanitized = getenv("MOE_SANITIZED");
 	const uint32_t features = cpu_features_here();
 	const struct kernels *k;
 
-	shapes = count ? atol(count) : shapes;
+	shapes = count ? atol(count) : sanitized && *sanitized ? 1000 : 10000;
 	companies = company ? atol(company) : companies;
 	only = one ? atol(one) : only;
 	base_seed = seed_start();
