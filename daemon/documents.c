@@ -81,7 +81,8 @@ static json_t *layout_json(const struct resident *r, uint32_t number)
 			json_array_append_new(layers, integer(l));
 	return json_pack("{s:s, s:s, s:I, s:i, s:o}", "gate_up", moe_formats[layout->part[MOE_PART_GATE].format].name,
 			 "down", moe_formats[layout->part[MOE_PART_DOWN].format].name, "record_bytes",
-			 (json_int_t)layout->record_bytes, "tp_max", (int)moe_slice_units(layout), "layers", layers);
+			 (json_int_t)(layout->record_bytes * layout->shares), "tp_max", (int)moe_slice_units(layout),
+			 "layers", layers);
 }
 
 static json_t *layouts_json(const struct resident *r)
@@ -106,9 +107,9 @@ static json_t *model_json(const struct resident *r)
 			 r->family, "layers", (int)m->n_layers, "moe_layers", (int)m->n_moe_layers, "experts",
 			 (int)m->n_experts, "topk", (int)m->topk, "hidden", (int)m->hidden, "inter", (int)m->inter,
 			 "formats", formats_json(r), "layouts", layouts_json(r), "activation",
-			 activation_names[m->activation], "record_bytes", (json_int_t)m->record_bytes, "bytes",
-			 (json_int_t)registry_model_bytes(r), "read_bytes", (json_int_t)r->read_bytes, "load_ns",
-			 (json_int_t)r->load_ns, "direct", r->direct, "sessions", (int)r->sessions, "leases",
+			 activation_names[m->activation], "record_bytes", (json_int_t)(m->record_bytes * m->n_pools),
+			 "bytes", (json_int_t)registry_model_bytes(r), "read_bytes", (json_int_t)r->read_bytes,
+			 "load_ns", (json_int_t)r->load_ns, "direct", r->direct, "sessions", (int)r->sessions, "leases",
 			 (int)r->leases, "epoch", (json_int_t)m->epoch, "pools", pools);
 }
 
@@ -317,8 +318,6 @@ static json_t *status_json(const struct service *s)
 	o = json_pack("{s:s, s:i, s:I, s:o, s:s, s:o}", "version", MOE_VERSION, "pid", (int)getpid(), "uptime_ns",
 		      (json_int_t)(now_ns() - s->started_ns), "socket", path_json(s->config->socket), "state",
 		      s->ready ? "ready" : "loading", "cpu", cpu);
-	json_object_set_new(cpu, "balance",
-			    json_real(pool.work_bound ? (double)pool.work / (double)pool.work_bound : 1.0));
 	json_object_set_new(o, "models", integer(s->registry.n));
 	json_object_set_new(o, "bytes", integer(registry_bytes(&s->registry)));
 	json_object_set_new(o, "memory_max", integer(s->config->memory_max));

@@ -33,7 +33,7 @@ void loader_tick(struct loader *l)
 	if (!p->progress || now - l->ticked_ns < LOADER_TICK_NS)
 		return;
 	l->ticked_ns = now;
-	if (p->progress(atomic_load(&l->landed), l->total, now - p->start_ns, p->userdata) == 0)
+	if (p->progress(atomic_load(&l->landed) / p->n_nodes, l->total, now - p->start_ns, p->userdata) == 0)
 		return;
 	moe_error_set(&error, -ECANCELED, "%s: loading was canceled", p->name);
 	loader_fail(l, &error);
@@ -71,26 +71,13 @@ void loader_give_slot(struct loader *l, struct loader_slot *slot)
 
 void loader_dispatch(struct loader *l, struct loader_slot *slot)
 {
-	const struct loader_params *p = l->params;
-	const struct loader_block *block = &slot->block;
-	uint32_t nodes = 0;
+	const uint32_t nodes = l->params->n_nodes;
 
-	for (uint64_t i = block->piece; i < p->n_pieces; i++) {
-		const struct loader_piece *piece = &p->pieces[i];
-
-		if (piece->shard != block->shard || piece->offset >= block->end)
-			break;
-		nodes |= 1u << p->records[piece->record].node;
-	}
-	if (nodes == 0) {
-		loader_give_slot(l, slot);
-		return;
-	}
 	/* Ordered before the workers' decrements by the lock. */
-	atomic_store_explicit(&slot->nodes_left, (uint32_t)__builtin_popcount(nodes), memory_order_relaxed);
+	atomic_store_explicit(&slot->nodes_left, nodes, memory_order_relaxed);
 	pthread_mutex_lock(&l->lock);
-	for (; nodes; nodes &= nodes - 1) {
-		struct loader_queue *queue = &l->queues[__builtin_ctz(nodes)];
+	for (uint32_t i = 0; i < nodes; i++) {
+		struct loader_queue *queue = &l->queues[i];
 
 		queue->slots[queue->tail++ % l->n_slots] = slot;
 		pthread_cond_signal(&queue->work);

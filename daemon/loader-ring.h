@@ -66,8 +66,8 @@ struct loader {
 	struct moe_error error;
 
 	_Atomic bool failed;
-	_Atomic uint64_t landed, read_bytes;
-	uint64_t ticked_ns; /* the loading thread's */
+	_Atomic uint64_t landed, read_bytes; /* landed: of each node's shares */
+	uint64_t ticked_ns;                  /* the loading thread's */
 };
 
 /* What a reader does next with the slot it read into. */
@@ -84,7 +84,7 @@ bool loader_next(struct loader *loader, struct loader_slot *slot);
  * be read; on LOADER_STOP the failure is noted. */
 enum loader_read loader_took(struct loader *loader, struct loader_slot *slot, int64_t result);
 
-/* The slot is full: to the nodes that own pieces of it. */
+/* The slot is full: to all nodes. */
 void loader_dispatch(struct loader *loader, struct loader_slot *slot);
 
 /* Notes the first error and stops everybody. */

@@ -33,14 +33,24 @@ struct workers {
 	struct team team;
 };
 
+static void hash_record(const struct loader_params *p, const struct loader_record *record)
+{
+	const uint8_t *share[HOST_NODES_MAX];
+
+	for (uint32_t i = 0; i < p->n_nodes; i++)
+		share[i] = p->memory[i] + record->offset;
+	manifest_record_digest(record->digest, record->layout, share);
+}
+
 static void land(struct loader *l, struct loader_record *record, uint64_t bytes)
 {
 	atomic_fetch_add_explicit(&l->landed, bytes, memory_order_relaxed);
 	/* Release: what this worker wrote; acquire, for the last one: what all others wrote. */
 	if (atomic_fetch_sub_explicit(&record->missing, bytes, memory_order_acq_rel) == bytes)
-		manifest_record_digest(record->digest, record->memory, record->layout->record_bytes);
+		hash_record(l->params, record);
 }
 
+/* What the slot's pieces bring to the node's shares. */
 static void repack_out(struct loader *l, const struct loader_slot *slot, uint32_t node)
 {
 	const struct loader_params *p = l->params;
@@ -50,16 +60,16 @@ static void repack_out(struct loader *l, const struct loader_slot *slot, uint32_
 		const struct loader_piece *piece = &p->pieces[i];
 		const uint64_t granule = piece->repack.granule_bytes;
 		struct loader_record *record = &p->records[piece->record];
+		const struct record_share to = {
+			.layout = record->layout, .share = node, .memory = p->memory[node] + record->offset};
 		uint64_t begin, end;
 
 		if (piece->shard != block->shard || piece->offset >= block->end)
 			break;
-		if (record->node != node)
-			continue;
 		begin = MAX(piece->offset, block->begin);
 		end = MIN(piece->offset + piece->repack.bytes, block->end);
-		p->repack(&piece->repack, record->layout, record->memory, (begin - piece->offset) / granule,
-			  (end - begin) / granule, slot->memory + (begin - block->offset));
+		p->repack(&piece->repack, &to, (begin - piece->offset) / granule, (end - begin) / granule,
+			  slot->memory + (begin - block->offset));
 		land(l, record, end - begin);
 	}
 }
@@ -281,7 +291,7 @@ static int finish(struct loader *l, struct moe_error *err)
 		if (r < 0)
 			return r;
 	}
-	assert(atomic_load(&l->landed) == l->total);
+	assert(atomic_load(&l->landed) == l->total * p->n_nodes);
 	return 0;
 }
 

@@ -7,9 +7,9 @@
  * Pieces (one source of a record each) are given in file order; neighbours form an extent, and an extent is read in
  * aligned blocks, many at a time, into the slots of a bounce ring: the only memory that a load takes besides the model.
  * A block ends where a granule ends, so that repack() gets whole granules only; no byte is read twice, but for the
- * aligned unit in which a granule ends and the next one begins. A full slot goes to the queue of each node that owns a
- * piece of it; the node's workers repack their pieces, and the worker that brings a record's last byte hashes the
- * record. The last worker to be done with a slot gives it back to the reader.
+ * aligned unit in which a granule ends and the next one begins. A full slot goes to the queues of all nodes, since each
+ * has a share of every record; a node's workers repack what belongs to its shares, and the worker that brings the last
+ * of a record hashes the record. The last worker to be done with a slot gives it back to the reader.
  *
  * Two readers: io_uring, and where that is forbidden threads that call pread. The first failure stops everything, and
  * nothing is left: no read in flight, no thread, no fd.
@@ -37,11 +37,10 @@ struct loader_piece {
 };
 
 struct loader_record {
-	uint8_t *memory; /* layout->record_bytes, zeroed */
-	const struct moe_layout *layout;
-	uint8_t *digest;          /* receives MOE_DIGEST_BYTES */
-	_Atomic uint64_t missing; /* bytes of its pieces that have not landed */
-	uint32_t node;            /* index into nodes */
+	uint64_t offset;                 /* in each node's memory: layout->record_bytes there, zeroed */
+	const struct moe_layout *layout; /* its shares are the nodes */
+	uint8_t *digest;                 /* receives MOE_DIGEST_BYTES */
+	_Atomic uint64_t missing;        /* bytes of its pieces that have not landed, for each share */
 };
 
 /* Zeros are the defaults. */
@@ -61,10 +60,11 @@ struct loader_params {
 	uint64_t n_pieces;
 	struct loader_record *records;
 	/* As of model/expert.h. */
-	void (*repack)(const struct repack *repack, const struct moe_layout *layout, uint8_t *record, uint64_t first,
-		       uint64_t n, const void *bytes);
+	void (*repack)(const struct repack *repack, const struct record_share *to, uint64_t first, uint64_t n,
+		       const void *bytes);
 	const struct host_node *nodes; /* n_nodes is at most HOST_NODES_MAX */
 	uint32_t n_nodes;
+	uint8_t *memory[HOST_NODES_MAX]; /* of each node */
 	struct loader_tuning tuning;
 	/* As of struct store_params: bytes of pieces landed, of all. */
 	int (*progress)(uint64_t done, uint64_t total, uint64_t elapsed_ns, void *userdata);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/manifest.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,6 +71,18 @@ static int plan_layouts(struct plan *plan, const struct model *model, struct moe
 	return 0;
 }
 
+/* Cuts the records into shares: as many as there are nodes, where each share then has rows of each part. */
+static uint32_t spread(struct plan *plan, uint32_t n_nodes)
+{
+	uint32_t shares = n_nodes;
+
+	for (uint32_t i = 0; i < plan->n_layouts; i++)
+		shares = MIN(shares, layout_shares_max(&plan->layouts[i]));
+	for (uint32_t i = 0; i < plan->n_layouts; i++)
+		layout_spread(&plan->layouts[i], &plan->layouts[i], shares);
+	return shares;
+}
+
 /* The manifest's own parts, and that all records together can be counted in bytes. */
 static bool lay_out_table(struct moe_manifest *m, const struct plan *plan)
 {
@@ -85,7 +98,8 @@ static bool lay_out_table(struct moe_manifest *m, const struct plan *plan)
 		m->record_bytes = MAX(m->record_bytes, layout->record_bytes);
 	}
 	if (!checked_mul(&index, m->n_layers, sizeof(int32_t)) || !checked_add(&at, sizeof *m, index) ||
-	    !checked_align(&at, at, 8) || !checked_mul(&table, records, sizeof(struct moe_record)) || all > INT64_MAX)
+	    !checked_align(&at, at, 8) || !checked_mul(&table, records, sizeof(struct moe_record)) ||
+	    all > INT64_MAX / m->n_pools)
 		return false;
 	m->n_layouts = plan->n_layouts;
 	m->layouts_offset = at;
@@ -96,20 +110,20 @@ static bool lay_out_table(struct moe_manifest *m, const struct plan *plan)
 	return true;
 }
 
-static void place_records(struct moe_manifest *m, const struct plan *plan, uint32_t n_nodes)
+static void place_records(struct moe_manifest *m, const struct plan *plan)
 {
 	struct moe_record *record = manifest_records(m);
+	uint64_t at = 0;
 
 	for (uint32_t row = 0; row < m->n_moe_layers; row++) {
 		for (uint32_t expert = 0; expert < m->n_experts; expert++, record++) {
-			record->pool = (uint32_t)(((uint64_t)row + expert) % n_nodes);
 			record->layout = plan->of_row[row];
-			record->offset = m->pools[record->pool].bytes;
-			m->pools[record->pool].bytes += plan->layouts[record->layout].record_bytes;
+			record->offset = at;
+			at += plan->layouts[record->layout].record_bytes;
 		}
 	}
-	while (m->n_pools < n_nodes && m->pools[m->n_pools].bytes > 0)
-		m->n_pools++;
+	for (uint32_t i = 0; i < m->n_pools; i++)
+		m->pools[i].bytes = at;
 }
 
 static struct moe_manifest head_of(const struct model_config *config)
@@ -147,12 +161,13 @@ int manifest_new(struct moe_manifest **ret, const struct model *model, uint32_t 
 	r = plan_layouts(&plan, model, err);
 	if (r < 0)
 		return r;
+	head.n_pools = spread(&plan, n_nodes);
 	if (!lay_out_table(&head, &plan))
 		return moe_error_set(err, -E2BIG,
-				     "%s: %u layers of %u experts of up to %llu bytes found, at most 2^63 bytes in all "
-				     "expected",
+				     "%s: %u layers of %u experts of up to %llu bytes on each of %u NUMA nodes found, "
+				     "at most 2^63 bytes in all expected",
 				     model->path, head.n_moe_layers, head.n_experts,
-				     (unsigned long long)head.record_bytes);
+				     (unsigned long long)head.record_bytes, head.n_pools);
 	m = calloc(1, head.bytes);
 	if (!m)
 		return moe_error_set(err, -ENOMEM, "no memory for a manifest of %llu bytes",
@@ -162,7 +177,7 @@ int manifest_new(struct moe_manifest **ret, const struct model *model, uint32_t 
 	for (uint32_t layer = 0; layer < m->n_layers; layer++)
 		index[layer] = model->config.is_moe[layer] ? row++ : -1;
 	memcpy(manifest_layouts(m), plan.layouts, plan.n_layouts * sizeof(struct moe_layout));
-	place_records(m, &plan, n_nodes);
+	place_records(m, &plan);
 	*ret = m;
 	return 0;
 }
@@ -187,12 +202,66 @@ void manifest_formats(char ret[MANIFEST_FORMATS_TEXT], const struct moe_manifest
 
 _Static_assert(MOE_FORMAT_COUNT <= 32, "a bit for each format");
 
-void manifest_record_digest(uint8_t ret[MOE_DIGEST_BYTES], const void *record, uint64_t bytes)
+/* Of a plane what its shares have, one after the other. */
+static uint64_t hash_plane(XXH3_state_t *state, const struct moe_layout *layout, const uint8_t *const *share,
+			   const struct moe_part *part, enum moe_plane plane)
+{
+	const uint64_t pitch = moe_band_bytes(part->format, plane, part->cols);
+	const uint32_t band = moe_band_rows(part->format, plane);
+	uint64_t hashed = 0;
+
+	for (uint32_t i = 0; i < layout->shares; i++) {
+		const uint32_t first = moe_share_row(part->rows, i, layout->shares);
+		const uint32_t end = moe_share_row(part->rows, i + 1, layout->shares);
+		const uint64_t bytes = DIV_UP(end - first, band) * pitch;
+
+		XXH3_128bits_update(state, share[i] + part->plane[plane], bytes);
+		hashed += bytes;
+	}
+	return hashed;
+}
+
+/* What lies between planes, and behind the last. */
+static void hash_zeros(XXH3_state_t *state, uint64_t bytes)
+{
+	static const uint8_t zeros[MOE_RECORD_ALIGN];
+
+	assert(bytes < sizeof zeros);
+	XXH3_128bits_update(state, zeros, bytes);
+}
+
+void manifest_record_digest(uint8_t ret[MOE_DIGEST_BYTES], const struct moe_layout *layout, const uint8_t *const *share)
 {
 	XXH128_canonical_t canonical;
+	struct moe_layout whole;
+	XXH3_state_t state;
+	uint64_t at = 0;
 
-	XXH128_canonicalFromHash(&canonical, XXH3_128bits(record, bytes));
+	layout_spread(&whole, layout, 1);
+	XXH3_128bits_reset(&state);
+	for (int i = 0; i < MOE_PARTS * MOE_PLANES; i++) {
+		const uint64_t begin = whole.part[i / MOE_PLANES].plane[i % MOE_PLANES];
+
+		if (i > 0 && begin == 0)
+			continue;
+		hash_zeros(&state, begin - at);
+		at = begin +
+		     hash_plane(&state, layout, share, &layout->part[i / MOE_PLANES], (enum moe_plane)(i % MOE_PLANES));
+	}
+	hash_zeros(&state, whole.record_bytes - at);
+	XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(&state));
 	memcpy(ret, canonical.digest, MOE_DIGEST_BYTES);
+}
+
+static void hash_layouts(XXH3_state_t *state, const struct moe_manifest *m)
+{
+	for (uint32_t i = 0; i < m->n_layouts; i++) {
+		struct moe_layout whole;
+
+		layout_spread(&whole, &manifest_layouts(m)[i], 1);
+		XXH3_128bits_update(state, &whole.record_bytes, sizeof whole.record_bytes);
+		XXH3_128bits_update(state, whole.part, sizeof whole.part);
+	}
 }
 
 static int form_digest(struct moe_manifest *m, struct moe_error *err)
@@ -208,7 +277,7 @@ static int form_digest(struct moe_manifest *m, struct moe_error *err)
 	XXH3_128bits_update(state, MOE_LAYOUT_SEED, strlen(MOE_LAYOUT_SEED));
 	XXH3_128bits_update(state, &m->n_layers, 8 * sizeof(uint32_t));
 	XXH3_128bits_update(state, manifest_layer_index(m), m->n_layers * sizeof(int32_t));
-	XXH3_128bits_update(state, manifest_layouts(m), m->n_layouts * sizeof(struct moe_layout));
+	hash_layouts(state, m);
 	for (uint32_t row = 0; row < m->n_moe_layers; row++)
 		XXH3_128bits_update(state, &record[(uint64_t)row * m->n_experts].layout, sizeof(uint32_t));
 	for (uint64_t i = 0; i < records; i++)

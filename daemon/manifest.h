@@ -2,9 +2,9 @@
 /*
  * manifest - the table of a model that is being loaded: made in private memory, filled, then published for ever.
  *
- * The numbers come from the model's config, each layer's layout from its experts' formats, the places of the records
- * from the law in uapi/moe_manifest.h; digests are filled in while the records are read. A published manifest is a
- * sealed memory file and never changes again.
+ * The numbers come from the model's config, each layer's layout from its experts' formats and the number of NUMA nodes,
+ * the places of the records from the law in uapi/moe_manifest.h; digests are filled in while the records are read. A
+ * published manifest is a sealed memory file and never changes again.
  */
 #ifndef DAEMON_MANIFEST_H
 #define DAEMON_MANIFEST_H
@@ -16,9 +16,9 @@
 #include "moe-error.h"
 #include "uapi/moe_manifest.h"
 
-/* A malloc'ed manifest for `model`, its records dealt to `n_nodes` pool files by (row + expert) % n_nodes. n_pools and
- * pools[].bytes say what the files must hold; a node without any record gets none (only nodes at the end can be
- * without). Equal layouts are kept once. Digests, name and epoch are zero. */
+/* A malloc'ed manifest for `model`, its records cut into shares on `n_nodes` nodes: n_pools of them, fewer only where a
+ * part has fewer units of rows. pools[].bytes say what the files must hold. Equal layouts are kept once. Digests, name
+ * and epoch are zero. */
 int manifest_new(struct moe_manifest **ret, const struct model *model, uint32_t n_nodes, struct moe_error *err);
 
 static inline int32_t *manifest_layer_index(const struct moe_manifest *m)
@@ -46,8 +46,9 @@ static inline const struct moe_layout *manifest_layout(const struct moe_manifest
 #define MANIFEST_FORMATS_TEXT 512
 void manifest_formats(char ret[MANIFEST_FORMATS_TEXT], const struct moe_manifest *m);
 
-/* XXH3-128 in canonical form. */
-void manifest_record_digest(uint8_t ret[MOE_DIGEST_BYTES], const void *record, uint64_t bytes);
+/* By the law in uapi/moe_manifest.h; share[i]: where share i of the record begins. */
+void manifest_record_digest(uint8_t ret[MOE_DIGEST_BYTES], const struct moe_layout *layout,
+			    const uint8_t *const *share);
 
 /* All record digests are in place: forms the model's digest, and makes the sealed file and a read-only mapping of it.
  * `m` stays the caller's. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * pool-copy - a slice of a record, packed, by chunks of a plane's rows; each chunk is a unit of the record's team.
+ * pool-copy - a slice of a record, packed, by chunks of a plane's rows. Each team copies what its node has of the
+ * slice; whoever copies the last chunk ends the job.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -13,14 +14,22 @@
 #define COPY_UNIT_BYTES ((uint64_t)1 << 20)
 #define COPY_PLANES (MOE_PARTS * MOE_PLANES)
 
+/* A plane of one share of the slice. */
+struct copy_part {
+	const uint8_t *from;
+	struct moe_slice_plane plane;
+	uint64_t unit_rows;
+	uint32_t units, team;
+};
+
 struct copy_batch {
 	struct pool_batch batch;
 	struct pool *pool;
 	struct pool_copy *copy;
 	uint64_t start_ns;
-	uint64_t unit_rows[COPY_PLANES];
-	uint32_t units[COPY_PLANES];
 	_Atomic uint32_t left;
+	uint32_t n_parts;
+	struct copy_part parts[]; /* that have rows */
 };
 
 static void copy_end(struct pool *pool, struct pool_copy *copy, int status, uint64_t start_ns)
@@ -36,16 +45,11 @@ static void copy_end(struct pool *pool, struct pool_copy *copy, int status, uint
 	copy->done(copy, &result);
 }
 
-static const struct moe_slice_plane *plane_of(const struct pool_copy *copy, int i)
+static void copy_rows(const struct copy_part *part, uint8_t *slot, uint64_t first, uint64_t rows)
 {
-	return &copy->slice->plane[i / MOE_PLANES][i % MOE_PLANES];
-}
-
-static void copy_rows(const struct pool_copy *copy, const struct moe_slice_plane *plane, uint64_t first, uint64_t rows)
-{
-	const uint8_t *from = resident_record(copy->model, copy->row, copy->expert) + plane->offset +
-			      first * plane->pitch;
-	uint8_t *to = (uint8_t *)copy->dst + plane->slot_offset + first * plane->width;
+	const struct moe_slice_plane *plane = &part->plane;
+	const uint8_t *from = part->from + plane->offset + first * plane->pitch;
+	uint8_t *to = slot + plane->slot_offset + first * plane->width;
 
 	if (plane->pitch == plane->width) {
 		memcpy(to, from, rows * plane->width);
@@ -58,26 +62,52 @@ static void copy_rows(const struct pool_copy *copy, const struct moe_slice_plane
 static void copy_run(struct pool_batch *batch, uint32_t team, uint32_t unit)
 {
 	struct copy_batch *c = container_of(batch, struct copy_batch, batch);
-	const struct moe_slice_plane *plane;
+	const struct copy_part *part = c->parts;
 	uint64_t first;
-	int i = 0;
 
-	while (unit >= c->units[i])
-		unit -= c->units[i++];
-	plane = plane_of(c->copy, i);
-	first = unit * c->unit_rows[i];
-	copy_rows(c->copy, plane, first, MIN(c->unit_rows[i], plane->rows - first));
+	while (part->team != team || unit >= part->units) {
+		unit -= part->team == team ? part->units : 0;
+		part++;
+	}
+	first = unit * part->unit_rows;
+	copy_rows(part, c->copy->dst, first, MIN(part->unit_rows, part->plane.rows - first));
 	if (atomic_fetch_sub_explicit(&c->left, 1, memory_order_acq_rel) == 1)
 		copy_end(c->pool, c->copy, 0, c->start_ns);
+}
+
+/* Returns the units of what one share has of the slice. */
+static uint32_t copy_share(struct copy_batch *c, uint32_t share)
+{
+	const struct pool_copy *copy = c->copy;
+	struct moe_slice slice;
+	uint32_t units = 0;
+
+	moe_slice_share(&slice, copy->slice, &copy->model->layouts[resident_layout(copy->model, copy->row)], share);
+	for (int i = 0; i < COPY_PLANES; i++) {
+		const struct moe_slice_plane *plane = &slice.plane[i / MOE_PLANES][i % MOE_PLANES];
+		struct copy_part *part = &c->parts[c->n_parts];
+
+		if (plane->rows == 0)
+			continue;
+		part->from = resident_share(copy->model, copy->row, copy->expert, share);
+		part->plane = *plane;
+		part->unit_rows = MAX(COPY_UNIT_BYTES / MAX(plane->width, 1), 1);
+		part->units = (uint32_t)DIV_UP(plane->rows, part->unit_rows);
+		part->team = c->pool->team_of[share];
+		units += part->units;
+		c->n_parts++;
+	}
+	return units;
 }
 
 void copy_start(struct pool *pool, struct pool_entry *entry)
 {
 	struct pool_copy *copy = container_of(entry, struct pool_copy, entry);
-	struct copy_batch *c = aligned_alloc(_Alignof(struct copy_batch), sizeof(*c));
-	const uint64_t record = (uint64_t)copy->row * copy->model->manifest->n_experts + copy->expert;
+	const uint32_t shares = copy->model->layouts[resident_layout(copy->model, copy->row)].shares;
+	const size_t bytes = sizeof(struct copy_batch) + (size_t)shares * COPY_PLANES * sizeof(struct copy_part);
 	const uint64_t start_ns = now_ns();
-	uint32_t units = 0;
+	struct copy_batch *c = aligned_alloc(_Alignof(struct copy_batch), ALIGN_UP(bytes, _Alignof(struct copy_batch)));
+	uint32_t units[HOST_NODES_MAX] = {0}, all = 0;
 
 	if (!c) {
 		copy_end(pool, copy, -ENOMEM, start_ns);
@@ -87,14 +117,15 @@ void copy_start(struct pool *pool, struct pool_entry *entry)
 	c->pool = pool;
 	c->copy = copy;
 	c->start_ns = start_ns;
-	for (int i = 0; i < COPY_PLANES; i++) {
-		const struct moe_slice_plane *plane = plane_of(copy, i);
+	c->n_parts = 0;
+	for (uint32_t i = 0; i < shares; i++) {
+		const uint32_t n = copy_share(c, i);
 
-		c->unit_rows[i] = MAX(COPY_UNIT_BYTES / MAX(plane->width, 1), 1);
-		c->units[i] = (uint32_t)DIV_UP(plane->rows, c->unit_rows[i]);
-		units += c->units[i];
+		units[pool->team_of[i]] += n;
+		all += n;
 	}
-	atomic_init(&c->left, units);
-	c->batch.views[pool->team_of[copy->model->records[record].pool]].units = units;
-	pool_queue_publish(&pool->queue, &c->batch);
+	atomic_init(&c->left, all);
+	for (uint32_t t = 0; t < pool->queue.n_teams; t++)
+		pool_queue_add(&pool->queue, &c->batch, t, units[t]);
+	pool_batch_unref(&c->batch);
 }

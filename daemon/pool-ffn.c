@@ -2,9 +2,9 @@
 /*
  * pool-ffn - y = sum_k w_k W_down(act(W_gate x) * (W_up x)) by units.
  *
- * A down unit waits until its expert's gate-and-up units are done. It waits for running units only: units are drawn in
- * order, all gate-and-up units of a team before its first down unit, and a gate-and-up unit waits for nothing but
- * activations that are being packed. So whoever is waited for makes progress.
+ * Down rows of an expert need all of its gate-and-up rows, those of the other teams as well. Nobody waits for them:
+ * with two jobs each of two teams might stand in the down rows of one and wait for the other. The thread that finishes
+ * an expert's last gate-and-up unit adds the down units instead. What units wait for is packing that others have begun.
  *
  * Whoever takes an output block's counter to zero adds the experts' partial results up, for each token in the order of
  * k. Whoever adds up the last block begins the next wave, or ends the job.
@@ -76,11 +76,23 @@ static void ffn_pack(struct wave *w, struct wave_pack *pack, const struct wave_e
 	}
 }
 
-static void ffn_gate_up(struct wave *w, struct wave_expert *expert, uint32_t block)
+/* The expert's down units come after all that each team already has. */
+static void ffn_add_down(struct wave *w, const struct wave_expert *expert)
+{
+	struct pool_queue *queue = &w->job->pool->queue;
+
+	pthread_mutex_lock(&w->ready_lock);
+	w->ready[w->n_ready++] = (uint32_t)(expert - w->experts);
+	for (uint32_t t = 0; t < queue->n_teams; t++)
+		pool_queue_add(queue, &w->batch, t, w->down.team[t + 1] - w->down.team[t]);
+	pthread_mutex_unlock(&w->ready_lock);
+}
+
+static void ffn_gate_up(struct wave *w, struct wave_expert *expert, const struct wave_block *block)
 {
 	const struct pool_compute *c = w->job->compute;
-	const uint32_t row = block * w->gate_rows, rows = MIN(w->gate_rows, c->slice->inter - row);
-	const struct kernel_matrix gate = kernel_rows(&expert->gate, row), up = kernel_rows(&expert->up, row);
+	const struct wave_matrices *m = wave_matrices(w, expert, block->share);
+	const struct kernel_matrix gate = kernel_rows(&m->gate, block->row), up = kernel_rows(&m->up, block->row);
 
 	ffn_pack(w, &w->x_pack, NULL);
 	for (uint32_t done = 0; done < expert->pairs; done += CALL_TOKENS) {
@@ -88,17 +100,18 @@ static void ffn_gate_up(struct wave *w, struct wave_expert *expert, uint32_t blo
 		float *h[CALL_TOKENS];
 
 		for (uint32_t i = 0; i < n; i++)
-			h[i] = w->h + (first + i) * w->h_stride + row;
-		w->gate_ops->gate_up(&gate, &up, rows, c->model->manifest->hidden, &w->act, n, w->x + first, h);
+			h[i] = w->h + (first + i) * w->h_stride + block->out;
+		w->gate_ops->gate_up(&gate, &up, block->rows, c->model->manifest->hidden, &w->act, n, w->x + first, h);
 	}
-	atomic_fetch_sub_explicit(&expert->gate_up_left, 1, memory_order_acq_rel);
+	if (took_last(&expert->gate_up_left))
+		ffn_add_down(w, expert);
 }
 
 /* -- down, and the sum over the experts --------------------------------------------------------------------------- */
 
-static void ffn_down(struct wave *w, struct wave_expert *expert, uint32_t row, uint32_t rows)
+static void ffn_down(struct wave *w, struct wave_expert *expert, const struct wave_block *block)
 {
-	const struct kernel_matrix down = kernel_rows(&expert->down, row);
+	const struct kernel_matrix down = kernel_rows(&wave_matrices(w, expert, block->share)->down, block->row);
 
 	ffn_pack(w, &expert->h_pack, expert);
 	for (uint32_t done = 0; done < expert->pairs; done += CALL_TOKENS) {
@@ -109,9 +122,9 @@ static void ffn_down(struct wave *w, struct wave_expert *expert, uint32_t row, u
 		for (uint32_t i = 0; i < n; i++) {
 			h[i] = wave_packs_h(w->down_ops) ? (void *)(w->h_packed + (first + i) * w->h_bytes)
 							 : (void *)(w->h + (first + i) * w->h_stride);
-			y[i] = w->partial + (first + i) * w->y_stride + row;
+			y[i] = w->partial + (first + i) * w->y_stride + block->out;
 		}
-		w->down_ops->matmul(&down, rows, w->job->compute->slice->inter, n, h, y);
+		w->down_ops->matmul(&down, block->rows, w->job->compute->slice->inter, n, h, y);
 	}
 }
 
@@ -192,7 +205,9 @@ static void ffn_advance(struct ffn_job *job)
 			break;
 		job->next_token += tokens;
 		job->pairs += pairs;
-		pool_queue_publish(&pool->queue, &wave->batch);
+		for (uint32_t t = 0; t < pool->queue.n_teams; t++)
+			pool_queue_add(&pool->queue, &wave->batch, t, wave_gate_units(wave, t));
+		pool_batch_unref(&wave->batch);
 		return;
 	}
 	ffn_free(job, r);
@@ -201,24 +216,22 @@ static void ffn_advance(struct ffn_job *job)
 static void ffn_run(struct pool_batch *batch, uint32_t team, uint32_t unit)
 {
 	struct wave *w = container_of(batch, struct wave, batch);
-	struct wave_expert *experts = w->experts + w->team_experts[team];
-	const uint32_t gate_units = (w->team_experts[team + 1] - w->team_experts[team]) * w->gate_blocks;
-	uint32_t block, row, rows;
+	const uint32_t gate_units = wave_gate_units(w, team);
+	const uint32_t blocks = w->down.team[team + 1] - w->down.team[team];
+	uint32_t number;
 
 	if (unit < gate_units) {
-		ffn_gate_up(w, &experts[unit / w->gate_blocks], unit % w->gate_blocks);
+		const uint32_t each = w->gate.team[team + 1] - w->gate.team[team];
+
+		ffn_gate_up(w, &w->experts[unit / each], &w->gate.blocks[w->gate.team[team] + unit % each]);
 		return;
 	}
 	unit -= gate_units;
-	experts += unit / w->down_blocks;
-	block = unit % w->down_blocks;
-	row = block * w->down_rows;
-	rows = MIN(w->down_rows, w->job->compute->model->manifest->hidden - row);
-	pool_wait_zero(&experts->gate_up_left);
-	ffn_down(w, experts, row, rows);
-	if (!took_last(&w->down_left[block]))
+	number = w->down.team[team] + unit % blocks;
+	ffn_down(w, &w->experts[w->ready[unit / blocks]], &w->down.blocks[number]);
+	if (!took_last(&w->down_left[number]))
 		return;
-	ffn_sum(w, row, rows);
+	ffn_sum(w, w->down.blocks[number].out, w->down.blocks[number].rows);
 	if (took_last(&w->blocks_left))
 		ffn_advance(w->job);
 }

@@ -23,11 +23,11 @@ struct pool_worker {
 struct pool {
 	const struct kernels *kernels;
 	uint64_t spin_ns;
-	uint32_t team_of[MOE_POOLS_MAX]; /* by struct moe_record.pool */
+	uint32_t team_of[MOE_POOLS_MAX]; /* whose threads read a share */
 	struct pool_queue queue;
 	struct scratch_cache scratch;
 	_Atomic bool stop;
-	_Atomic uint64_t jobs, pairs, copy_bytes, work, work_bound;
+	_Atomic uint64_t jobs, pairs, copy_bytes;
 	uint32_t n_workers; /* that run */
 	struct pool_worker *workers;
 };

@@ -146,7 +146,7 @@ struct pool_entry *pool_queue_take(struct pool_queue *queue, enum pool_priority 
 void pool_batch_init(struct pool_batch *batch, void (*run)(struct pool_batch *, uint32_t, uint32_t),
 		     enum pool_priority priority, struct pool_place place)
 {
-	*batch = (struct pool_batch){.run = run, .priority = priority, .place = place};
+	*batch = (struct pool_batch){.run = run, .priority = priority, .place = place, .refs = 1};
 	for (uint32_t t = 0; t < HOST_NODES_MAX; t++)
 		batch->views[t].batch = batch;
 }
@@ -165,38 +165,34 @@ static void team_first(struct pool_team *team, enum pool_priority priority)
 	atomic_store(&team->first[priority], view ? view->batch->place.order : POOL_ORDER_NONE);
 }
 
+/* Under the team's lock. */
 static void view_link(struct pool_team *team, struct pool_view *view)
 {
 	const enum pool_priority priority = view->batch->priority;
 	struct pool_view **at = &team->views[priority];
 
-	pthread_mutex_lock(&team->lock);
 	while (*at && !goes_before(view->batch->place, (*at)->batch->place))
 		at = &(*at)->next;
 	view->next = *at;
 	view->linked = true;
 	*at = view;
+	atomic_fetch_add_explicit(&view->batch->refs, 1, memory_order_relaxed);
 	team_first(team, priority);
-	pthread_mutex_unlock(&team->lock);
 }
 
-void pool_queue_publish(struct pool_queue *queue, struct pool_batch *batch)
+void pool_queue_add(struct pool_queue *queue, struct pool_batch *batch, uint32_t team, uint32_t units)
 {
-	uint32_t links = 0;
+	struct pool_team *t = &queue->teams[team];
+	struct pool_view *view = &batch->views[team];
 
-	for (uint32_t t = 0; t < queue->n_teams; t++)
-		links += batch->views[t].units > 0;
-	assert(links > 0);
-	atomic_store_explicit(&batch->refs, links + 1, memory_order_relaxed);
-	for (uint32_t t = 0; t < queue->n_teams; t++) {
-		const uint32_t units = batch->views[t].units;
-
-		if (!units)
-			continue;
-		view_link(&queue->teams[t], &batch->views[t]);
-		ring(&queue->teams[t], units);
-	}
-	pool_batch_unref(batch);
+	if (units == 0)
+		return;
+	pthread_mutex_lock(&t->lock);
+	atomic_fetch_add_explicit(&view->units, units, memory_order_release);
+	if (!view->linked)
+		view_link(t, view);
+	pthread_mutex_unlock(&t->lock);
+	ring(t, units);
 }
 
 struct pool_view *pool_queue_view(struct pool_queue *queue, uint32_t team, enum pool_priority priority)
@@ -221,7 +217,7 @@ void pool_queue_exhausted(struct pool_queue *queue, uint32_t team, struct pool_v
 	bool mine = false;
 
 	pthread_mutex_lock(&t->lock);
-	if (view->linked) {
+	if (view->linked && atomic_load(&view->cursor) == atomic_load(&view->units)) {
 		struct pool_view **at = &t->views[priority];
 
 		while (*at != view)

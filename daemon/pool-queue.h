@@ -4,11 +4,13 @@
  *
  * A submitted job is an entry in the inbox; one thread takes it and turns it into batches of units. A batch has one
  * view per team: a cursor from which that team's threads draw unit numbers until none is left. The inbox and each
- * team's queue hold, for each priority, entries and views in the order of their jobs' places.
+ * team's queue hold, for each priority, entries and views in the order of their jobs' places. A unit that needs others
+ * is added to its view when they are done, by the thread that did the last of them: no unit ever waits for one that
+ * nobody runs.
  *
  * Law of references: each link in a queue and each thread that works on a batch holds one; the last one frees the
- * batch. All that a thread touches after it drew a number beyond the end is the view itself, never the job, which
- * may be gone.
+ * batch. Units are added by a thread that holds one. All that a thread touches after it found no unit is the view
+ * itself, never the job, which may be gone.
  *
  * Law of sleeping: who adds work then rings (bell + 1, then looks for sleepers); who finds no work has read the bell
  * before it looked, counts itself as a sleeper and sleeps only while the bell is as it was read. All of that is
@@ -32,9 +34,9 @@ struct pool_batch;
 struct pool_view {
 	struct pool_batch *batch;
 	struct pool_view *next; /* under the team's lock, as `linked` */
-	uint32_t units;
 	bool linked;
-	alignas(CACHE_LINE) _Atomic uint32_t cursor;
+	alignas(CACHE_LINE) _Atomic uint32_t cursor; /* never beyond `units`, which grow under the team's lock */
+	_Atomic uint32_t units;
 };
 
 /* The first member of something from aligned_alloc. */
@@ -85,17 +87,31 @@ static inline bool pool_queue_new_first(struct pool_queue *queue, uint32_t team,
 	return atomic_load(&queue->first[priority]) < atomic_load(&queue->teams[team].first[priority]);
 }
 
-/* Sets the batch's head; its views have no units yet. */
+/* Sets the batch's head; its views have no units yet. The caller has a reference, to be dropped once the first units
+ * are added: then the batch may be run, and gone. */
 void pool_batch_init(struct pool_batch *batch, void (*run)(struct pool_batch *, uint32_t, uint32_t),
 		     enum pool_priority priority, struct pool_place place);
 
-/* Hands the batch to the teams whose views have units (at least one has). It may be run, and gone, when this
- * returns. */
-void pool_queue_publish(struct pool_queue *queue, struct pool_batch *batch);
+/* Gives a team so many more units of the batch (0: nothing happens). The caller holds a reference. */
+void pool_queue_add(struct pool_queue *queue, struct pool_batch *batch, uint32_t team, uint32_t units);
 
 /* The first view of a priority with a reference to its batch, or NULL. */
 struct pool_view *pool_queue_view(struct pool_queue *queue, uint32_t team, enum pool_priority priority);
-/* Takes an exhausted view off its queue, once. */
+/* The number of the next unit; false when there is none now. */
+static inline bool pool_view_draw(struct pool_view *view, uint32_t *ret_unit)
+{
+	uint32_t unit = atomic_load_explicit(&view->cursor, memory_order_relaxed);
+
+	do {
+		/* Acquire: what the unit needs was done before it was added (release, in pool_queue_add). */
+		if (unit >= atomic_load_explicit(&view->units, memory_order_acquire))
+			return false;
+	} while (!atomic_compare_exchange_weak_explicit(&view->cursor, &unit, unit + 1, memory_order_relaxed,
+							memory_order_relaxed));
+	*ret_unit = unit;
+	return true;
+}
+/* Takes a view that has no unit now off its queue. */
 void pool_queue_exhausted(struct pool_queue *queue, uint32_t team, struct pool_view *view);
 void pool_batch_unref(struct pool_batch *batch);
 

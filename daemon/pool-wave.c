@@ -82,14 +82,22 @@ static void *carve(uintptr_t *at, size_t bytes)
 static size_t wave_layout(struct wave *w, uintptr_t base)
 {
 	const struct pool_compute *c = w->job->compute;
-	const uint32_t n_experts = c->model->manifest->n_experts;
+	const uint32_t n_experts = c->model->manifest->n_experts, shares = w->n_shares;
+	/* Of each share the first and the last block may be short. */
+	const size_t gates = DIV_UP((size_t)c->slice->inter, BLOCK_ROWS_STEP) + 2 * shares;
+	const size_t downs = DIV_UP((size_t)c->model->manifest->hidden, BLOCK_ROWS_STEP) + 2 * shares;
 	uintptr_t at = base;
 
+	w->shares = carve(&at, shares * sizeof(*w->shares));
+	w->gate.blocks = carve(&at, gates * sizeof(*w->gate.blocks));
+	w->down.blocks = carve(&at, downs * sizeof(*w->down.blocks));
 	w->experts = carve(&at, MIN(w->pairs, n_experts) * sizeof(*w->experts));
+	w->ready = carve(&at, MIN(w->pairs, n_experts) * sizeof(*w->ready));
+	w->matrices = carve(&at, MIN(w->pairs, n_experts) * shares * sizeof(*w->matrices));
 	w->cursors = carve(&at, n_experts * sizeof(*w->cursors));
 	w->x = carve(&at, w->pairs * sizeof(*w->x));
 	w->pair_of = carve(&at, (size_t)w->tokens * c->topk * sizeof(*w->pair_of));
-	w->down_left = carve(&at, DIV_UP((size_t)c->model->manifest->hidden, BLOCK_ROWS_STEP) * sizeof(*w->down_left));
+	w->down_left = carve(&at, downs * sizeof(*w->down_left));
 	w->x_packed = carve(&at, wave_packs_x(c, w->gate_ops) ? w->tokens * w->x_bytes : 0);
 	w->wide = carve(&at, wave_widens_x(c, w->gate_ops) ? w->tokens * w->y_stride * sizeof(float) : 0);
 	w->h = carve(&at, w->pairs * w->h_stride * sizeof(float));
@@ -114,47 +122,54 @@ static int wave_scratch(struct wave *w)
 	return 0;
 }
 
+/* What each share has of the slice. */
+static void wave_shares(struct wave *w)
+{
+	const struct pool_compute *c = w->job->compute;
+
+	for (uint32_t i = 0; i < w->n_shares; i++)
+		moe_slice_share(&w->shares[i], c->slice, c->layout, i);
+}
+
 static void wave_expert(const struct wave *w, struct wave_expert *ret, uint32_t number, uint32_t first, uint32_t pairs)
 {
 	const struct pool_compute *c = w->job->compute;
-	const uint8_t *record = resident_record(c->model, c->row, number);
 
-	ret->gate = record_matrix(record, c->layout, c->slice, MOE_PART_GATE, RECORD_IN_POOL);
-	ret->up = record_matrix(record, c->layout, c->slice, MOE_PART_UP, RECORD_IN_POOL);
-	ret->down = record_matrix(record, c->layout, c->slice, MOE_PART_DOWN, RECORD_IN_POOL);
 	ret->number = number;
 	ret->first = first;
 	ret->pairs = pairs;
+	for (uint32_t i = 0; i < w->n_shares; i++) {
+		const uint8_t *record = resident_share(c->model, c->row, number, i);
+		struct wave_matrices *m = wave_matrices(w, ret, i);
+
+		m->gate = record_matrix(record, c->layout, &w->shares[i], MOE_PART_GATE, RECORD_IN_POOL);
+		m->up = record_matrix(record, c->layout, &w->shares[i], MOE_PART_UP, RECORD_IN_POOL);
+		m->down = record_matrix(record, c->layout, &w->shares[i], MOE_PART_DOWN, RECORD_IN_POOL);
+	}
 }
 
-/* The experts that have pairs, by team, and in `cursors` where the pairs of each begin. */
+/* The experts that have pairs, and in `cursors` where the pairs of each begin. */
 static void wave_experts(struct wave *w)
 {
-	const struct ffn_job *job = w->job;
-	const struct pool_compute *c = job->compute;
-	const struct moe_manifest *m = c->model->manifest;
-	const struct moe_record *records = c->model->records + (size_t)c->row * m->n_experts;
+	const struct pool_compute *c = w->job->compute;
+	const uint32_t n_experts = c->model->manifest->n_experts;
 	const int32_t *ids = c->ids + (size_t)w->token * c->topk;
-	uint32_t n = 0, pairs = 0;
+	uint32_t pairs = 0;
 
-	memset(w->cursors, 0, m->n_experts * sizeof(*w->cursors));
+	memset(w->cursors, 0, n_experts * sizeof(*w->cursors));
 	for (size_t i = 0; i < (size_t)w->tokens * c->topk; i++)
 		if (ids[i] >= 0)
 			w->cursors[ids[i]]++;
-	for (uint32_t t = 0; t < job->pool->queue.n_teams; t++) {
-		w->team_experts[t] = n;
-		for (uint32_t e = 0; e < m->n_experts; e++) {
-			const uint32_t count = w->cursors[e];
+	w->n_experts = 0;
+	for (uint32_t e = 0; e < n_experts; e++) {
+		const uint32_t count = w->cursors[e];
 
-			if (!count || job->pool->team_of[records[e].pool] != t)
-				continue;
-			wave_expert(w, &w->experts[n++], e, pairs, count);
-			pairs += count;
-		}
-		w->team_experts[t + 1] = n;
+		w->cursors[e] = pairs;
+		if (!count)
+			continue;
+		wave_expert(w, &w->experts[w->n_experts++], e, pairs, count);
+		pairs += count;
 	}
-	for (uint32_t i = 0; i < n; i++)
-		w->cursors[w->experts[i].number] = w->experts[i].first;
 }
 
 /* Where token t of the wave has its activations as gate and up take them. */
@@ -201,45 +216,58 @@ static uint64_t row_bytes(const struct pool_compute *c, enum moe_part_name part)
 	       moe_band_rows(c->layout->part[part].format, MOE_PLANE_CODES);
 }
 
+/* Cuts rows first .. first + rows of what a share has into blocks. */
+static uint32_t cut_share(struct wave_block *blocks, uint32_t share, uint32_t out, uint32_t rows, uint32_t step)
+{
+	uint32_t n = 0;
+
+	for (uint32_t row = 0; row < rows; row += step)
+		blocks[n++] = (struct wave_block){
+			.share = share, .row = row, .rows = MIN(step, rows - row), .out = out + row};
+	return n;
+}
+
+/* Blocks of `step` rows of gate and up, or of down, of each team's shares. */
+static void cut_blocks(const struct wave *w, struct wave_blocks *ret, bool down, uint32_t step)
+{
+	const struct pool_compute *c = w->job->compute;
+	const struct pool *pool = w->job->pool;
+	uint32_t n = 0;
+
+	for (uint32_t t = 0; t < pool->queue.n_teams; t++) {
+		ret->team[t] = n;
+		for (uint32_t i = 0; i < w->n_shares; i++) {
+			const struct moe_slice *share = &w->shares[i];
+			const uint32_t hidden = c->model->manifest->hidden;
+			const uint32_t row = moe_share_row(hidden, i, w->n_shares);
+
+			if (pool->team_of[i] != t)
+				continue;
+			n += down ? cut_share(ret->blocks + n, i, row, moe_share_row(hidden, i + 1, w->n_shares) - row,
+					      step)
+				  : cut_share(ret->blocks + n, i, share->first - c->slice->first, share->inter, step);
+		}
+		ret->team[t + 1] = n;
+	}
+}
+
 static void wave_units(struct wave *w)
 {
 	const struct pool_compute *c = w->job->compute;
 	const uint32_t hidden = c->model->manifest->hidden, n_teams = w->job->pool->queue.n_teams;
-	const uint32_t n_experts = w->team_experts[n_teams];
 
-	w->gate_rows = block_rows(w, c->slice->inter, 2 * row_bytes(c, MOE_PART_GATE), n_experts);
-	w->gate_blocks = DIV_UP(c->slice->inter, w->gate_rows);
-	w->down_rows = block_rows(w, hidden, row_bytes(c, MOE_PART_DOWN), n_experts);
-	w->down_blocks = DIV_UP(hidden, w->down_rows);
-	for (uint32_t e = 0; e < n_experts; e++) {
-		atomic_init(&w->experts[e].gate_up_left, w->gate_blocks);
+	cut_blocks(w, &w->gate, false, block_rows(w, c->slice->inter, 2 * row_bytes(c, MOE_PART_GATE), w->n_experts));
+	cut_blocks(w, &w->down, true, block_rows(w, hidden, row_bytes(c, MOE_PART_DOWN), w->n_experts));
+	for (uint32_t e = 0; e < w->n_experts; e++) {
+		atomic_init(&w->experts[e].gate_up_left, w->gate.team[n_teams]);
 		pack_init(&w->experts[e].h_pack, wave_packs_h(w->down_ops), w->experts[e].pairs);
 	}
-	for (uint32_t b = 0; b < w->down_blocks; b++)
-		atomic_init(&w->down_left[b], n_experts);
-	atomic_init(&w->blocks_left, w->down_blocks);
+	for (uint32_t b = 0; b < w->down.team[n_teams]; b++)
+		atomic_init(&w->down_left[b], w->n_experts);
+	atomic_init(&w->blocks_left, w->down.team[n_teams]);
 	pack_init(&w->x_pack, wave_packs_x(c, w->gate_ops), w->tokens);
-	for (uint32_t t = 0; t < n_teams; t++)
-		w->batch.views[t].units = (w->team_experts[t + 1] - w->team_experts[t]) *
-					  (w->gate_blocks + w->down_blocks);
-}
-
-/* How evenly the nodes' experts were asked for. */
-static void wave_balance(const struct wave *w)
-{
-	struct pool *pool = w->job->pool;
-	uint64_t work = 0, most = 0;
-
-	for (uint32_t t = 0; t < pool->queue.n_teams; t++) {
-		uint64_t of_team = 0;
-
-		for (uint32_t e = w->team_experts[t]; e < w->team_experts[t + 1]; e++)
-			of_team += POOL_PAIRS_PER_READ + w->experts[e].pairs;
-		work += of_team;
-		most = MAX(most, of_team);
-	}
-	atomic_fetch_add_explicit(&pool->work, work, memory_order_relaxed);
-	atomic_fetch_add_explicit(&pool->work_bound, most * pool->queue.n_teams, memory_order_relaxed);
+	pthread_mutex_init(&w->ready_lock, NULL);
+	w->n_ready = 0;
 }
 
 int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t pairs,
@@ -256,6 +284,7 @@ int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t p
 	w->token = job->next_token;
 	w->tokens = tokens;
 	w->pairs = pairs;
+	w->n_shares = c->layout->shares;
 	w->gate_ops = ops_of(job, MOE_PART_GATE);
 	w->down_ops = ops_of(job, MOE_PART_DOWN);
 	w->act = record_act(c->model->manifest->activation, c->model->manifest->limit);
@@ -268,10 +297,10 @@ int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t p
 		free(w);
 		return r;
 	}
+	wave_shares(w);
 	wave_experts(w);
 	wave_pairs(w);
 	wave_units(w);
-	wave_balance(w);
 	*ret = w;
 	return 0;
 }

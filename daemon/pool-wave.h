@@ -3,8 +3,8 @@
  * pool-wave - one wave of a computation: as many of its tokens as scratch memory has room for, their (token, expert)
  * pairs sorted by expert, and the buffers and counters that its units work on.
  *
- * The units of a team, in the order in which they are drawn: first every block of gate and up rows of every expert of
- * the team, then every block of down rows. Buffers:
+ * The units of a team, in the order in which they are drawn: first every block of its rows of gate and up of every
+ * expert, then, expert by expert as these are done, every block of its rows of down. Buffers:
  *
  *   x        [tokens][x_stride]  the activations as gate and up take them; none where they already are
  *   wide     [tokens][y_stride]  the activations as FP32, on their way from BF16 to x
@@ -46,8 +46,23 @@ struct wave_pack {
 	_Atomic uint32_t next, left;
 };
 
-struct wave_expert {
+/* Rows of a part of every expert that are one unit. */
+struct wave_block {
+	uint32_t share, row, rows; /* row: of the share's */
+	uint32_t out;              /* the row of the slice's h, or of y */
+};
+
+struct wave_blocks {
+	struct wave_block *blocks;         /* ordered by team */
+	uint32_t team[HOST_NODES_MAX + 1]; /* team t has blocks team[t] .. team[t + 1] */
+};
+
+/* What a share has of an expert. */
+struct wave_matrices {
 	struct kernel_matrix gate, up, down;
+};
+
+struct wave_expert {
 	uint32_t number, first, pairs; /* in its layer; of the wave's pairs: first .. first + pairs */
 	_Atomic uint32_t gate_up_left;
 	struct wave_pack h_pack;
@@ -56,24 +71,40 @@ struct wave_expert {
 struct wave {
 	struct pool_batch batch;
 	struct ffn_job *job;
-	uint32_t token, tokens, pairs;             /* tokens token .. token + tokens of the job */
-	uint32_t team_experts[HOST_NODES_MAX + 1]; /* team t has experts team_experts[t] .. team_experts[t + 1] */
-	uint32_t gate_rows, gate_blocks;           /* rows of a block of gate and up, blocks of an expert */
-	uint32_t down_rows, down_blocks;           /* the same of down */
+	uint32_t token, tokens, pairs; /* tokens token .. token + tokens of the job */
+	uint32_t n_experts, n_shares;  /* n_experts: that have pairs */
+	struct wave_blocks gate, down; /* gate: of gate and up */
 	const struct kernel_ops *gate_ops, *down_ops;
 	struct kernel_act act;
-	size_t h_stride, y_stride;   /* floats, a multiple of a cache line */
-	size_t x_bytes, h_bytes;     /* of a row of x and of h_packed */
-	struct wave_expert *experts; /* ordered by team, then by number */
-	uint32_t *cursors;           /* [n_experts of the layer]: for sorting */
-	const void **x;              /* [pairs] */
-	int32_t *pair_of;            /* [tokens][topk], -1: no pair */
+	size_t h_stride, y_stride;      /* floats, a multiple of a cache line */
+	size_t x_bytes, h_bytes;        /* of a row of x and of h_packed */
+	struct moe_slice *shares;       /* [shares]: what each has of the job's slice */
+	struct wave_expert *experts;    /* [n_experts], ordered by number */
+	struct wave_matrices *matrices; /* [n_experts][shares] */
+	uint32_t *cursors;              /* [n_experts of the layer]: for sorting */
+	const void **x;                 /* [pairs] */
+	int32_t *pair_of;               /* [tokens][topk], -1: no pair */
 	uint8_t *x_packed, *h_packed;
 	float *wide, *h, *partial;
-	_Atomic uint32_t *down_left; /* [down_blocks]: experts */
+	_Atomic uint32_t *down_left; /* [blocks of down]: experts */
 	struct wave_pack x_pack;
 	_Atomic uint32_t blocks_left;
+	pthread_mutex_t ready_lock; /* held while units are added: all teams have the experts in the same order */
+	uint32_t *ready;            /* [n_experts]: those whose down units are added */
+	uint32_t n_ready;
 };
+
+static inline struct wave_matrices *wave_matrices(const struct wave *w, const struct wave_expert *expert,
+						  uint32_t share)
+{
+	return &w->matrices[(size_t)(expert - w->experts) * w->n_shares + share];
+}
+
+/* Gate-and-up units of a team. */
+static inline uint32_t wave_gate_units(const struct wave *w, uint32_t team)
+{
+	return (w->gate.team[team + 1] - w->gate.team[team]) * w->n_experts;
+}
 
 /* The next tokens of the job that fit in one wave (at least one) and how many pairs they have. */
 void wave_extent(const struct ffn_job *job, uint32_t *ret_tokens, uint32_t *ret_pairs);
@@ -94,8 +125,8 @@ static inline bool wave_packs_h(const struct kernel_ops *ops)
 	return ops->pack != PACK_F32;
 }
 
-/* Builds the wave of the next `tokens` with `pairs` > 0 pairs, ready to be published with `run`, in the job's scratch,
- * which it replaces when it is too small. 0 or -ENOMEM. */
+/* Builds the wave of the next `tokens` with `pairs` > 0 pairs, its gate-and-up units ready to be added, in the job's
+ * scratch, which it replaces when it is too small. 0 or -ENOMEM. */
 int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t pairs,
 	     void (*run)(struct pool_batch *batch, uint32_t team, uint32_t unit));
 

@@ -22,9 +22,9 @@ static void worker_run(struct pool_worker *w, struct pool_view *view)
 	const uint64_t start_ns = now_ns();
 
 	do {
-		const uint32_t unit = atomic_fetch_add_explicit(&view->cursor, 1, memory_order_relaxed);
+		uint32_t unit;
 
-		if (unit >= view->units) {
+		if (!pool_view_draw(view, &unit)) {
 			pool_queue_exhausted(queue, w->team, view);
 			break;
 		}
@@ -143,8 +143,8 @@ static int shape_of(struct pool_shape *ret, const struct pool_params *params, st
 	return 0;
 }
 
-/* Nodes without a team are dealt to the others. */
-static void teams_of_pools(struct pool *pool, const struct pool_shape *shape)
+/* The shares of nodes without a team are dealt to the others. */
+static void teams_of_shares(struct pool *pool, const struct pool_shape *shape)
 {
 	for (uint32_t i = 0; i < MOE_POOLS_MAX; i++)
 		pool->team_of[i] = i % shape->n_teams;
@@ -197,7 +197,7 @@ int pool_new(struct pool **ret, const struct pool_params *params, struct moe_err
 	*pool = (struct pool){.kernels = params->kernels, .spin_ns = (uint64_t)params->spin_us * 1000};
 	pool_queue_init(&pool->queue, shape.n_teams);
 	scratch_cache_init(&pool->scratch);
-	teams_of_pools(pool, &shape);
+	teams_of_shares(pool, &shape);
 	pool->workers = calloc(shape.n_workers, sizeof(*pool->workers));
 	if (!pool->workers)
 		return moe_error_set(err, -ENOMEM, "pool: no memory for %u threads", shape.n_workers);
@@ -246,8 +246,6 @@ void pool_stats(struct pool *pool, struct pool_stats *ret)
 		.jobs = atomic_load_explicit(&pool->jobs, memory_order_relaxed),
 		.pairs = atomic_load_explicit(&pool->pairs, memory_order_relaxed),
 		.copy_bytes = atomic_load_explicit(&pool->copy_bytes, memory_order_relaxed),
-		.work = atomic_load_explicit(&pool->work, memory_order_relaxed),
-		.work_bound = atomic_load_explicit(&pool->work_bound, memory_order_relaxed),
 	};
 	for (uint32_t i = 0; i < pool->n_workers; i++)
 		ret->busy_ns += atomic_load_explicit(&pool->workers[i].busy_ns, memory_order_relaxed);

@@ -2,11 +2,12 @@
 /*
  * pool - the CPU threads that compute experts and copy slices.
  *
- * One team of pinned threads per NUMA node; a team touches only records of its own node. A job is cut into units
- * that the team's threads take in order from one atomic cursor; there is no global barrier: each (job, expert) has
- * its own dependency counter, and whoever finishes the last part of an output block adds it up. Sums are formed in
- * a fixed order, so a result depends neither on the number of threads or who was faster, nor on what other tokens
- * are in the job.
+ * One team of pinned threads per NUMA node; a team reads only what its own node has: its share of the rows of each
+ * expert. A job is cut into units, blocks of such rows, that the team's threads take in order from one atomic cursor.
+ * There is no global barrier: whoever finishes the last gate-and-up rows of an expert, of all teams, gives each team
+ * the expert's down rows, and whoever finishes the last part of an output block adds it up. Sums are formed in a fixed
+ * order, so a result depends neither on the number of nodes, of threads or who was faster, nor on what other tokens are
+ * in the job.
  *
  * An idle thread polls for spin_us and then sleeps: an idle pool uses no CPU. Between units the most urgent job goes
  * first: that of the highest priority, within it that of the lowest `order`; a unit that runs is not interrupted.
@@ -27,7 +28,7 @@
 struct pool;
 
 struct pool_params {
-	const struct host *host; /* read by pool_new only; struct moe_record.pool is an index into its nodes */
+	const struct host *host; /* read by pool_new only; a share of a record belongs to the node of that index */
 	/* In all, dealt evenly to the nodes; 0: one for each core of the process's affinity mask, or fewer where the
 	 * control group's CPU quota allows no more. A node that gets none, or has no CPU, is served by the others. */
 	uint32_t threads;
@@ -106,14 +107,9 @@ void pool_submit_copy(struct pool *pool, struct pool_copy *job);
 /* So many pairs of an expert cost as much arithmetic as reading it once costs time: about, on a CPU with AVX-512. */
 #define POOL_PAIRS_PER_READ 16
 
-/*
- * Cumulative: nanoseconds that the threads worked, jobs, pairs, bytes copied. Of computations, wave by wave, in parts
- * of the reading of an expert: the work of all teams, and what it would have been had each as much as the busiest. The
- * first over the second is the share of the teams that one request alone can keep busy.
- */
+/* Cumulative: nanoseconds that the threads worked, jobs, pairs, bytes copied. */
 struct pool_stats {
 	uint64_t busy_ns, jobs, pairs, copy_bytes;
-	uint64_t work, work_bound;
 };
 void pool_stats(struct pool *pool, struct pool_stats *ret);
 

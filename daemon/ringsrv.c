@@ -176,7 +176,6 @@ static int lend(struct session *s, struct request *q, int row)
 	q->cqe.lease = session_lease(s);
 	if (!q->cqe.lease)
 		return -ENOSPC;
-	q->cqe.pool = record->pool;
 	q->cqe.offset = record->offset;
 	q->cqe.bytes = session_slice(s, (uint32_t)row)->bytes;
 	return 0;

@@ -110,7 +110,7 @@ static int list_pieces(struct load *load, struct moe_error *err)
 
 			if (r < 0)
 				return r;
-			atomic_store(&load->records[record].missing, load->total - before);
+			atomic_store(&load->records[record].missing, (load->total - before) * load->manifest->n_pools);
 		}
 	}
 	qsort(load->pieces, load->n_pieces, sizeof *load->pieces, compare_pieces);
@@ -213,32 +213,32 @@ static void point_records(struct load *load)
 	for (uint64_t i = 0; i < load->n_records; i++) {
 		struct loader_record *record = &load->records[i];
 
-		record->memory = (uint8_t *)load->resident->pools[table[i].pool].map + table[i].offset;
+		record->offset = table[i].offset;
 		record->layout = &manifest_layouts(load->manifest)[table[i].layout];
 		record->digest = table[i].digest;
-		record->node = table[i].pool;
 	}
 }
 
 static int read_pieces(struct load *load, struct loader_result *ret, struct moe_error *err)
 {
 	const struct store_params *p = load->params;
+	struct loader_params params = {.name = load->manifest->name,
+				       .shards = load->model->shards,
+				       .n_shards = load->model->n_shards,
+				       .pieces = load->pieces,
+				       .n_pieces = load->n_pieces,
+				       .records = load->records,
+				       .repack = repack,
+				       .nodes = p->host->nodes,
+				       .n_nodes = load->manifest->n_pools,
+				       .tuning = p->tuning,
+				       .progress = p->progress,
+				       .userdata = p->userdata,
+				       .start_ns = load->start_ns};
 
-	return loader_run(ret,
-			  &(struct loader_params){.name = load->manifest->name,
-						  .shards = load->model->shards,
-						  .n_shards = load->model->n_shards,
-						  .pieces = load->pieces,
-						  .n_pieces = load->n_pieces,
-						  .records = load->records,
-						  .repack = repack,
-						  .nodes = p->host->nodes,
-						  .n_nodes = load->manifest->n_pools,
-						  .tuning = p->tuning,
-						  .progress = p->progress,
-						  .userdata = p->userdata,
-						  .start_ns = load->start_ns},
-			  err);
+	for (uint32_t i = 0; i < params.n_nodes; i++)
+		params.memory[i] = load->resident->pools[i].map;
+	return loader_run(ret, &params, err);
 }
 
 static int publish(struct load *load, struct moe_error *err)
@@ -268,7 +268,7 @@ static void log_loading(const struct load *load)
 	manifest_formats(formats, m);
 	log_info("%s: %s, %s, %u layers of %u experts of %s%.1f MiB, %.2f GiB from %s", m->name, load->resident->family,
 		 formats, m->n_moe_layers, m->n_experts, m->n_layouts > 1 ? "up to " : "",
-		 (double)m->record_bytes / (1u << 20), gib(load->total), load->resident->path);
+		 (double)(m->record_bytes * m->n_pools) / (1u << 20), gib(load->total), load->resident->path);
 }
 
 static void log_loaded(const struct load *load, const struct loader_result *result, uint64_t read_ns)

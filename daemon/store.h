@@ -4,8 +4,8 @@
  *
  * Law: nothing is read but expert tensors, each byte once (loader.h has the exception); there is never a second copy
  * of the model; a failed load leaves nothing behind; a resident model is immutable (sealed) from the moment it exists.
- * Records are dealt to NUMA nodes by (row + expert) % nodes, so that each layer's experts spread over all memory
- * controllers (docs/decisions/0008 has what that costs beside rows on every node).
+ * Each NUMA node has a share of the rows of every record, so that each expert is read over all memory controllers
+ * (docs/decisions/0008).
  */
 #ifndef DAEMON_STORE_H
 #define DAEMON_STORE_H
@@ -37,12 +37,17 @@ struct resident {
 	uint32_t leases;   /* held; the reactor's */
 };
 
-/* First byte of a record. row = layer_index[layer] >= 0. */
+/* First byte of a share of a record. row = layer_index[layer] >= 0. */
+static inline const uint8_t *resident_share(const struct resident *r, uint32_t row, uint32_t expert, uint32_t share)
+{
+	return (const uint8_t *)r->pools[share].map +
+	       r->records[(uint64_t)row * r->manifest->n_experts + expert].offset;
+}
+
+/* Of a model with one share: first byte of a record. */
 static inline const uint8_t *resident_record(const struct resident *r, uint32_t row, uint32_t expert)
 {
-	const struct moe_record *record = &r->records[(uint64_t)row * r->manifest->n_experts + expert];
-
-	return (const uint8_t *)r->pools[record->pool].map + record->offset;
+	return resident_share(r, row, expert, 0);
 }
 
 /* Index of the layout of a row's records. */

@@ -8,13 +8,14 @@
 #include "base/checked.h"
 #include "base/error.h"
 
-/* The bytes of a plane of the whole part; false when they cannot be counted. */
-static bool plane_bytes(uint64_t *ret, const struct moe_part *part, enum moe_plane plane)
+/* The bytes of a plane of the largest share; false when they cannot be counted. */
+static bool plane_bytes(uint64_t *ret, const struct moe_layout *layout, const struct moe_part *part,
+			enum moe_plane plane)
 {
 	const uint32_t band = moe_band_rows(part->format, plane);
+	const uint64_t rows = moe_share_room(part->rows, layout->shares);
 
-	return checked_mul(ret, ((uint64_t)part->rows + band - 1) / band,
-			   moe_band_bytes(part->format, plane, part->cols));
+	return checked_mul(ret, (rows + band - 1) / band, moe_band_bytes(part->format, plane, part->cols));
 }
 
 static bool plane_is_sound(const struct moe_layout *layout, uint32_t number, enum moe_plane plane)
@@ -31,7 +32,7 @@ static bool plane_is_sound(const struct moe_layout *layout, uint32_t number, enu
 	} else if (plane != MOE_PLANE_BIAS && !moe_format_has(part->format, plane)) {
 		return false;
 	}
-	return at % MOE_PART_ALIGN == 0 && plane_bytes(&bytes, part, plane) &&
+	return at % MOE_PART_ALIGN == 0 && plane_bytes(&bytes, layout, part, plane) &&
 	       checked_range(at, bytes, layout->record_bytes);
 }
 
@@ -57,7 +58,8 @@ static bool is_sound(const struct moe_manifest *m, const struct moe_layout *layo
 {
 	uint32_t i;
 
-	if (layout->record_bytes % MOE_RECORD_ALIGN || layout->record_bytes > m->record_bytes)
+	if (layout->shares != m->n_pools || layout->record_bytes % MOE_RECORD_ALIGN ||
+	    layout->record_bytes > m->record_bytes)
 		return false;
 	for (i = 0; i < MOE_PARTS; i++)
 		if (!part_is_sound(m, layout, i))
@@ -75,8 +77,9 @@ int layout_check(const struct moe_manifest *m, const struct moe_layout *layouts,
 			return moe_error_set(
 				err, -EPROTO,
 				"manifest: layout %u of %u: formats, sizes or planes do not fit hidden %u, "
-				"intermediate %u and a record of %llu bytes",
-				i, m->n_layouts, m->hidden, m->inter, (unsigned long long)layouts[i].record_bytes);
+				"intermediate %u and a record of %llu bytes in each of %u pool files",
+				i, m->n_layouts, m->hidden, m->inter, (unsigned long long)layouts[i].record_bytes,
+				m->n_pools);
 		if (tp_size > moe_slice_units(&layouts[i]))
 			return moe_error_set(err, -EPROTO,
 					     "manifest: layout %u of %u (%s): tp_size %u attached, at most %u expected",

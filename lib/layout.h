@@ -2,8 +2,8 @@
 /*
  * layout - a manifest's layouts as a session uses them: checked, and the session's slice of each.
  *
- * After layout_check() every plane of every layout lies in its record, and each layout can be cut for the session's
- * tp_size; nothing that is computed from them needs another check.
+ * After layout_check() every plane of every layout has room for the largest share in its record, and each layout can be
+ * cut for the session's tp_size; nothing that is computed from them needs another check.
  */
 #ifndef LIB_LAYOUT_H
 #define LIB_LAYOUT_H

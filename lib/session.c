@@ -193,11 +193,14 @@ static int map_regions(struct moe_session *s, const struct moe_msg_attached *a, 
 	return 0;
 }
 
-/* A row's records have the layout of its first one, and each lies in its pool file. */
+/* A row's records have the layout of its first one, and each lies in the pool files, all of them. */
 static int check_records(const struct moe_session *s, struct moe_error *err)
 {
 	const struct moe_manifest *m = s->manifest;
+	uint64_t bytes = m->pools[0].bytes;
 
+	for (uint32_t i = 1; i < m->n_pools; i++)
+		bytes = MIN(bytes, m->pools[i].bytes);
 	for (uint64_t i = 0; i < (uint64_t)m->n_moe_layers * m->n_experts; i++) {
 		const struct moe_record *record = &s->records[i];
 
@@ -206,11 +209,13 @@ static int check_records(const struct moe_session *s, struct moe_error *err)
 					     "manifest: record %llu: layout %u found, one of %u, the same in a row, "
 					     "expected",
 					     (unsigned long long)i, record->layout, m->n_layouts);
-		if (record->pool >= m->n_pools || record->offset % MOE_PART_ALIGN ||
-		    !checked_range(record->offset, s->layouts[record->layout].record_bytes,
-				   m->pools[record->pool].bytes))
-			return moe_error_set(err, -EPROTO, "manifest: record %llu lies outside its pool file",
-					     (unsigned long long)i);
+		if (record->offset % MOE_PART_ALIGN ||
+		    !checked_range(record->offset, s->layouts[record->layout].record_bytes, bytes))
+			return moe_error_set(err, -EPROTO,
+					     "manifest: record %llu at offset %llu lies outside the pool files, the "
+					     "smallest of %llu bytes",
+					     (unsigned long long)i, (unsigned long long)record->offset,
+					     (unsigned long long)bytes);
 	}
 	return 0;
 }
@@ -251,7 +256,7 @@ static void fill_info(struct moe_session *s, const struct moe_msg_attached *a)
 		.inter = m->inter,
 		.cache_slots = MIN(s->params.cache_expert_num, m->n_experts),
 		.cpu_threads = a->cpu_threads,
-		.record_bytes = m->record_bytes,
+		.record_bytes = m->record_bytes * m->n_pools,
 		.layer_index = (const int32_t *)(m + 1),
 	};
 	memcpy(info->model, m->name, sizeof info->model);

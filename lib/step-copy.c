@@ -4,8 +4,8 @@
  *
  * Push: the daemon writes into the slot arena, so a FILL may only be posted once nobody reads the slots any more. When
  * that is so already, which is the rule, moe_submit posts them at once; else the copy stream does, behind the events.
- * Pull: each record is leased, the copy stream copies the slice's planes from the mapped pool, and gives the leases
- * back.
+ * Pull: each record is leased, the copy stream copies the slice's planes from the mapped pool files, each of which has
+ * some of their rows, and gives the leases back.
  */
 #include <assert.h>
 #include <errno.h>
@@ -128,7 +128,7 @@ static int pull_begin(void *arg)
 		const struct step_request *fill = &step->fills[i];
 
 		/* What is copied is where the manifest says; the lease must be for the same bytes. */
-		if (fill->status == 0 && (fill->op.cqe.pool != record->pool || fill->op.cqe.offset != record->offset))
+		if (fill->status == 0 && fill->op.cqe.offset != record->offset)
 			fill_failed(step, copy, -EPROTO);
 	}
 	move_missbuf(step, MISSBUF_FREE, MISSBUF_FILLING);
@@ -170,22 +170,35 @@ static int pull_planes(struct engine *e, device_ptr to, const uint8_t *from, con
 	return r;
 }
 
-static int pull_copies(struct moe_step *step)
+/* From one pool file. */
+static int pull_share(struct moe_step *step, uint32_t share)
 {
 	struct engine *e = step->engine;
 	const struct moe_session *s = e->session;
 	const struct moe_plan *plan = step->plan;
+	struct moe_slice slice;
 	uint32_t i;
 	int r = 0;
 
+	moe_slice_share(&slice, session_slice(s, step->row), session_layout(s, step->row), share);
 	for (i = 0; i < plan->n_copies && r == 0; i++) {
 		const struct moe_record *record =
 			&s->records[(uint64_t)step->row * e->n_experts + (uint32_t)plan->copies[i].expert];
 		const uint32_t slot = engine_slot(e, step->row, plan->layer, plan->copies[i].slot);
 
-		r = pull_planes(e, e->slots.base + slot * s->info.slot_bytes,
-				s->pools[record->pool].map + record->offset, session_slice(s, step->row));
+		r = pull_planes(e, e->slots.base + slot * s->info.slot_bytes, s->pools[share].map + record->offset,
+				&slice);
 	}
+	return r;
+}
+
+static int pull_copies(struct moe_step *step)
+{
+	uint32_t share;
+	int r = 0;
+
+	for (share = 0; share < step->engine->session->n_pools && r == 0; share++)
+		r = pull_share(step, share);
 	return r;
 }
 

@@ -109,7 +109,8 @@ __attribute__((unused)) static uint8_t *read_record(const struct model *m, uint3
 		uint8_t *bytes = malloc(r->bytes + 1);
 
 		read_at(m, sources[i].shard, sources[i].offset, r->bytes, bytes);
-		repack(r, layout, record, 0, r->bytes / r->granule_bytes, bytes);
+		repack(r, &(struct record_share){.layout = layout, .memory = record}, 0, r->bytes / r->granule_bytes,
+		       bytes);
 		free(bytes);
 	}
 	return record;

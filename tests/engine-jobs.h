@@ -18,7 +18,7 @@
 #define TOKENS 6
 #define FLIGHT 3
 
-static const struct fake_shape shape = {LAYERS, EXPERTS, HIDDEN, INTER, 16, {MOE_FORMAT_MXFP4, MOE_FORMAT_FP8_ROW}};
+static const struct fake_shape shape = {LAYERS, EXPERTS, HIDDEN, INTER, 16, {MOE_FORMAT_MXFP4, MOE_FORMAT_FP8_ROW}, 3};
 static unsigned long long seed, model_seed;
 
 static uint32_t below(uint32_t n)

@@ -26,13 +26,16 @@
 #define FAKE_PENDING 64
 #define FAKE_LEASES 4096
 #define FAKE_LAYOUTS 2
+#define FAKE_POOLS_MAX 3
 
 struct fake {
 	struct moe_session session; /* the client's; made by fake_new */
 	struct moe_manifest manifest;
-	struct moe_layout layouts[FAKE_LAYOUTS]; /* rows take turns */
-	uint8_t *records;                        /* [n_moe_layers][n_experts], the one pool */
-	uint64_t records_bytes;
+	struct moe_layout whole[FAKE_LAYOUTS], layouts[FAKE_LAYOUTS]; /* rows take turns */
+	uint8_t *records;                                             /* [n_moe_layers][n_experts], whole */
+	uint64_t whole_bytes;                                         /* of one */
+	uint8_t *pools[FAKE_POOLS_MAX];                               /* the same in shares */
+	uint64_t pool_bytes;
 	struct plain_values *values; /* [n_moe_layers][n_experts]: the same, for computing */
 	struct moe_record *table;
 	int32_t *layer_index;
@@ -75,7 +78,8 @@ int session_row(const struct moe_session *session, uint32_t layer, struct moe_er
 
 int session_map_pools(struct moe_session *session, struct moe_error *err)
 {
-	session->pools[0].map = fake_of(session)->records;
+	for (uint32_t i = 0; i < session->n_pools; i++)
+		session->pools[i].map = fake_of(session)->pools[i];
 	return 0;
 }
 
@@ -127,7 +131,7 @@ static uint32_t fake_number(const struct fake *f, uint32_t layer, uint32_t exper
 
 static const uint8_t *fake_record(const struct fake *f, uint32_t layer, uint32_t expert)
 {
-	return f->records + f->table[fake_number(f, layer, expert)].offset;
+	return f->records + fake_number(f, layer, expert) * f->whole_bytes;
 }
 
 static const struct moe_slice *fake_slice(const struct fake *f, uint32_t layer)
@@ -152,12 +156,13 @@ static void fake_lease(struct fake *f, const struct moe_sqe *sqe, struct moe_cqe
 	f->lease_open[lease % FAKE_LEASES] = true;
 	atomic_fetch_add(&f->leases_held, 1);
 	cqe->lease = lease + 1;
-	cqe->offset = (uint64_t)(fake_record(f, sqe->layer, sqe->fill.expert) - f->records);
+	cqe->offset = f->table[fake_number(f, sqe->layer, sqe->fill.expert)].offset;
 }
 
 static void fake_fill(struct fake *f, const struct moe_sqe *sqe, struct moe_cqe *cqe)
 {
 	const struct moe_slice *slice = fake_slice(f, sqe->layer);
+	struct moe_slice whole;
 
 	fake_expect(f, sqe->fill.expert < f->manifest.n_experts && sqe->count == 0 && sqe->fill.reserved0 == 0, "FILL");
 	cqe->bytes = slice->bytes;
@@ -177,7 +182,9 @@ static void fake_fill(struct fake *f, const struct moe_sqe *sqe, struct moe_cqe 
 		    "FILL.dst");
 	memset(f->slots + sqe->fill.dst, 0xff, f->session.info.slot_bytes);
 	fake_pause(f);
-	plain_pack(slice, fake_record(f, sqe->layer, sqe->fill.expert), f->slots + sqe->fill.dst);
+	moe_slice_of(&whole, &f->whole[session_row_layout(&f->session, (uint32_t)f->layer_index[sqe->layer])],
+		     f->session.params.tp_rank, f->session.params.tp_size);
+	plain_pack(&whole, fake_record(f, sqe->layer, sqe->fill.expert), f->slots + sqe->fill.dst);
 	atomic_fetch_add(&f->fills, 1);
 }
 
@@ -309,6 +316,7 @@ static void *fake_main(void *arg)
 struct fake_shape {
 	uint32_t layers, experts, hidden, inter, entries; /* layer 0 is dense */
 	uint32_t formats[FAKE_LAYOUTS];
+	uint32_t pools; /* 0: one */
 };
 
 static void *fake_alloc(uint64_t bytes)
@@ -324,9 +332,10 @@ static void *fake_alloc(uint64_t bytes)
 static void fake_make_model(struct fake *f, const struct fake_shape *shape, unsigned long long *seed)
 {
 	const uint32_t rows = shape->layers - 1, n = rows * shape->experts;
-	uint32_t i;
+	uint32_t i, p;
 
 	f->manifest = (struct moe_manifest){
+		.n_pools = shape->pools ? shape->pools : 1,
 		.n_layers = shape->layers,
 		.n_moe_layers = rows,
 		.n_experts = shape->experts,
@@ -335,24 +344,32 @@ static void fake_make_model(struct fake *f, const struct fake_shape *shape, unsi
 		.n_layouts = FAKE_LAYOUTS,
 	};
 	for (i = 0; i < FAKE_LAYOUTS; i++) {
-		plain_layout(&f->layouts[i], shape->formats[i], shape->formats[i], shape->hidden, shape->inter, i > 0);
+		plain_layout(&f->whole[i], shape->formats[i], shape->formats[i], shape->hidden, shape->inter, i > 0);
+		plain_spread(&f->layouts[i], &f->whole[i], f->manifest.n_pools);
+		f->whole_bytes = MAX(f->whole_bytes, f->whole[i].record_bytes);
 		f->manifest.record_bytes = MAX(f->manifest.record_bytes, f->layouts[i].record_bytes);
 	}
-	f->records_bytes = n * f->manifest.record_bytes;
-	f->records = fake_alloc(f->records_bytes);
+	f->pool_bytes = n * f->manifest.record_bytes;
+	for (p = 0; p < f->manifest.n_pools; p++)
+		f->pools[p] = fake_alloc(f->pool_bytes);
+	f->records = fake_alloc(n * f->whole_bytes);
 	f->values = fake_alloc(n * sizeof *f->values);
 	f->table = fake_alloc(n * sizeof *f->table);
 	f->layer_index = fake_alloc(shape->layers * sizeof *f->layer_index);
 	for (i = 0; i < shape->layers; i++)
 		f->layer_index[i] = (int32_t)i - 1;
 	for (i = 0; i < n; i++) {
+		const struct moe_layout *whole = &f->whole[i / shape->experts % FAKE_LAYOUTS];
 		const struct moe_layout *layout = &f->layouts[i / shape->experts % FAKE_LAYOUTS];
+		uint8_t *record = f->records + i * f->whole_bytes;
 
 		/* Records lie in another order than their numbers. */
 		f->table[i].offset = (n - 1 - i) * f->manifest.record_bytes;
 		f->table[i].layout = i / shape->experts % FAKE_LAYOUTS;
-		plain_fill_record(layout, f->records + f->table[i].offset, seed);
-		plain_decode(&f->values[i], layout, f->records + f->table[i].offset);
+		plain_fill_record(whole, record, seed);
+		plain_decode(&f->values[i], whole, record);
+		for (p = 0; p < f->manifest.n_pools; p++)
+			plain_move_share(whole, record, layout, p, f->pools[p] + f->table[i].offset, false);
 	}
 }
 
@@ -387,8 +404,9 @@ static struct fake *fake_new(const struct fake_shape *shape, const struct moe_at
 	s->manifest = &f->manifest;
 	s->layouts = f->layouts;
 	s->records = f->table;
-	s->n_pools = 1;
-	s->pools[0] = (struct session_pool){.fd = -1, .bytes = f->records_bytes};
+	s->n_pools = f->manifest.n_pools;
+	for (i = 0; i < (int)s->n_pools; i++)
+		s->pools[i] = (struct session_pool){.fd = -1, .bytes = f->pool_bytes};
 	s->stats = fake_alloc(shape->layers * sizeof *s->stats);
 	s->slices = fake_alloc(FAKE_LAYOUTS * sizeof *s->slices);
 	s->info = (struct moe_session_info){
@@ -445,6 +463,8 @@ static void fake_free(struct fake *f)
 		plain_forget(&f->values[i]);
 	free(f->values);
 	free(f->records);
+	for (int i = 0; i < FAKE_POOLS_MAX; i++)
+		free(f->pools[i]);
 	free(f->table);
 	free(f->layer_index);
 	free(f);

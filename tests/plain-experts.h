@@ -35,7 +35,8 @@ static inline void plain_layout(struct moe_layout *ret, uint32_t gate_up, uint32
 {
 	uint64_t at = 0;
 
-	*ret = (struct moe_layout){.part = {{.format = gate_up, .rows = inter, .cols = hidden},
+	*ret = (struct moe_layout){.shares = 1,
+				   .part = {{.format = gate_up, .rows = inter, .cols = hidden},
 					    {.format = gate_up, .rows = inter, .cols = hidden},
 					    {.format = down, .rows = hidden, .cols = inter}}};
 	for (int i = 0; i < MOE_PARTS; i++) {
@@ -49,6 +50,58 @@ static inline void plain_layout(struct moe_layout *ret, uint32_t gate_up, uint32
 		}
 	}
 	ret->record_bytes = ALIGN_UP(at, (uint64_t)MOE_RECORD_ALIGN);
+}
+
+/* -- shares ------------------------------------------------------------------------------------------------------- */
+
+/* The share that has a row, of `rows`: units of 16 rows are dealt as evenly as can be, in order. */
+static inline uint32_t plain_share_of(uint32_t rows, uint32_t row, uint32_t shares)
+{
+	return (uint32_t)(((row / 16 + 1) * (uint64_t)shares - 1) / DIV_UP(rows, 16));
+}
+
+/* The layout of the same records in several pool files. */
+static inline void plain_spread(struct moe_layout *ret, const struct moe_layout *whole, uint32_t shares)
+{
+	uint64_t at = 0;
+
+	*ret = *whole;
+	ret->shares = shares;
+	for (int i = 0; i < MOE_PARTS * MOE_PLANES; i++) {
+		struct moe_part *part = &ret->part[i / MOE_PLANES];
+		const enum moe_plane plane = (enum moe_plane)(i % MOE_PLANES);
+		const uint32_t units = DIV_UP(part->rows, 16), rows = MIN(DIV_UP(units, shares) * 16, part->rows);
+		const uint64_t bands = DIV_UP(rows, moe_band_rows(part->format, plane));
+
+		if (i > 0 && part->plane[plane] == 0)
+			continue;
+		part->plane[plane] = at;
+		at += ALIGN_UP(bands * moe_band_bytes(part->format, plane, part->cols), (uint64_t)MOE_PART_ALIGN);
+	}
+	ret->record_bytes = ALIGN_UP(at, (uint64_t)MOE_RECORD_ALIGN);
+}
+
+/* Copies a share's rows of a whole record to where the share lies, or back. */
+static inline void plain_move_share(const struct moe_layout *whole, uint8_t *record, const struct moe_layout *spread,
+				    uint32_t share, uint8_t *memory, bool back)
+{
+	for (int i = 0; i < MOE_PARTS * MOE_PLANES; i++) {
+		const struct moe_part *part = &whole->part[i / MOE_PLANES];
+		const enum moe_plane plane = (enum moe_plane)(i % MOE_PLANES);
+		const uint64_t bytes = moe_band_bytes(part->format, plane, part->cols);
+		uint8_t *of_record = record + part->plane[plane];
+		uint8_t *of_share = memory + spread->part[i / MOE_PLANES].plane[plane];
+
+		if (i > 0 && part->plane[plane] == 0)
+			continue;
+		for (uint32_t row = 0; row < part->rows; row += moe_band_rows(part->format, plane)) {
+			if (plain_share_of(part->rows, row, spread->shares) == share) {
+				memcpy(back ? of_record : of_share, back ? of_share : of_record, bytes);
+				of_share += bytes;
+			}
+			of_record += bytes;
+		}
+	}
 }
 
 /* What hidden and inter must be multiples of in a record of one format. */

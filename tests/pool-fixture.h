@@ -102,8 +102,9 @@ static struct pool *pool_make(uint32_t n_nodes, uint32_t threads)
 /* Two layers; the second one's experts have biases. */
 struct fake {
 	struct moe_manifest manifest;
-	struct moe_layout layouts[2];
+	struct moe_layout whole[2], layouts[2]; /* in one pool file, and as it is */
 	struct resident model;
+	uint8_t *records[2];         /* of each layer, whole */
 	struct plain_values *values; /* [layer][expert], filled when asked for */
 };
 
@@ -111,8 +112,10 @@ static void fake_layout(struct fake *f, uint32_t n_experts, uint32_t hidden, uin
 			uint32_t n_pools)
 {
 	*f = (struct fake){0};
-	plain_layout(&f->layouts[0], format, format, hidden, inter, false);
-	plain_layout(&f->layouts[1], format, format, hidden, inter, true);
+	for (int i = 0; i < 2; i++) {
+		plain_layout(&f->whole[i], format, format, hidden, inter, i == 1);
+		plain_spread(&f->layouts[i], &f->whole[i], n_pools);
+	}
 	f->manifest = (struct moe_manifest){
 		.n_pools = n_pools,
 		.n_layers = 2,
@@ -128,28 +131,42 @@ static void fake_layout(struct fake *f, uint32_t n_experts, uint32_t hidden, uin
 	f->model.n_pools = n_pools;
 }
 
+static uint8_t *fake_record(const struct fake *f, uint32_t row, uint32_t expert)
+{
+	return f->records[row] + expert * f->whole[row].record_bytes;
+}
+
 /* Of all experts. */
 static void fake_fill(struct fake *f)
 {
 	const struct moe_manifest *m = &f->manifest;
 	const uint32_t n = m->n_moe_layers * m->n_experts;
 	struct moe_record *records = allocate(n * sizeof(*records));
-	uint64_t used[MOE_POOLS_MAX] = {0};
+	uint64_t used = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
-		const uint32_t row = i / m->n_experts, pool = (row + i % m->n_experts) % m->n_pools;
+		const uint32_t row = i / m->n_experts;
 
-		records[i] = (struct moe_record){.pool = pool, .layout = row, .offset = used[pool]};
-		used[pool] += f->layouts[row].record_bytes;
+		records[i] = (struct moe_record){.layout = row, .offset = used};
+		used += f->layouts[row].record_bytes;
 	}
 	f->model.records = records;
+	for (uint32_t row = 0; row < m->n_moe_layers; row++)
+		f->records[row] = allocate(m->n_experts * f->whole[row].record_bytes);
 	for (uint32_t p = 0; p < m->n_pools; p++) {
-		f->model.pools[p].map = allocate(used[p]);
-		f->model.pools[p].bytes = used[p];
+		f->model.pools[p].map = allocate(used);
+		f->model.pools[p].bytes = used;
+		memset(f->model.pools[p].map, 0xff, used);
 	}
-	for (uint32_t i = 0; i < n; i++)
-		plain_fill_record(&f->layouts[records[i].layout],
-				  (uint8_t *)f->model.pools[records[i].pool].map + records[i].offset, &seed);
+	for (uint32_t i = 0; i < n; i++) {
+		const uint32_t row = i / m->n_experts;
+		uint8_t *record = fake_record(f, row, i % m->n_experts);
+
+		plain_fill_record(&f->whole[row], record, &seed);
+		for (uint32_t p = 0; p < m->n_pools; p++)
+			plain_move_share(&f->whole[row], record, &f->layouts[row], p,
+					 (uint8_t *)f->model.pools[p].map + records[i].offset, false);
+	}
 	f->values = calloc(n, sizeof(*f->values));
 	require(f->values != NULL, "memory for the experts' values");
 }
@@ -159,7 +176,7 @@ static const struct plain_values *fake_values(const struct fake *f, uint32_t row
 	struct plain_values *v = &f->values[row * f->manifest.n_experts + expert];
 
 	if (!v->hidden)
-		plain_decode(v, &f->layouts[row], resident_record(&f->model, row, expert));
+		plain_decode(v, &f->whole[row], fake_record(f, row, expert));
 	return v;
 }
 
@@ -170,6 +187,8 @@ static void fake_free(struct fake *f)
 	free(f->values);
 	for (uint32_t p = 0; p < f->model.n_pools; p++)
 		free(f->model.pools[p].map);
+	for (uint32_t row = 0; row < f->manifest.n_moe_layers; row++)
+		free(f->records[row]);
 	free((void *)f->model.records);
 }
 
@@ -350,7 +369,9 @@ static bool job_good(const struct fake *f, const struct job *j, const struct ker
 
 struct fill {
 	struct pool_copy copy;
+	const struct fake *model;
 	struct moe_slice slice;
+	uint32_t rank, size;
 	struct pool_result result;
 	sem_t ended;
 	uint8_t *dst;
@@ -370,9 +391,12 @@ static struct fill *fill_make(const struct fake *f, uint32_t rank, uint32_t size
 
 	*fill = (struct fill){0};
 	sem_init(&fill->ended, 0, 0);
+	fill->model = f;
 	fill->copy.model = &f->model;
 	fill->copy.row = pick(2);
 	fill->copy.slice = &fill->slice;
+	fill->rank = rank;
+	fill->size = size;
 	moe_slice_of(&fill->slice, &f->layouts[fill->copy.row], rank, size);
 	fill->dst = allocate(fill->slice.bytes + 64);
 	memset(fill->dst, 0xa5, fill->slice.bytes + 64);
@@ -387,10 +411,12 @@ static bool fill_good(const struct fill *fill)
 {
 	const struct pool_copy *c = &fill->copy;
 	uint8_t *expected = allocate(fill->slice.bytes + 64);
+	struct moe_slice slice; /* the same of the whole record */
 	bool good;
 
 	memset(expected, 0xa5, fill->slice.bytes + 64); /* padding stays as it was */
-	plain_pack(&fill->slice, resident_record(c->model, c->row, c->expert), expected);
+	moe_slice_of(&slice, &fill->model->whole[c->row], fill->rank, fill->size);
+	plain_pack(&slice, fake_record(fill->model, c->row, c->expert), expected);
 	good = fill->result.status == 0 && fill->result.bytes == fill->slice.bytes &&
 	       memcmp(fill->dst, expected, fill->slice.bytes + 64) == 0;
 	free(expected);

@@ -40,6 +40,9 @@ enum fault {
 	LAYOUT_SHAPE,
 	LAYOUT_PANELS,
 	LAYOUT_RECORD,
+	LAYOUT_SHARES,
+	LAYOUT_NO_SHARE,
+	SHARE_OUTSIDE,
 	PLANE_OUTSIDE,
 	PLANE_WRAPS,
 	PLANE_ODD,
@@ -49,7 +52,7 @@ enum fault {
 	RECORD_LAYOUT,
 	RECORD_MIXED,
 	RECORD_OUTSIDE,
-	RECORD_POOL,
+	SECOND_POOL_SMALL,
 	CLIENT_UNSEALED,
 	CLIENT_SHORT,
 	DAEMON_MAGIC,
@@ -81,6 +84,9 @@ static const char *const words[FAULTS] = {
 	[LAYOUT_SHAPE] = "layout 0",
 	[LAYOUT_PANELS] = "layout 0",
 	[LAYOUT_RECORD] = "layout 0",
+	[LAYOUT_SHARES] = "layout 0",
+	[LAYOUT_NO_SHARE] = "layout 0",
+	[SHARE_OUTSIDE] = "layout 0",
 	[PLANE_OUTSIDE] = "layout 0",
 	[PLANE_WRAPS] = "layout 0",
 	[PLANE_ODD] = "layout 0",
@@ -89,8 +95,8 @@ static const char *const words[FAULTS] = {
 	[PLANE_NOT_FIRST] = "layout 0",
 	[RECORD_LAYOUT] = "layout 2 found",
 	[RECORD_MIXED] = "the same in a row",
-	[RECORD_OUTSIDE] = "outside its pool",
-	[RECORD_POOL] = "outside its pool",
+	[RECORD_OUTSIDE] = "outside the pool files",
+	[SECOND_POOL_SMALL] = "outside the pool files",
 	[CLIENT_UNSEALED] = "client region",
 	[CLIENT_SHORT] = "client region",
 	[DAEMON_MAGIC] = "not a ring",
@@ -102,7 +108,7 @@ static const char *const words[FAULTS] = {
 	[CLOSES] = "closed the connection",
 };
 
-enum { LAYERS = 1, EXPERTS = 2, HIDDEN = 64, INTER = 64, ENTRIES = 256, POOL_BYTES = 2 * 24576 };
+enum { LAYERS = 1, EXPERTS = 2, HIDDEN = 64, INTER = 64, ENTRIES = 256, POOL_BYTES = 2 * 24576, SMALL_BYTES = 24576 };
 
 struct made {
 	struct moe_manifest m;
@@ -114,6 +120,7 @@ struct made {
 static char folder[64], path[96];
 static int listener;
 static enum fault fault;
+static uint32_t pools; /* of the next attachment */
 
 static void begin(void *message, size_t bytes, unsigned int type, size_t fds)
 {
@@ -121,13 +128,31 @@ static void begin(void *message, size_t bytes, unsigned int type, size_t fds)
 		.magic = MOE_PROTO_MAGIC, .type = (__u16)type, .fds = (__u16)fds, .bytes = (__u32)bytes};
 }
 
+/* In the manifest. */
+static uint32_t pools_told(void)
+{
+	return pools + (fault == MANIFEST_POOLS);
+}
+
+static uint64_t pool_bytes(uint32_t pool)
+{
+	return fault == SECOND_POOL_SMALL && pool == 1 ? SMALL_BYTES : POOL_BYTES;
+}
+
 static struct moe_layout make_layout(void)
 {
-	struct moe_layout l;
+	struct moe_layout whole, l;
 
-	plain_layout(&l, fault == LAYOUT_PANELS ? MOE_FORMAT_Q8_0 : MOE_FORMAT_BF16,
+	plain_layout(&whole, fault == LAYOUT_PANELS ? MOE_FORMAT_Q8_0 : MOE_FORMAT_BF16,
 		     fault == LAYOUT_PANELS ? MOE_FORMAT_Q4_K : MOE_FORMAT_BF16, HIDDEN, INTER, false);
+	plain_spread(&l, &whole, pools_told());
 	l.record_bytes = POOL_BYTES / EXPERTS + (fault == LAYOUT_RECORD);
+	if (fault == LAYOUT_SHARES)
+		l.shares = 2;
+	if (fault == LAYOUT_NO_SHARE)
+		l.shares = 0;
+	if (fault == SHARE_OUTSIDE) /* a share would fit, the larger one does not */
+		l.part[MOE_PART_DOWN].plane[MOE_PLANE_CODES] = l.record_bytes - 16 * INTER * 2;
 	if (fault == LAYOUT_FORMAT)
 		l.part[MOE_PART_DOWN].format = MOE_FORMAT_COUNT;
 	if (fault == LAYOUT_FORMATS)
@@ -157,7 +182,7 @@ static int make_manifest(void)
 		      .bytes = sizeof all,
 		      .name = "made up",
 		      .layout = MOE_LAYOUT_VERSION,
-		      .n_pools = 1 + (fault == MANIFEST_POOLS),
+		      .n_pools = pools_told(),
 		      .n_layers = LAYERS,
 		      .n_moe_layers = LAYERS,
 		      .n_experts = fault == MANIFEST_TABLE ? 1u << 31 : EXPERTS,
@@ -170,10 +195,12 @@ static int make_manifest(void)
 							   : 2,
 		      .layouts_offset = fault == LAYOUTS_OUTSIDE ? sizeof all - 8 : offsetof(struct made, layouts),
 		      .records_offset = offsetof(struct made, records),
-		      .pools = {{.bytes = POOL_BYTES, .page_bytes = 4096}, {.bytes = POOL_BYTES, .page_bytes = 4096}}},
+		      .pools = {{.bytes = pool_bytes(0), .page_bytes = 4096},
+				{.bytes = pool_bytes(1), .page_bytes = 4096},
+				{.bytes = pool_bytes(2), .page_bytes = 4096}}},
 		.layer_index = {fault == MANIFEST_INDEX},
 		.layouts = {layout, layout},
-		.records = {{.pool = fault == RECORD_POOL, .layout = fault == RECORD_LAYOUT ? 2 : 0},
+		.records = {{.layout = fault == RECORD_LAYOUT ? 2 : 0},
 			    {.offset = POOL_BYTES / EXPERTS + 64 * (fault == RECORD_OUTSIDE),
 			     .layout = fault == RECORD_MIXED}},
 	};
@@ -221,21 +248,22 @@ static void answer_attach(int sock)
 		.manifest_bytes = sizeof(struct made),
 		.client_bytes = client_bytes,
 		.daemon_bytes = daemon_bytes,
-		.n_pools = 1,
+		.n_pools = pools,
 	};
-	int fds[] = {
+	int fds[8] = {
 		make_manifest(),
 		fault == CLIENT_UNSEALED ? unsealed(client_bytes)
 					 : memfd_new("client", client_bytes - (fault == CLIENT_SHORT ? 4096 : 0), NULL),
 		make_daemon_region(daemon_bytes),
 		eventfd(0, EFD_CLOEXEC),
-		fault == POOL_UNSEALED ? unsealed(POOL_BYTES)
-				       : memfd_new("pool", POOL_BYTES - (fault == POOL_SHORT ? 4096 : 0), NULL),
-		eventfd(0, EFD_CLOEXEC),
 	};
-	const size_t n = fault == FEWER_FDS ? 4 : fault == MORE_FDS ? 6 : 5;
+	const size_t n = 4 + pools + (fault == MORE_FDS) - (fault == FEWER_FDS);
 	const size_t bytes = sizeof a - (fault == WRONG_SIZE ? 8 : 0);
 
+	for (uint32_t i = 0; i < 4; i++)
+		fds[4 + i] = fault == POOL_UNSEALED
+				     ? unsealed(POOL_BYTES)
+				     : memfd_new("pool", pool_bytes(i) - (fault == POOL_SHORT ? 4096 : 0), NULL);
 	begin(&a, bytes, fault == WRONG_TYPE ? MOE_MSG_QUERY | MOE_MSG_REPLY : MOE_MSG_ATTACH | MOE_MSG_REPLY, n);
 	fdmsg_send(sock, &a, bytes, fds, n, 0);
 	fdmsg_close_fds(fds, ARRAY_LEN(fds));
@@ -330,10 +358,18 @@ int main(void)
 	require(moe_open(&client, path, &err) == 0, "connected");
 	usleep(50000);
 	before = fixture_count_fds(getpid());
-	require(moe_attach(client, &session, &params, &err) == 0, "with nothing wrong the library attaches");
-	session = moe_detach(session);
+	for (pools = 1; pools <= 3; pools++) {
+		require(moe_attach(client, &session, &params, &err) == 0,
+			"with nothing wrong, and %u pool files, the "
+			"library attaches",
+			pools);
+		session = moe_detach(session);
+	}
 	for (fault = 1; fault < FAULTS; fault++) {
-		int r = moe_attach(client, &session, &params, &err);
+		int r;
+
+		pools = fault == SHARE_OUTSIDE ? 3 : fault == SECOND_POOL_SMALL ? 2 : 1;
+		r = moe_attach(client, &session, &params, &err);
 
 		if (!ok(r < 0 && session == NULL && strstr(err.text, words[fault]), "fault %d is refused: %s", fault,
 			words[fault]))

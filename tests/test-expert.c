@@ -9,6 +9,7 @@
 
 #include "base/util.h"
 #include "model/expert.h"
+#include "tests/plain-experts.h"
 #include "tests/published-experts.h"
 
 #define GUARD 4096u
@@ -139,12 +140,13 @@ static uint32_t cut(struct chunk *ret, const struct expert_source *sources, uint
 }
 
 /* Reads from the shard as a loader would: whole granules, into a buffer that is aligned to nothing. */
-static void make_record(const struct model *m, const struct moe_layout *layout, uint32_t layer, uint32_t expert,
+static void make_record(const struct model *m, const struct moe_layout *layout, uint32_t share, uint32_t expert,
 			struct guarded *g, unsigned long long *seed, bool whole)
 {
 	static struct chunk chunks[CHUNKS_MAX];
 	struct expert_source sources[EXPERT_SOURCES_MAX];
-	const uint32_t n = expert_sources(m, layer, expert, sources);
+	const uint32_t n = expert_sources(m, 1, expert, sources);
+	const struct record_share to = {.layout = layout, .share = share, .memory = g->record};
 	const uint32_t n_chunks = cut(chunks, sources, n, seed, whole);
 	const int fd = open(m->shards[0].path, O_RDONLY);
 
@@ -156,10 +158,39 @@ static void make_record(const struct model *m, const struct moe_layout *layout, 
 		if (pread(fd, buffer + off, bytes,
 			  (off_t)(chunks[i].source->offset + chunks[i].first * r->granule_bytes)) != (ssize_t)bytes)
 			abort();
-		repack(r, layout, g->record, chunks[i].first, chunks[i].n, buffer + off);
+		repack(r, &to, chunks[i].first, chunks[i].n, buffer + off);
 		free(buffer);
 	}
 	close(fd);
+}
+
+/* The record `expected` in 2 to 5 shares: each is made of the sources, and has its rows and nothing else. */
+static bool shares_right(const struct model *m, const struct moe_layout *layout, uint32_t expert, uint8_t *expected,
+			 unsigned long long *seed)
+{
+	bool good = true;
+
+	for (uint32_t shares = 2; shares <= MIN(5u, layout_shares_max(layout)); shares++) {
+		struct moe_layout spread, again, plain;
+
+		layout_spread(&spread, layout, shares);
+		layout_spread(&again, &spread, 1);
+		plain_spread(&plain, layout, shares);
+		good &= memcmp(&spread, &plain, sizeof plain) == 0 && memcmp(&again, layout, sizeof again) == 0;
+		for (uint32_t s = 0; s < shares && good; s++) {
+			struct guarded g = guarded_new(spread.record_bytes);
+			uint8_t *mine = calloc(1, spread.record_bytes);
+
+			make_record(m, &spread, s, expert, &g, seed, false);
+			plain_move_share(layout, expected, &plain, s, mine, false);
+			good &= memcmp(g.record, mine, spread.record_bytes) == 0 && guarded_whole(&g);
+			free(mine);
+			free(g.room);
+		}
+		if (!good)
+			diag("%u shares of expert %u", shares, expert);
+	}
+	return good;
 }
 
 static bool planes_in_order(const struct moe_layout *l)
@@ -187,7 +218,7 @@ static void test_publication(const struct publication *p, uint32_t hidden, uint3
 	struct moe_error err = {0};
 	struct moe_layout layout;
 	struct model *m = NULL;
-	bool same = true, guarded = true, orders = true;
+	bool same = true, guarded = true, orders = true, shares = true;
 
 	folder.seed = tap_random(seed);
 	publish(&folder, p, hidden, inter);
@@ -203,8 +234,9 @@ static void test_publication(const struct publication *p, uint32_t hidden, uint3
 		struct guarded one = guarded_new(layout.record_bytes), other = guarded_new(layout.record_bytes);
 		uint8_t *expected = expected_record(&folder, p, &layout, 1, expert);
 
-		make_record(m, &layout, 1, expert, &one, seed, true);
-		make_record(m, &layout, 1, expert, &other, seed, false);
+		make_record(m, &layout, 0, expert, &one, seed, true);
+		make_record(m, &layout, 0, expert, &other, seed, false);
+		shares &= shares_right(m, &layout, expert, expected, seed);
 		same &= memcmp(one.record, expected, layout.record_bytes) == 0;
 		orders &= memcmp(other.record, expected, layout.record_bytes) == 0;
 		guarded &= guarded_whole(&one) && guarded_whole(&other);
@@ -215,6 +247,7 @@ static void test_publication(const struct publication *p, uint32_t hidden, uint3
 	ok(same, "%s: each bit where the format says", p->name);
 	ok(orders, "%s: in any order and any chunks", p->name);
 	ok(guarded, "%s: nothing beyond the record", p->name);
+	ok(shares, "%s: each share has its rows, and nothing else, in any order", p->name);
 	model_free(m);
 	folder_remove(&folder);
 }

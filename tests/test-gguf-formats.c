@@ -9,6 +9,7 @@
 #include "model/expert.h"
 #include "model/gguf.h"
 #include "tests/gguf-file.h"
+#include "tests/plain-experts.h"
 
 #define EXPERTS 3u
 #define GUARD 64
@@ -265,8 +266,7 @@ static bool rest_is_zero(const uint8_t *record, const struct moe_layout *layout)
 }
 
 /* All granules of a source in a random order, in random runs, at odd addresses. */
-static void repack_source(const struct expert_source *s, const struct moe_layout *layout, uint8_t *record,
-			  const uint8_t *file)
+static void repack_source(const struct expert_source *s, const struct record_share *to, const uint8_t *file)
 {
 	const uint64_t granules = s->repack.bytes / s->repack.granule_bytes;
 	const uint64_t run = granules < 8 ? 1 : 1 + tap_random(&seed) % (granules / 4),
@@ -285,7 +285,7 @@ static void repack_source(const struct expert_source *s, const struct moe_layout
 		uint8_t *copy = malloc(bytes + 1); /* of its own, so that a byte read too far is seen */
 
 		memcpy(copy + 1, file + s->offset + first * s->repack.granule_bytes, bytes);
-		repack(&s->repack, layout, record, first, n, copy + 1);
+		repack(&s->repack, to, first, n, copy + 1);
 		free(copy);
 	}
 	free(order);
@@ -328,6 +328,35 @@ static uint64_t check_part(const struct gguf_file *f, const uint8_t *file, uint3
 	return wrong;
 }
 
+/* The record in 2 to 5 shares, each made of the sources. */
+static bool shares_right(const struct moe_layout *layout, uint8_t *record, const struct expert_source *sources,
+			 uint32_t n, const uint8_t *file)
+{
+	bool good = true;
+
+	for (uint32_t shares = 2; shares <= 5 && shares <= layout_shares_max(layout); shares++) {
+		struct moe_layout spread;
+
+		layout_spread(&spread, layout, shares);
+		for (uint32_t s = 0; s < shares; s++) {
+			uint8_t *room = aligned_alloc(64, spread.record_bytes + 2 * GUARD);
+			uint8_t *mine = room + GUARD, *expected = calloc(1, spread.record_bytes);
+			const struct record_share to = {.layout = &spread, .share = s, .memory = mine};
+
+			memset(room, 0xa5, spread.record_bytes + 2 * GUARD);
+			memset(mine, 0, spread.record_bytes);
+			for (uint32_t i = 0; i < n; i++)
+				repack_source(&sources[i], &to, file);
+			plain_move_share(layout, record, &spread, s, expected, false);
+			good &= memcmp(mine, expected, spread.record_bytes) == 0 && guarded(room) &&
+				guarded(mine + spread.record_bytes);
+			free(expected);
+			free(room);
+		}
+	}
+	return good;
+}
+
 static void check_expert(const struct model *model, const struct gguf_file *f, const uint8_t *file, uint32_t layer,
 			 uint32_t expert, const enum gf_type type[3], bool bias)
 {
@@ -344,7 +373,7 @@ static void check_expert(const struct model *model, const struct gguf_file *f, c
 	record = room + GUARD;
 	memset(record, 0, layout.record_bytes);
 	for (uint32_t i = 0; i < n; i++)
-		repack_source(&sources[n - 1 - i], &layout, record, file);
+		repack_source(&sources[n - 1 - i], &(struct record_share){.layout = &layout, .memory = record}, file);
 	for (int i = 0; i < MOE_PARTS; i++)
 		wrong += (layout.part[i].plane[MOE_PLANE_BIAS] != 0) != bias ||
 			 check_part(f, file, layer, expert, i, &layout.part[i], type[i], record);
@@ -352,6 +381,7 @@ static void check_expert(const struct model *model, const struct gguf_file *f, c
 	   moe_formats[layout.part[MOE_PART_GATE].format].name, moe_formats[layout.part[MOE_PART_DOWN].format].name,
 	   layout.part[MOE_PART_GATE].rows, layout.part[MOE_PART_GATE].cols);
 	ok(rest_is_zero(record, &layout), "what no row covers is zero");
+	ok(shares_right(&layout, record, sources, n, file), "each share has its rows of it, and nothing else");
 	ok(guarded(room) && guarded(record + layout.record_bytes), "nothing is written beyond the record");
 	free(room);
 }

@@ -84,7 +84,8 @@ static bool usable(const struct model *m)
 			    s->repack.bytes % s->repack.granule_bytes)
 				return false;
 			bytes = calloc(1, s->repack.bytes);
-			repack(&s->repack, &layout, record, 0, s->repack.bytes / s->repack.granule_bytes, bytes);
+			repack(&s->repack, &(struct record_share){.layout = &layout, .memory = record}, 0,
+			       s->repack.bytes / s->repack.granule_bytes, bytes);
 			free(bytes);
 		}
 		free(record);

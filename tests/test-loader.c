@@ -18,6 +18,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
@@ -25,12 +26,16 @@
 #include "base/util.h"
 #include "daemon/manifest.h"
 #include "tests/leaks.h"
+#include "tests/plain-experts.h"
 #include "tests/tap.h"
 
 #define SHARDS 3
 #define SHARD_MAX 200000u
 #define RECORDS 7
-#define RECORD_BYTES 262144u
+#define RECORD_UNITS 21
+#define RECORD_BYTES (RECORD_UNITS * UNIT_BYTES)
+#define UNIT_BYTES (3 * 16 * HIDDEN * 2) /* of 16 rows of gate, of up and 16 columns of down */
+#define HIDDEN 128
 #define PIECES_MAX 256
 #define NODES 3
 #define GRANULES 4
@@ -40,8 +45,11 @@ static struct host *host;
 static unsigned long long seed;
 static char folder[64];
 
-/* One random task: files, pieces of them, and where each byte must end up. A piece's place in its record is
- * repack.parameter[0]; each byte lands there turned by the number of its granule, so that granules are not confused. */
+/*
+ * One random task: files, pieces of them, and where each byte must end up. A record is three matrices in BF16, without
+ * gaps when whole, their rows dealt to the nodes. A piece's place in its record is repack.parameter[0]; each byte lands
+ * there turned by the number of its granule, so that granules are not confused.
+ */
 struct task {
 	struct shard shards[SHARDS];
 	char paths[SHARDS][96];
@@ -49,9 +57,9 @@ struct task {
 	struct loader_piece pieces[PIECES_MAX];
 	uint64_t n_pieces;
 	struct loader_record records[RECORDS];
-	struct moe_layout layouts[RECORDS]; /* record_bytes only */
+	struct moe_layout whole[RECORDS], layouts[RECORDS];
 	uint8_t digests[RECORDS][MOE_DIGEST_BYTES];
-	uint8_t *memory, *expected;
+	uint8_t *memory[NODES], *expected;
 	uint64_t used[RECORDS];
 	struct host_node nodes[NODES];
 };
@@ -69,16 +77,38 @@ static void turn(uint8_t *to, const uint8_t *from, uint64_t granule, uint64_t fi
 
 static _Atomic bool strayed;
 
-/* As of model/expert.h. */
-static void turn_piece(const struct repack *repack, const struct moe_layout *layout, uint8_t *record, uint64_t first,
-		       uint64_t n, const void *bytes)
+/* The share's bytes of `bytes` that belong at `at` in a whole record. */
+static void put_share(const struct record_share *to, uint64_t at, const uint8_t *bytes, uint64_t n)
 {
-	if (n == 0 || (first + n) * repack->granule_bytes > repack->bytes ||
-	    repack->parameter[0] + repack->bytes > layout->record_bytes) {
+	uint64_t before = 0;
+
+	for (int i = 0; i < MOE_PARTS; i++) {
+		const struct moe_part *part = &to->layout->part[i];
+		const uint64_t pitch = part->cols * 2, all = part->rows * pitch;
+		const uint64_t begin = moe_share_row(part->rows, to->share, to->layout->shares) * pitch;
+		const uint64_t end = moe_share_row(part->rows, to->share + 1, to->layout->shares) * pitch;
+
+		for (uint64_t b = MAX(at, before + begin); b < MIN(at + n, before + end); b++)
+			to->memory[part->plane[0] + (b - before - begin)] = bytes[b - at];
+		before += all;
+	}
+}
+
+/* As of model/expert.h. */
+static void turn_piece(const struct repack *repack, const struct record_share *to, uint64_t first, uint64_t n,
+		       const void *bytes)
+{
+	const uint64_t granule = repack->granule_bytes;
+	uint8_t *turned;
+
+	if (n == 0 || (first + n) * granule > repack->bytes || repack->parameter[0] + repack->bytes > RECORD_BYTES) {
 		atomic_store(&strayed, true);
 		return;
 	}
-	turn(record + repack->parameter[0], bytes, repack->granule_bytes, first, n);
+	turned = malloc(repack->bytes);
+	turn(turned, bytes, granule, first, n);
+	put_share(to, repack->parameter[0] + first * granule, turned + first * granule, n * granule);
+	free(turned);
 }
 
 static void write_shard(struct task *t, uint32_t i)
@@ -110,7 +140,7 @@ static void cut_pieces(struct task *t, uint32_t shard, const uint64_t granules[G
 		const uint64_t bytes = most - most % granule;
 		const uint32_t record = (uint32_t)random_below(RECORDS);
 
-		if (t->used[record] + bytes <= RECORD_BYTES - 4096 * record) {
+		if (t->used[record] + bytes <= (RECORD_UNITS - record) * UNIT_BYTES) { /* records differ */
 			t->pieces[t->n_pieces++] = (struct loader_piece){
 				.offset = at,
 				.shard = shard,
@@ -128,18 +158,20 @@ static void cut_pieces(struct task *t, uint32_t shard, const uint64_t granules[G
 
 static void make_granular_task(struct task *t, const uint64_t granules[GRANULES])
 {
-	*t = (struct task){.memory = calloc(RECORDS, RECORD_BYTES), .expected = calloc(RECORDS, RECORD_BYTES)};
+	*t = (struct task){.expected = calloc(RECORDS, RECORD_BYTES)};
+	for (uint32_t i = 0; i < NODES; i++)
+		t->memory[i] = calloc(RECORDS, RECORD_BYTES);
 	for (uint32_t i = 0; i < SHARDS; i++) {
 		write_shard(t, i);
 		cut_pieces(t, i, granules);
 	}
 	for (uint32_t i = 0; i < RECORDS; i++) {
-		t->records[i].memory = t->memory + i * RECORD_BYTES;
+		t->records[i].offset = i * RECORD_BYTES;
 		t->records[i].digest = t->digests[i];
 		t->records[i].layout = &t->layouts[i];
-		t->layouts[i].record_bytes = RECORD_BYTES - 4096 * i; /* records differ */
-		t->records[i].node = (uint32_t)random_below(NODES);
-		t->records[i].missing = t->used[i];
+		plain_layout(&t->whole[i], MOE_FORMAT_BF16, MOE_FORMAT_BF16, HIDDEN, 16 * (RECORD_UNITS - i), false);
+		plain_spread(&t->layouts[i], &t->whole[i], NODES);
+		t->records[i].missing = t->used[i] * NODES;
 	}
 	for (uint32_t i = 0; i < NODES; i++)
 		t->nodes[i] = host->nodes[0];
@@ -157,7 +189,8 @@ static void free_task(struct task *t)
 {
 	for (uint32_t i = 0; i < SHARDS; i++)
 		free(t->content[i]);
-	free(t->memory);
+	for (uint32_t i = 0; i < NODES; i++)
+		free(t->memory[i]);
 	free(t->expected);
 }
 
@@ -172,21 +205,31 @@ static struct loader_params params_of(struct task *t)
 				      .repack = turn_piece,
 				      .nodes = t->nodes,
 				      .n_nodes = NODES,
+				      .memory = {t->memory[0], t->memory[1], t->memory[2]},
 				      .start_ns = now_ns()};
 }
 
 static bool landed_right(const struct task *t)
 {
-	for (uint32_t i = 0; i < RECORDS; i++) {
-		uint8_t digest[MOE_DIGEST_BYTES];
+	_Alignas(64) uint8_t record[RECORD_BYTES];
+	XXH128_canonical_t digest;
 
-		if (t->used[i] == 0)
-			continue;
-		manifest_record_digest(digest, t->expected + i * RECORD_BYTES, t->layouts[i].record_bytes);
-		if (memcmp(digest, t->digests[i], sizeof digest) != 0)
+	for (uint32_t i = 0; i < RECORDS; i++) {
+		const uint64_t bytes = t->whole[i].record_bytes;
+
+		if (bytes != (RECORD_UNITS - i) * UNIT_BYTES)
+			return false;
+		memset(record, 0xa5, bytes);
+		for (uint32_t n = 0; n < NODES; n++)
+			plain_move_share(&t->whole[i], record, &t->layouts[i], n, t->memory[n] + i * RECORD_BYTES,
+					 true);
+		if (memcmp(record, t->expected + i * RECORD_BYTES, bytes) != 0)
+			return false;
+		XXH128_canonicalFromHash(&digest, XXH3_128bits(record, bytes));
+		if (t->used[i] && memcmp(digest.digest, t->digests[i], sizeof digest.digest) != 0)
 			return false;
 	}
-	return memcmp(t->memory, t->expected, (size_t)RECORDS * RECORD_BYTES) == 0 && !atomic_load(&strayed);
+	return !atomic_load(&strayed);
 }
 
 static void test_random(const uint64_t granules[GRANULES], const char *what)

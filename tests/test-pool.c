@@ -18,7 +18,7 @@ static bool random_model(struct pool *pool, const struct kernels *kernels)
 	struct job *j;
 	bool good = true;
 
-	fake_layout(&f, 1 + pick(6), multiple * (1 + pick(most)), multiple * (1 + pick(most)), format, 1 + pick(2));
+	fake_layout(&f, 1 + pick(6), multiple * (1 + pick(most)), multiple * (1 + pick(most)), format, 1 + pick(4));
 	f.manifest.activation = pick(4);
 	memcpy(&f.manifest.limit, &limit, sizeof(limit));
 	fake_fill(&f);
@@ -29,9 +29,9 @@ static bool random_model(struct pool *pool, const struct kernels *kernels)
 		job_run(pool, j);
 		good = job_good(&f, j, kernels);
 		if (!good)
-			diag("%s, experts %u hidden %u inter %u rank %u of %u tokens %u topk %u",
-			     moe_formats[format].name, f.manifest.n_experts, f.manifest.hidden, f.manifest.inter, rank,
-			     size, tokens, j->compute.topk);
+			diag("%s, experts %u hidden %u inter %u shares %u rank %u of %u tokens %u topk %u",
+			     moe_formats[format].name, f.manifest.n_experts, f.manifest.hidden, f.manifest.inter,
+			     f.manifest.n_pools, rank, size, tokens, j->compute.topk);
 		job_free(j);
 	}
 	fake_free(&f);
@@ -40,7 +40,7 @@ static bool random_model(struct pool *pool, const struct kernels *kernels)
 
 static void test_random(void)
 {
-	static const uint32_t shapes[][2] = {{1, 1}, {1, 3}, {2, 4}, {2, 1}};
+	static const uint32_t shapes[][2] = {{1, 1}, {1, 3}, {2, 4}, {2, 1}, {3, 4}, {4, 4}};
 
 	for (size_t s = 0; s < ARRAY_LEN(shapes) * 2; s++) {
 		const struct kernels *kernels = kernels_get(s % 2 ? ISA_REF : isa_detect(NULL));
@@ -55,10 +55,66 @@ static void test_random(void)
 	}
 }
 
-/* The same job with any number of threads and nodes, and each token alone. */
+enum { SHAPES = 8, SHARES = 4 };
+
+/* Of one format: the job on each pool, the weights in one pool file or several. */
+static bool same_on_nodes(struct pool *const *pools, uint32_t format)
+{
+	const uint32_t multiple = plain_multiple(format), ranks = 1 + pick(3), tokens = 1 + pick(40);
+	const uint32_t hidden = multiple > 1 ? 256 : 330, inter = multiple > 1 ? 3 * MAX(multiple, 64u) : 190;
+	const unsigned long long weights = seed;
+	uint8_t *first = NULL;
+	bool same = true;
+
+	for (uint32_t shares = 1; shares <= SHARES; shares++) {
+		uint32_t size;
+		struct fake f;
+		struct job *j;
+
+		seed = weights; /* the same model and job */
+		fake_layout(&f, 5, hidden, inter, format, shares);
+		fake_fill(&f);
+		j = job_make(&f, tokens, 3, MOE_TYPE_F32, MOE_TYPE_F32, 6);
+		size = MIN(ranks, moe_slice_units(&f.layouts[0]));
+		job_slice(j, pick(size), size);
+		for (int s = 0; s < SHAPES && same; s++) {
+			job_run(pools[s], j);
+			if (!first) {
+				first = allocate(j->y_bytes);
+				memcpy(first, j->y, j->y_bytes);
+				same = job_good(&f, j, kernels_get(isa_detect(NULL)));
+			}
+			same = same && memcmp(first, j->y, j->y_bytes) == 0;
+			if (!same)
+				diag("%s: %u shares, pool %d, a rank of %u", moe_formats[format].name, shares, s, size);
+		}
+		job_free(j);
+		fake_free(&f);
+	}
+	free(first);
+	return same;
+}
+
+/* A node may have no share, or several, and a team too. */
+static void test_shares(void)
+{
+	static const uint32_t shapes[SHAPES][2] = {{1, 1}, {1, 2}, {2, 2}, {2, 3}, {3, 3}, {4, 4}, {3, 1}, {4, 2}};
+	struct pool *pools[SHAPES];
+	bool same = true;
+
+	for (int i = 0; i < SHAPES; i++)
+		pools[i] = pool_make(shapes[i][0], shapes[i][1]);
+	for (uint32_t format = 1; format < MOE_FORMAT_COUNT && same; format++)
+		same = same_on_nodes(pools, format);
+	ok(same, "each format: the same bits with 1 to 4 shares on 1 to 4 nodes");
+	for (int i = 0; i < SHAPES; i++)
+		pool_free(pools[i]);
+}
+
+/* The same job with any number of threads, and each token alone. */
 static void test_bits(void)
 {
-	static const uint32_t shapes[][2] = {{1, 1}, {1, 2}, {1, 3}, {1, 5}, {2, 4}};
+	static const uint32_t shapes[][2] = {{1, 1}, {1, 2}, {1, 3}, {1, 5}, {2, 4}, {3, 3}};
 	struct fake f;
 	struct job *j, *one;
 	void *first;
@@ -80,7 +136,7 @@ static void test_bits(void)
 		pool_free(pool);
 	}
 	ok(same && job_good(&f, j, kernels_get(isa_detect(NULL))),
-	   "the same bits with 1, 2, 3 and 5 threads, and with 2 nodes");
+	   "the same bits with 1, 2, 3 and 5 threads, and with 2 and 3 nodes");
 
 	one = job_make(&f, 1, 4, MOE_TYPE_F32, MOE_TYPE_F32, 0);
 	job_row(one, &f, j->compute.row);
@@ -144,13 +200,13 @@ static void test_waves(void)
 
 static void test_copies(void)
 {
-	struct pool *pool = pool_make(2, 3);
+	struct pool *pool = pool_make(3, 3);
 	struct pool_stats before, after;
 	uint64_t bytes = 0;
 	struct fake f;
 	bool good = true;
 
-	fake_layout(&f, 2, 700, 1024, MOE_FORMAT_BF16, 2); /* parts of 1.4 MB: several units each */
+	fake_layout(&f, 2, 700, 3072, MOE_FORMAT_BF16, 3); /* parts of 4.3 MB: several units of each share */
 	fake_fill(&f);
 	pool_stats(pool, &before);
 	for (int i = 0; i < 12; i++) {
@@ -247,6 +303,7 @@ int main(void)
 	test_params();
 	test_random();
 	test_bits();
+	test_shares();
 	test_waves();
 	test_copies();
 	test_no_memory();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * store: models of every packing, whole or only in one of two layers, become the records that repack() makes of whole
- * sources, however the bytes arrive: any block size, any ring, either reader, one node or two. The seed is printed;
- * TEST_SEED repeats a run.
+ * sources, however the bytes arrive: any block size, any ring, either reader, one node, two or three. The seed is
+ * printed; TEST_SEED repeats a run.
  */
 #include "daemon/store.h"
 
@@ -15,10 +15,12 @@
 #include "base/util.h"
 #include "daemon/manifest.h"
 #include "tests/published-experts.h"
+#include "tests/whole-record.h"
 
-#define TURNS 4
+#define TURNS 5
+#define NODES 3
 
-static struct host *hosts[2];
+static struct host *hosts[NODES]; /* hosts[i] has i + 1 nodes */
 static unsigned long long seed;
 static struct folder folder;
 
@@ -61,7 +63,8 @@ static uint8_t *expected_record(const struct model *model, const struct moe_layo
 
 		if (pread(fd, bytes, r->bytes, (off_t)sources[i].offset) != (ssize_t)r->bytes)
 			abort();
-		repack(r, layout, record, 0, r->bytes / r->granule_bytes, bytes);
+		repack(r, &(struct record_share){.layout = layout, .memory = record}, 0, r->bytes / r->granule_bytes,
+		       bytes);
 	}
 	return record;
 }
@@ -69,38 +72,19 @@ static uint8_t *expected_record(const struct model *model, const struct moe_layo
 static bool records_right(const struct model *model, const struct resident *r)
 {
 	for (uint32_t i = 0; i < LAYERS * EXPERTS; i++) {
-		const struct moe_layout *layout = &r->layouts[r->records[i].layout];
-		_cleanup_free_ uint8_t *expected = expected_record(model, layout, i / EXPERTS, i % EXPERTS);
+		struct moe_layout layout;
+		_cleanup_free_ uint8_t *found = whole_record(r, i / EXPERTS, i % EXPERTS, &layout);
+		_cleanup_free_ uint8_t *expected = expected_record(model, &layout, i / EXPERTS, i % EXPERTS);
 		XXH128_canonical_t digest;
 
-		XXH128_canonicalFromHash(&digest, XXH3_128bits(expected, layout->record_bytes));
-		if (memcmp(resident_record(r, i / EXPERTS, i % EXPERTS), expected, layout->record_bytes) != 0 ||
+		XXH128_canonicalFromHash(&digest, XXH3_128bits(expected, layout.record_bytes));
+		if (memcmp(found, expected, layout.record_bytes) != 0 ||
 		    memcmp(digest.digest, r->records[i].digest, sizeof digest.digest) != 0) {
 			diag("expert %u of layer %u differs", i % EXPERTS, i / EXPERTS);
 			return false;
 		}
 	}
 	return true;
-}
-
-/* Records of their layouts' sizes lie side by side, dealt to the nodes by the law. */
-static bool places_right(const struct resident *r, uint32_t n_nodes)
-{
-	uint64_t used[2] = {0};
-	bool good = r->n_pools == n_nodes;
-
-	for (uint32_t i = 0; i < LAYERS * EXPERTS; i++) {
-		const struct moe_record *record = &r->records[i];
-		const uint32_t node = (i / EXPERTS + i % EXPERTS) % n_nodes;
-
-		good = good && record->layout < r->manifest->n_layouts &&
-		       record->layout == resident_layout(r, i / EXPERTS) && record->pool == node &&
-		       record->offset == used[node];
-		used[node] += r->layouts[record->layout].record_bytes;
-	}
-	for (uint32_t i = 0; i < n_nodes; i++)
-		good = good && used[i] <= r->pools[i].bytes;
-	return good;
 }
 
 /* -- loads -------------------------------------------------------------------------------------------------------- */
@@ -126,17 +110,17 @@ static void check_folder(const char *name, uint32_t n_layouts)
 		const struct store_params params = {.path = folder.path,
 						    .pages = PAGES_4K,
 						    .epoch = 1,
-						    .host = hosts[i % 2],
+						    .host = hosts[i % NODES],
 						    .tuning = random_tuning()};
 		struct resident *r = NULL;
 
 		good = store_load(&r, &params, &err) == 0 && r->manifest->n_layouts == n_layouts &&
-		       places_right(r, 1 + i % 2) && records_right(model, r) &&
+		       whole_places_right(r, 1 + i % NODES) && records_right(model, r) &&
 		       (i == 0 || memcmp(digest, r->manifest->digest, sizeof digest) == 0);
 		if (!good)
 			diag("block %u depth %u slots %u buffered %d threads %d nodes %u: %s",
 			     params.tuning.block_bytes, params.tuning.depth, params.tuning.slots,
-			     params.tuning.buffered, params.tuning.no_io_uring, 1 + i % 2, err.text);
+			     params.tuning.buffered, params.tuning.no_io_uring, 1 + i % NODES, err.text);
 		if (r)
 			memcpy(digest, r->manifest->digest, sizeof digest);
 		resident_free(r);
@@ -202,18 +186,18 @@ int main(void)
 	seed = given ? strtoull(given, NULL, 0) : now_ns();
 	diag("TEST_SEED=%llu", seed);
 	log_open("test-store-formats", LOG_LEVEL_WARNING);
-	for (int i = 0; i < 2; i++) {
+	for (uint32_t i = 0; i < NODES; i++) {
 		hosts[i] = malloc(sizeof *hosts[i]);
 		require(hosts[i] != NULL, "memory for a host");
 		host_read(hosts[i], false);
+		hosts[i]->n_nodes = i + 1;
+		for (uint32_t n = 1; n <= i; n++) /* the same memory, dealt as if there were more */
+			hosts[i]->nodes[n] = hosts[i]->nodes[0];
 	}
-	hosts[1]->n_nodes = 2;
-	hosts[1]->nodes[1] = hosts[1]->nodes[0]; /* the same memory, dealt as if there were more */
-	hosts[0]->n_nodes = 1;
 	for (size_t i = 0; i < ARRAY_LEN(publications); i++)
 		test_publication(&publications[i]);
 	test_manifest();
-	free(hosts[0]);
-	free(hosts[1]);
+	for (uint32_t i = 0; i < NODES; i++)
+		free(hosts[i]);
 	return tap_done();
 }

@@ -10,20 +10,21 @@
 #include "model/packing.h"
 #include "model/repack.h"
 
-static bool place_plane(uint64_t *at, struct moe_part *part, enum moe_plane plane, uint64_t *ret_end)
+static bool place_plane(uint64_t *at, struct moe_part *part, enum moe_plane plane, uint32_t shares, uint64_t *ret_end)
 {
-	const uint64_t band = moe_band_rows(part->format, plane);
+	const uint64_t band = moe_band_rows(part->format, plane), rows = moe_share_room(part->rows, shares);
 	uint64_t bytes;
 
-	if (!checked_mul(&bytes, DIV_UP(part->rows, band), moe_band_bytes(part->format, plane, part->cols)))
+	if (!checked_mul(&bytes, DIV_UP(rows, band), moe_band_bytes(part->format, plane, part->cols)))
 		return false;
 	part->plane[plane] = *at;
 	return checked_add(ret_end, *at, bytes) && checked_align(at, *ret_end, MOE_PART_ALIGN);
 }
 
-int layout_place(struct moe_layout *ret, const uint32_t format[3], const bool bias[3], uint32_t hidden, uint32_t inter)
+static int place(struct moe_layout *ret, const uint32_t format[3], const bool bias[3], uint32_t hidden, uint32_t inter,
+		 uint32_t shares)
 {
-	struct moe_layout layout = {0};
+	struct moe_layout layout = {.shares = shares};
 	uint64_t at = 0, end = 0, bytes;
 
 	for (int i = 0; i < MOE_PARTS; i++) {
@@ -39,7 +40,7 @@ int layout_place(struct moe_layout *ret, const uint32_t format[3], const bool bi
 		for (int plane = 0; plane < MOE_PLANES; plane++) {
 			if (!moe_format_has(format[i], (enum moe_plane)plane) && !(plane == MOE_PLANE_BIAS && bias[i]))
 				continue;
-			if (!place_plane(&at, part, (enum moe_plane)plane, &end))
+			if (!place_plane(&at, part, (enum moe_plane)plane, shares, &end))
 				return -EOVERFLOW;
 		}
 	}
@@ -50,6 +51,35 @@ int layout_place(struct moe_layout *ret, const uint32_t format[3], const bool bi
 	layout.record_bytes = bytes;
 	*ret = layout;
 	return 0;
+}
+
+int layout_place(struct moe_layout *ret, const uint32_t format[3], const bool bias[3], uint32_t hidden, uint32_t inter)
+{
+	return place(ret, format, bias, hidden, inter, 1);
+}
+
+void layout_spread(struct moe_layout *ret, const struct moe_layout *layout, uint32_t shares)
+{
+	uint32_t format[MOE_PARTS];
+	bool bias[MOE_PARTS];
+	int r;
+
+	for (int i = 0; i < MOE_PARTS; i++) {
+		format[i] = layout->part[i].format;
+		bias[i] = layout->part[i].plane[MOE_PLANE_BIAS] != 0;
+	}
+	r = place(ret, format, bias, layout->part[MOE_PART_DOWN].rows, layout->part[MOE_PART_DOWN].cols, shares);
+	assert(r == 0); /* no share has more rows than the whole */
+	(void)r;
+}
+
+uint32_t layout_shares_max(const struct moe_layout *layout)
+{
+	uint32_t rows = layout->part[0].rows;
+
+	for (int i = 1; i < MOE_PARTS; i++)
+		rows = MIN(rows, layout->part[i].rows);
+	return DIV_UP(rows, MOE_PANEL_ROWS);
 }
 
 /* What model_open has checked is still so. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Sources that hold the transposed matrix, as GPTQ and AWQ publish them: a row of the source is some columns of all
- * rows. A few of them at a time fill neighbouring lines of a panel.
+ * rows, of which a share takes its own. A few of them at a time fill neighbouring lines of a panel.
  */
 #include "model/repack-panel.h"
 
@@ -29,12 +29,13 @@ static void put_line(uint8_t *to, const uint8_t *from, uint32_t rows)
 	}
 }
 
-void repack_gptq(const struct repack *repack, const struct moe_layout *layout, uint8_t *record, uint64_t first,
-		 uint64_t n, const uint8_t *bytes)
+void repack_gptq(const struct repack *repack, const struct record_share *share, uint64_t first, uint64_t n,
+		 const uint8_t *bytes)
 {
-	const struct panels to = panels_of(layout, record, repack->part, MOE_PLANE_CODES);
+	const struct panels to = panels_of(share, repack->part, MOE_PLANE_CODES);
 	const uint64_t row_bytes = repack->granule_bytes;
 
+	bytes += to.first * 4;
 	for (uint64_t w = 0; w < n; w += TOGETHER)
 		for (uint32_t panel = 0; panel < to.n; panel++)
 			for (uint64_t i = w; i < MIN(w + TOGETHER, n); i++)
@@ -92,12 +93,13 @@ static void put_eights(const struct panels *to, uint64_t line, uint64_t eight, u
 		store_words(to->data + (eight + i) / 2 * to->pitch + line * LINE + (eight + i) % 2 * (LINE / 2), v[i]);
 }
 
-void repack_awq(const struct repack *repack, const struct moe_layout *layout, uint8_t *record, uint64_t first,
-		uint64_t n, const uint8_t *bytes)
+void repack_awq(const struct repack *repack, const struct record_share *share, uint64_t first, uint64_t n,
+		const uint8_t *bytes)
 {
-	const struct panels to = panels_of(layout, record, repack->part, MOE_PLANE_CODES);
-	const uint64_t pitch = repack->granule_bytes / 8, eights = pitch / 4;
+	const struct panels to = panels_of(share, repack->part, MOE_PLANE_CODES);
+	const uint64_t pitch = repack->granule_bytes / 8, eights = DIV_UP(to.rows, 8);
 
+	bytes += to.first / 8 * 4;
 	for (uint64_t w = 0; w < n; w += TOGETHER)
 		for (uint64_t eight = 0; eight < eights; eight += WORDS)
 			for (uint64_t i = w; i < MIN(w + TOGETHER, n); i++)
@@ -107,10 +109,10 @@ void repack_awq(const struct repack *repack, const struct moe_layout *layout, ui
 
 /* -- scales and zero points --------------------------------------------------------------------------------------- */
 
-void repack_group_scales(const struct repack *repack, const struct moe_layout *layout, uint8_t *record, uint64_t first,
-			 uint64_t n, const uint8_t *bytes)
+void repack_group_scales(const struct repack *repack, const struct record_share *share, uint64_t first, uint64_t n,
+			 const uint8_t *bytes)
 {
-	const struct panels to = panels_of(layout, record, repack->part, MOE_PLANE_SCALES);
+	const struct panels to = panels_of(share, repack->part, MOE_PLANE_SCALES);
 
 	for (uint64_t i = 0; i < n; i++)
 		for (uint64_t panel = 0; panel < to.n; panel++) {
@@ -118,22 +120,22 @@ void repack_group_scales(const struct repack *repack, const struct moe_layout *l
 				       rows = MIN(to.rows - row, (uint64_t)MOE_PANEL_ROWS);
 
 			memcpy(to.data + panel * to.pitch + (first + i) * to.step,
-			       bytes + i * repack->granule_bytes + row * 2, rows * 2);
+			       bytes + i * repack->granule_bytes + (to.first + row) * 2, rows * 2);
 		}
 }
 
-void repack_group_zeros(const struct repack *repack, const struct moe_layout *layout, uint8_t *record, uint64_t first,
-			uint64_t n, const uint8_t *bytes)
+void repack_group_zeros(const struct repack *repack, const struct record_share *share, uint64_t first, uint64_t n,
+			const uint8_t *bytes)
 {
-	const struct panels to = panels_of(layout, record, repack->part, MOE_PLANE_SCALES);
-	const uint64_t eights = repack->granule_bytes / 4, more = repack->parameter[1] * 0x0101010101010101;
+	const struct panels to = panels_of(share, repack->part, MOE_PLANE_SCALES);
+	const uint64_t eights = DIV_UP(to.rows, 8), more = repack->parameter[1] * 0x0101010101010101;
 
 	for (uint64_t i = 0; i < n; i++)
-		for (uint64_t eight = 0; eight < eights; eight++, bytes += 4) {
+		for (uint64_t eight = 0; eight < eights; eight++) {
 			uint64_t zeros;
 			uint32_t word;
 
-			memcpy(&word, bytes, 4);
+			memcpy(&word, bytes + i * repack->granule_bytes + (to.first / 8 + eight) * 4, 4);
 			/* AWQ's order of eight rows happens to be what the panel's order of columns undoes */
 			zeros = spread_nibbles(repack->parameter[0] ? PANEL_ORDER(word) : word);
 			/* 0 is stored as 15 where 1 is to be added: quantizers have zero points from 0 to 15 */

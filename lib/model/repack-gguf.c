@@ -346,10 +346,10 @@ static void part_of_panel(const struct blocks *blocks, struct target to, const u
 	}
 }
 
-void repack_gguf(const struct repack *repack, const struct moe_layout *layout, uint8_t *record, uint64_t first,
-		 uint64_t n, const void *bytes)
+void repack_gguf(const struct repack *repack, const struct record_share *share, uint64_t first, uint64_t n,
+		 const void *bytes)
 {
-	const struct moe_part *part = &layout->part[repack->part];
+	const struct moe_part *part = &share->layout->part[repack->part];
 	const struct blocks *blocks = &formats[part->format];
 	const struct moe_format_spec *spec = &moe_formats[part->format];
 	const uint64_t count = part->cols / spec->block;
@@ -357,12 +357,14 @@ void repack_gguf(const struct repack *repack, const struct moe_layout *layout, u
 	const uint32_t rows = repack_gguf_granule(part->rows);
 	const uint64_t codes = moe_band_bytes(part->format, MOE_PLANE_CODES, part->cols);
 	const uint64_t scales = moe_band_bytes(part->format, MOE_PLANE_SCALES, part->cols);
-	const uint8_t *source = bytes;
+	const struct repack_range mine = repack_share_granules(share, repack->part, rows, first, n);
+	const uint64_t before = repack_share_rows(share, repack->part).first / ROWS;
 
-	for (uint64_t i = first; i < first + n; i++, source += rows * pitch) {
-		const uint64_t panel = i * rows / ROWS;
-		const struct target to = {.codes = record + part->plane[MOE_PLANE_CODES] + panel * codes,
-					  .scales = record + part->plane[MOE_PLANE_SCALES] + panel * scales,
+	for (uint64_t i = mine.first; i < mine.end; i++) {
+		const uint64_t panel = i * rows / ROWS - before;
+		const uint8_t *source = (const uint8_t *)bytes + (i - first) * rows * pitch;
+		const struct target to = {.codes = share->memory + part->plane[MOE_PLANE_CODES] + panel * codes,
+					  .scales = share->memory + part->plane[MOE_PLANE_SCALES] + panel * scales,
 					  .codes_step = spec->block * spec->bits * ROWS / 8,
 					  .scales_step = spec->block_bytes};
 

@@ -19,22 +19,25 @@
 
 typedef uint32_t words8 __attribute__((vector_size(32)));
 
-/* One plane of one part. */
+/* One plane of one part: a share of its rows. Panels and rows in it are counted from the share's first. */
 struct panels {
 	uint8_t *data;
 	uint64_t pitch;         /* bytes of a panel */
+	uint64_t first;         /* row of the part */
 	uint32_t rows, n, step; /* n: panels; step: bytes of a scale block */
 };
 
-static inline struct panels panels_of(const struct moe_layout *layout, uint8_t *record, uint32_t part,
-				      enum moe_plane plane)
+static inline struct panels panels_of(const struct record_share *to, uint32_t part, enum moe_plane plane)
 {
-	const struct moe_part *p = &layout->part[part];
+	const struct moe_part *p = &to->layout->part[part];
+	const struct repack_range rows = repack_share_rows(to, part);
+	const uint32_t n = (uint32_t)(rows.end - rows.first);
 
-	return (struct panels){.data = record + p->plane[plane],
+	return (struct panels){.data = to->memory + p->plane[plane],
 			       .pitch = moe_band_bytes(p->format, plane, p->cols),
-			       .rows = p->rows,
-			       .n = DIV_UP(p->rows, MOE_PANEL_ROWS),
+			       .first = rows.first,
+			       .rows = n,
+			       .n = DIV_UP(n, MOE_PANEL_ROWS),
 			       .step = moe_formats[p->format].block_bytes};
 }
 

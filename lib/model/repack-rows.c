@@ -13,7 +13,7 @@ struct rows {
 static void put_row(const struct rows *r, uint64_t row, const uint8_t *from)
 {
 	const struct panels *to = &r->to[row % r->parts];
-	const uint64_t in_part = row / r->parts;
+	const uint64_t in_part = row / r->parts - to->first;
 	uint8_t *at = to->data + in_part / MOE_PANEL_ROWS * to->pitch + in_part % MOE_PANEL_ROWS * r->size;
 
 	for (uint32_t i = 0; i < r->n; i++, at += r->step, from += r->size) {
@@ -74,7 +74,8 @@ static void put_bytes(uint8_t *to, uint32_t step, const uint8_t *from, uint64_t 
 static void put_panels(const struct rows *r, uint64_t row, const uint8_t *from)
 {
 	for (uint32_t part = 0; part < r->parts; part++) {
-		uint8_t *to = r->to[part].data + row / r->parts / MOE_PANEL_ROWS * r->to[part].pitch;
+		const uint64_t panel = (row / r->parts - r->to[part].first) / MOE_PANEL_ROWS;
+		uint8_t *to = r->to[part].data + panel * r->to[part].pitch;
 		const uint8_t *first = from + part * r->row_bytes;
 		const uint64_t pitch = r->parts * r->row_bytes;
 
@@ -87,22 +88,27 @@ static void put_panels(const struct rows *r, uint64_t row, const uint8_t *from)
 	}
 }
 
-void repack_rows(const struct repack *repack, const struct moe_layout *layout, uint8_t *record, uint64_t first,
-		 uint64_t n, const uint8_t *bytes)
+void repack_rows(const struct repack *repack, const struct record_share *to, uint64_t first, uint64_t n,
+		 const uint8_t *bytes)
 {
 	const enum moe_plane plane = repack->parameter[0] == 4 ? MOE_PLANE_CODES : MOE_PLANE_SCALES;
 	const uint32_t full = MOE_PANEL_ROWS * (repack->parameter[1] ? 2 : 1);
 	struct rows r = {.size = repack->parameter[0], .parts = repack->parameter[1] ? 2 : 1};
-	uint64_t row, end, each;
+	struct repack_range range;
+	uint64_t row, end, each, rows;
 
-	r.to[0] = panels_of(layout, record, repack->part, plane);
-	r.to[1] = panels_of(layout, record, repack->parameter[1] ? MOE_PART_UP : repack->part, plane);
+	r.to[0] = panels_of(to, repack->part, plane);
+	r.to[1] = panels_of(to, repack->parameter[1] ? MOE_PART_UP : repack->part, plane);
 	r.step = plane == MOE_PLANE_CODES ? LINE : r.to[0].step;
 	r.n = (uint32_t)(r.to[0].pitch / r.step);
 	r.row_bytes = (uint64_t)r.n * r.size;
-	row = first * (repack->granule_bytes / r.row_bytes);
-	end = row + n * (repack->granule_bytes / r.row_bytes);
-	for (; row < end; row += each, bytes += each * r.row_bytes) {
+	rows = repack->granule_bytes / r.row_bytes;
+	range = repack_share_granules(to, repack->part, rows / r.parts, first, n);
+	if (range.first >= range.end)
+		return;
+	bytes += (range.first - first) * repack->granule_bytes;
+	end = range.end * rows;
+	for (row = range.first * rows; row < end; row += each, bytes += each * r.row_bytes) {
 		each = row % full == 0 && end - row >= full ? full : 1;
 		if (each == full)
 			put_panels(&r, row, bytes);
@@ -111,18 +117,21 @@ void repack_rows(const struct repack *repack, const struct moe_layout *layout, u
 	}
 }
 
-void repack_rows_zeros(const struct repack *repack, const struct moe_layout *layout, uint8_t *record, uint64_t first,
-		       uint64_t n, const uint8_t *bytes)
+void repack_rows_zeros(const struct repack *repack, const struct record_share *share, uint64_t first, uint64_t n,
+		       const uint8_t *bytes)
 {
-	const struct panels to = panels_of(layout, record, repack->part, MOE_PLANE_SCALES);
+	const struct panels to = panels_of(share, repack->part, MOE_PLANE_SCALES);
+	const struct repack_range eights = repack_share_granules(share, repack->part, 8, first, n);
 	const uint64_t groups = repack->granule_bytes / 4;
 
-	for (uint64_t i = 0; i < n; i++) {
-		for (uint64_t group = 0; group < groups; group++, bytes += 4) {
+	for (uint64_t i = eights.first; i < eights.end; i++) {
+		const uint8_t *row = bytes + (i - first) * repack->granule_bytes;
+
+		for (uint64_t group = 0; group < groups; group++) {
 			uint32_t word;
 
-			memcpy(&word, bytes, 4);
-			put_zeros(&to, first + i, group, spread_nibbles(word));
+			memcpy(&word, row + group * 4, 4);
+			put_zeros(&to, i - to.first / 8, group, spread_nibbles(word));
 		}
 	}
 }

@@ -7,9 +7,9 @@
 #include "base/util.h"
 #include "model/repack-gguf.h"
 
-static uint8_t *plane_of(const struct moe_layout *layout, uint8_t *record, uint32_t part, uint32_t plane)
+static uint8_t *plane_of(const struct record_share *to, uint32_t part, uint32_t plane)
 {
-	return record + layout->part[part].plane[plane];
+	return to->memory + to->layout->part[part].plane[plane];
 }
 
 /* binary16's exponent moves under binary32's by a multiplication, which makes subnormals right as well. */
@@ -48,83 +48,110 @@ static float number_at(uint32_t type, const uint8_t *bytes, uint64_t i)
 	return value;
 }
 
-static void repack_floats(const struct repack *r, float *to, uint64_t first, uint64_t n, const uint8_t *bytes)
+/* Row-major: a row of the plane is a range of the source's bytes. */
+static void repack_copy(const struct repack *r, const struct record_share *to, uint64_t first, uint64_t n,
+			const uint8_t *bytes)
 {
-	for (uint64_t i = 0; i < n; i++)
-		to[first + i] = number_at(r->parameter[1], bytes, i);
+	const struct moe_part *part = &to->layout->part[r->part];
+	const struct repack_range rows = repack_share_rows(to, r->part);
+	const uint64_t pitch = moe_band_bytes(part->format, (enum moe_plane)r->parameter[0], part->cols);
+	const uint64_t begin = MAX(first, rows.first * pitch), end = MIN(first + n, rows.end * pitch);
+
+	assert(moe_band_rows(part->format, (enum moe_plane)r->parameter[0]) == 1);
+	if (begin < end)
+		memcpy(plane_of(to, r->part, r->parameter[0]) + (begin - rows.first * pitch), bytes + (begin - first),
+		       end - begin);
 }
 
-static void repack_floats_paired(const struct repack *r, float *gate, float *up, uint64_t first, uint64_t n,
+static void repack_floats(const struct repack *r, const struct record_share *to, uint64_t first, uint64_t n,
+			  const uint8_t *bytes)
+{
+	const struct repack_range rows = repack_share_rows(to, r->part);
+	float *plane = (float *)plane_of(to, r->part, r->parameter[0]);
+
+	for (uint64_t i = MAX(first, rows.first); i < MIN(first + n, rows.end); i++)
+		plane[i - rows.first] = number_at(r->parameter[1], bytes, i - first);
+}
+
+static void repack_floats_paired(const struct repack *r, const struct record_share *to, uint64_t first, uint64_t n,
 				 const uint8_t *bytes)
 {
-	for (uint64_t i = 0; i < n; i++) {
-		gate[first + i] = number_at(r->parameter[1], bytes, 2 * i);
-		up[first + i] = number_at(r->parameter[1], bytes, 2 * i + 1);
+	const struct repack_range rows = repack_share_rows(to, MOE_PART_GATE);
+	float *gate = (float *)plane_of(to, MOE_PART_GATE, r->parameter[0]);
+	float *up = (float *)plane_of(to, MOE_PART_UP, r->parameter[0]);
+
+	for (uint64_t i = MAX(first, rows.first); i < MIN(first + n, rows.end); i++) {
+		gate[i - rows.first] = number_at(r->parameter[1], bytes, 2 * (i - first));
+		up[i - rows.first] = number_at(r->parameter[1], bytes, 2 * (i - first) + 1);
 	}
 }
 
-static void repack_float_for_all(const struct repack *r, float *to, uint64_t n, const uint8_t *bytes)
+static void repack_float_for_all(const struct repack *r, const struct record_share *to, uint64_t n,
+				 const uint8_t *bytes)
 {
-	for (uint64_t i = 0; n > 0 && i < r->rows; i++)
-		to[i] = number_at(r->parameter[1], bytes, 0);
+	const struct repack_range rows = repack_share_rows(to, r->part);
+	float *plane = (float *)plane_of(to, r->part, r->parameter[0]);
+
+	for (uint64_t i = 0; n > 0 && i < rows.end - rows.first; i++)
+		plane[i] = number_at(r->parameter[1], bytes, 0);
 }
 
 /* A scale of 128 rows becomes eight of 16. */
-static void repack_tiles(const struct repack *r, float *to, uint64_t first, uint64_t n, const uint8_t *bytes)
+static void repack_tiles(const struct repack *r, const struct record_share *to, uint64_t first, uint64_t n,
+			 const uint8_t *bytes)
 {
 	const struct moe_format_spec *f = &moe_formats[MOE_FORMAT_FP8_BLOCK];
-	const uint64_t tiles = DIV_UP(r->cols, f->block), bands = DIV_UP(r->rows, MOE_PANEL_ROWS);
-	const uint64_t each = f->block / MOE_PANEL_ROWS;
+	const struct repack_range rows = repack_share_rows(to, r->part);
+	const uint64_t tiles = DIV_UP(r->cols, f->block), each = f->block / MOE_PANEL_ROWS;
+	const uint64_t begin = rows.first / MOE_PANEL_ROWS, end = DIV_UP(rows.end, MOE_PANEL_ROWS);
+	float *plane = (float *)plane_of(to, r->part, MOE_PLANE_SCALES);
 
-	for (uint64_t i = 0; i < n; i++)
-		for (uint64_t band = (first + i) * each; band < MIN((first + i + 1) * each, bands); band++)
-			for (uint64_t tile = 0; tile < tiles; tile++)
-				to[band * tiles + tile] = number_at(r->parameter[1], bytes, i * tiles + tile);
+	for (uint64_t band = MAX(first * each, begin); band < MIN((first + n) * each, end); band++)
+		for (uint64_t tile = 0; tile < tiles; tile++)
+			plane[(band - begin) * tiles + tile] = number_at(r->parameter[1], bytes,
+									 (band / each - first) * tiles + tile);
 }
 
-void repack(const struct repack *r, const struct moe_layout *layout, uint8_t *record, uint64_t first, uint64_t n,
-	    const void *bytes)
+void repack(const struct repack *r, const struct record_share *to, uint64_t first, uint64_t n, const void *bytes)
 {
-	const uint32_t part = r->part, plane = r->parameter[0];
 
 	assert(first <= r->bytes / r->granule_bytes && n <= r->bytes / r->granule_bytes - first);
 	switch (r->kind) {
 	case REPACK_COPY:
-		memcpy(plane_of(layout, record, part, plane) + first, bytes, n);
+		repack_copy(r, to, first, n, bytes);
 		break;
 	case REPACK_FLOATS:
-		repack_floats(r, (float *)plane_of(layout, record, part, plane), first, n, bytes);
+		repack_floats(r, to, first, n, bytes);
 		break;
 	case REPACK_FLOATS_PAIRED:
-		repack_floats_paired(r, (float *)plane_of(layout, record, MOE_PART_GATE, plane),
-				     (float *)plane_of(layout, record, MOE_PART_UP, plane), first, n, bytes);
+		repack_floats_paired(r, to, first, n, bytes);
 		break;
 	case REPACK_FLOAT_FOR_ALL:
-		repack_float_for_all(r, (float *)plane_of(layout, record, part, plane), n, bytes);
+		repack_float_for_all(r, to, n, bytes);
 		break;
 	case REPACK_TILES:
-		repack_tiles(r, (float *)plane_of(layout, record, part, MOE_PLANE_SCALES), first, n, bytes);
+		repack_tiles(r, to, first, n, bytes);
 		break;
 	case REPACK_ROWS:
-		repack_rows(r, layout, record, first, n, bytes);
+		repack_rows(r, to, first, n, bytes);
 		break;
 	case REPACK_ROWS_ZEROS:
-		repack_rows_zeros(r, layout, record, first, n, bytes);
+		repack_rows_zeros(r, to, first, n, bytes);
 		break;
 	case REPACK_GPTQ:
-		repack_gptq(r, layout, record, first, n, bytes);
+		repack_gptq(r, to, first, n, bytes);
 		break;
 	case REPACK_AWQ:
-		repack_awq(r, layout, record, first, n, bytes);
+		repack_awq(r, to, first, n, bytes);
 		break;
 	case REPACK_GROUP_SCALES:
-		repack_group_scales(r, layout, record, first, n, bytes);
+		repack_group_scales(r, to, first, n, bytes);
 		break;
 	case REPACK_GROUP_ZEROS:
-		repack_group_zeros(r, layout, record, first, n, bytes);
+		repack_group_zeros(r, to, first, n, bytes);
 		break;
 	case REPACK_GGUF:
-		repack_gguf(r, layout, record, first, n, bytes);
+		repack_gguf(r, to, first, n, bytes);
 		break;
 	default:
 		assert(!"a kind that expert_sources names");

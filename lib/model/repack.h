@@ -8,6 +8,7 @@
 #ifndef MODEL_REPACK_H
 #define MODEL_REPACK_H
 
+#include "base/util.h"
 #include "model/expert.h"
 
 enum repack_kind {
@@ -53,19 +54,42 @@ enum repack_kind {
 	REPACK_GGUF = 64
 };
 
+/* Rows first .. end of a part, and granules first .. end of a source. */
+struct repack_range {
+	uint64_t first, end;
+};
+
+static inline struct repack_range repack_share_rows(const struct record_share *to, uint32_t part)
+{
+	const struct moe_layout *l = to->layout;
+
+	return (struct repack_range){moe_share_row(l->part[part].rows, to->share, l->shares),
+				     moe_share_row(l->part[part].rows, to->share + 1, l->shares)};
+}
+
+/* Of granules first .. first + n, each of which brings `rows` rows (a divisor of 16), those that bring some of the
+ * share's; none of them where `first` is not below `end`. */
+static inline struct repack_range repack_share_granules(const struct record_share *to, uint32_t part, uint64_t rows,
+							uint64_t first, uint64_t n)
+{
+	const struct repack_range of = repack_share_rows(to, part);
+
+	return (struct repack_range){MAX(first, of.first / rows), MIN(first + n, DIV_UP(of.end, rows))};
+}
+
 /* -- the kinds, each in its file; arguments as those of repack() -------------------------------------------------- */
 
-void repack_rows(const struct repack *repack, const struct moe_layout *layout, uint8_t *record, uint64_t first,
-		 uint64_t n, const uint8_t *bytes);
-void repack_rows_zeros(const struct repack *repack, const struct moe_layout *layout, uint8_t *record, uint64_t first,
-		       uint64_t n, const uint8_t *bytes);
-void repack_gptq(const struct repack *repack, const struct moe_layout *layout, uint8_t *record, uint64_t first,
-		 uint64_t n, const uint8_t *bytes);
-void repack_awq(const struct repack *repack, const struct moe_layout *layout, uint8_t *record, uint64_t first,
-		uint64_t n, const uint8_t *bytes);
-void repack_group_scales(const struct repack *repack, const struct moe_layout *layout, uint8_t *record, uint64_t first,
-			 uint64_t n, const uint8_t *bytes);
-void repack_group_zeros(const struct repack *repack, const struct moe_layout *layout, uint8_t *record, uint64_t first,
-			uint64_t n, const uint8_t *bytes);
+void repack_rows(const struct repack *repack, const struct record_share *to, uint64_t first, uint64_t n,
+		 const uint8_t *bytes);
+void repack_rows_zeros(const struct repack *repack, const struct record_share *to, uint64_t first, uint64_t n,
+		       const uint8_t *bytes);
+void repack_gptq(const struct repack *repack, const struct record_share *to, uint64_t first, uint64_t n,
+		 const uint8_t *bytes);
+void repack_awq(const struct repack *repack, const struct record_share *to, uint64_t first, uint64_t n,
+		const uint8_t *bytes);
+void repack_group_scales(const struct repack *repack, const struct record_share *to, uint64_t first, uint64_t n,
+			 const uint8_t *bytes);
+void repack_group_zeros(const struct repack *repack, const struct record_share *to, uint64_t first, uint64_t n,
+			const uint8_t *bytes);
 
 #endif

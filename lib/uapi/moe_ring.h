@@ -47,7 +47,7 @@ enum moe_op {
 };
 
 /* moe_sqe.flags */
-#define MOE_SQE_LEASE 0x01 /* FILL: no copy; the completion names pool, offset and lease */
+#define MOE_SQE_LEASE 0x01 /* FILL: no copy; the completion names offset and lease */
 #define MOE_SQE_WHOLE 0x02 /* COMPUTE: whole experts, not the session's slice */
 #define MOE_SQE_FLAGS 0x03
 
@@ -108,10 +108,10 @@ struct moe_cqe {
 	__u64 wait_ns; /* from the claim to the first work */
 	__u64 work_ns; /* from the first work to the last */
 	__u32 pairs;   /* COMPUTE: (token, expert) pairs computed */
-	__u32 pool;    /* FILL with MOE_SQE_LEASE: the pool file's index ... */
-	__u64 bytes;   /* FILL: bytes of the slice */
-	__u64 lease;   /* ... the lease, ... */
-	__u64 offset;  /* ... and the record's offset in the pool file */
+	__u32 reserved1;
+	__u64 bytes;  /* FILL: bytes of the slice */
+	__u64 lease;  /* FILL with MOE_SQE_LEASE: the lease ... */
+	__u64 offset; /* ... and the record's offset in each pool file */
 };
 
 /* At offset 0 of the client region. One cache line per word that the other side polls. */

@@ -37,9 +37,6 @@ int verb_status(const struct arguments *arg)
 	printf("  computed  %.0f pairs in %.0f jobs, %s busy; %s copied\n", get_number(cpu, "pairs"),
 	       get_number(cpu, "jobs"), show_time(a, get_number(cpu, "busy_ns")),
 	       show_bytes(b, get_number(cpu, "copy_bytes")));
-	if (get_number(cpu, "nodes") > 1)
-		printf("  balance   %s of the nodes that a request alone can keep busy\n",
-		       show_share(a, get_number(cpu, "balance"), 1));
 	if (json_is_false(json_object_get(s, "weights_sealed")))
 		printf("  NOTE      weights are writable by clients (--writable-weights)\n");
 	if (json_is_false(json_object_get(s, "queues_readonly")))

@@ -53,7 +53,8 @@ int records_build(struct records *r, uint32_t layer, uint32_t expert, struct moe
 	for (uint32_t i = 0; i < n; i++) {
 		const struct repack *how = &sources[i].repack;
 
-		repack(how, ret_layout, r->record, 0, how->bytes / how->granule_bytes, records_source(r, &sources[i]));
+		repack(how, &(struct record_share){.layout = ret_layout, .memory = r->record}, 0,
+		       how->bytes / how->granule_bytes, records_source(r, &sources[i]));
 	}
 	*ret = r->record;
 	return 0;
