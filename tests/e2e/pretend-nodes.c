@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * pretend-nodes - loaded into moe-expertd before all else: any machine looks like one with $PRETEND_NODES NUMA nodes of
+ * one CPU each. Threads are bound nowhere and all memory is the machine's own, so nothing is faster for it: it is for
+ * tests of what lies where.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+struct bitmask;
+
+int numa_available(void);
+struct bitmask *numa_get_mems_allowed(void);
+int numa_node_of_cpu(int cpu);
+
+static int nodes(void)
+{
+	const char *text = getenv("PRETEND_NODES");
+
+	return text ? atoi(text) : 1;
+}
+
+int numa_available(void)
+{
+	return 0;
+}
+
+/* Not known: each CPU's own node is taken. */
+struct bitmask *numa_get_mems_allowed(void)
+{
+	return NULL;
+}
+
+int numa_node_of_cpu(int cpu)
+{
+	return cpu;
+}
+
+int sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *cpus)
+{
+	CPU_ZERO_S(bytes, cpus);
+	for (int cpu = 0; cpu < nodes(); cpu++)
+		CPU_SET_S((size_t)cpu, bytes, cpus);
+	return 0;
+}
+
+int sched_setaffinity(pid_t pid, size_t bytes, const cpu_set_t *cpus)
+{
+	return 0;
+}
+
+int pthread_attr_setaffinity_np(pthread_attr_t *attr, size_t bytes, const cpu_set_t *cpus)
+{
+	return 0;
+}
+
+/* Memory of nodes that are not there cannot be bound to them, nor be found on them. */
+long syscall(long number, ...)
+{
+	long a[6], result;
+	va_list list;
+
+	va_start(list, number);
+	for (int i = 0; i < 6; i++)
+		a[i] = va_arg(list, long);
+	va_end(list);
+	if (number == SYS_mbind)
+		return 0;
+	if (number == SYS_move_pages) {
+		errno = ENOSYS;
+		return -1;
+	}
+	register long r10 __asm__("r10") = a[3];
+	register long r8 __asm__("r8") = a[4];
+	register long r9 __asm__("r9") = a[5];
+
+	__asm__ volatile("syscall"
+			 : "=a"(result)
+			 : "a"(number), "D"(a[0]), "S"(a[1]), "d"(a[2]), "r"(r10), "r"(r8), "r"(r9)
+			 : "rcx", "r11", "memory");
+	if (result >= 0 || result < -4095)
+		return result;
+	errno = (int)-result;
+	return -1;
+}
