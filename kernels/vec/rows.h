@@ -23,7 +23,7 @@
 #include "kernels/kernels.h"
 
 #define ROWS_INLINE static inline __attribute__((always_inline))
-#define ROWS_TILE 4         /* rows in flight; four streams read memory fastest */
+#define ROWS_TILE 4         /* rows side by side, which share the loads of activations */
 #define ROWS_CHUNK 16       /* rows whose sums of one token are a line of totals */
 #define ROWS_STEP_BYTES 64  /* of a row's weights */
 #define ROWS_NEAR 6144      /* bytes ahead of their use that a row's weights are asked for */

@@ -4,8 +4,9 @@
  *
  * Sixteen rows at a time. Up to ROWS_PASSES * ROWS_FEW_TOKENS tokens the weights are decoded where they are multiplied,
  * row by row (rows_serial.h), and many rows of gate are read before as many of up: one long stream, then another. With
- * more, a block of columns is decoded (or only copied) once into a buffer, every token passes by in tiles (rows.h), and
- * the first tiles ask for the next block, the others for the next activations.
+ * more, every token passes by a block of columns in tiles (rows.h): decoded (or only copied) once into a buffer, or up
+ * to ROWS_IN_PLACE tokens as it lies in the record where it needs no decoding (docs/decisions/0009). The first tiles
+ * ask for the next block, the others for the next activations.
  */
 #ifndef KERNELS_VEC_ROWS_RUN_H
 #define KERNELS_VEC_ROWS_RUN_H
