@@ -8,6 +8,9 @@
  *   PACK_F32      the activations themselves; FP32 accumulation
  *   PACK_BF16     rounded to bfloat16 (nearest even), zeros behind the row's end: relative error 2^-9 of each; FP32
  *                 accumulation
+ *   PACK_F16      times a power of two that brings the largest finite one to 2^14 .. 2^15, rounded to binary16 (nearest
+ *                 even): error of each at most 2^-11 of it, or 2^-39 of the row's largest (and 2^-150); FP32
+ *                 accumulation
  *   PACK_I8_ROW   8-bit integers with one scale for the row: error of each at most max|x| / 254 (and 2^-22 of it more)
  *   PACK_I8_BLOCK the same with a scale for each `block` columns; integer dot products, FP32 over the groups
  *
@@ -68,13 +71,23 @@ static inline struct kernel_matrix kernel_rows(const struct kernel_matrix *m, si
 	return rest;
 }
 
-enum kernel_pack { PACK_F32, PACK_BF16, PACK_I8_ROW, PACK_I8_BLOCK };
+enum kernel_pack { PACK_F32, PACK_BF16, PACK_F16, PACK_I8_ROW, PACK_I8_BLOCK };
 
-/* Packed rows begin on 64-byte boundaries. I8_ROW: scale and sum of the codes, then the codes from byte 64 on. */
+#define KERNEL_HEAD 64 /* bytes of a packed row that begins with a struct; the codes follow */
+
+/* Packed rows begin on 64-byte boundaries. I8_ROW: the scale and the sum of the codes, which follow. */
 struct kernel_i8_row {
 	float scale;
 	int32_t sum;
 };
+
+/* F16: what the codes are to be multiplied with. The codes follow as binary16, filled up with zeros to a 64-byte
+ * boundary, then once more as binary32. */
+struct kernel_f16_row {
+	float scale;
+};
+
+#define KERNEL_F16_FLOATS(cols) (KERNEL_HEAD + KERNEL_LINE((cols) * sizeof(uint16_t)))
 
 /* I8_BLOCK: the codes, then the blocks' scales, then the sums of the blocks' codes (int32_t), each on a 64-byte
  * boundary. Codes behind the last column are zero, up to the boundary. */
@@ -108,8 +121,10 @@ static inline size_t kernel_packed_bytes(const struct kernel_ops *ops, size_t co
 
 	if (ops->pack == PACK_BF16)
 		bytes = KERNEL_LINE(cols * sizeof(uint16_t));
+	else if (ops->pack == PACK_F16)
+		bytes = KERNEL_F16_FLOATS(cols) + KERNEL_LINE(cols * sizeof(float));
 	else if (ops->pack == PACK_I8_ROW)
-		bytes = 64 + KERNEL_LINE(cols);
+		bytes = KERNEL_HEAD + KERNEL_LINE(cols);
 	else if (ops->pack == PACK_I8_BLOCK)
 		bytes = KERNEL_I8_SUMS(cols, ops->block) +
 			KERNEL_LINE((cols + ops->block - 1) / ops->block * sizeof(int32_t));

@@ -68,6 +68,24 @@ static inline bool unpack_blocks(const struct kernel_ops *ops, size_t cols, cons
 	return good;
 }
 
+/* Twice the same, and zeros between. */
+static inline bool unpack_halves(size_t cols, const char *packed, double *x)
+{
+	const size_t floats = KERNEL_F16_FLOATS(cols);
+	bool good = true;
+
+	for (size_t c = 0; c < cols; c++) {
+		const double code = decode_half((const uint8_t *)packed + KERNEL_HEAD, c, false);
+		const double again = load_f32(packed + floats, c);
+
+		good = good && (isnan(code) ? isnan(again) : again == code);
+		x[c] = code * load_f32(packed, 0);
+	}
+	for (size_t i = KERNEL_HEAD + cols * sizeof(uint16_t); i < floats; i++)
+		good = good && packed[i] == 0;
+	return good;
+}
+
 /* What a packed row stands for; false when it is not laid out as kernels.h says. */
 static inline bool unpack(const struct kernel_ops *ops, size_t cols, const char *packed, double *x)
 {
@@ -80,6 +98,8 @@ static inline bool unpack(const struct kernel_ops *ops, size_t cols, const char 
 		for (size_t c = 0; c < cols; c++)
 			x[c] = decode_half((const uint8_t *)packed, c, true);
 		return true;
+	case PACK_F16:
+		return unpack_halves(cols, packed, x);
 	case PACK_F32:
 		break;
 	}
@@ -119,6 +139,24 @@ static inline bool group_good(const float *x, size_t n, const double *got)
 	return good;
 }
 
+/* FP16 codes with a power of two for all: infinities and NaNs stay what they are. */
+static inline bool halves_good(const float *x, size_t n, const double *got)
+{
+	double most = 0.0;
+	bool good = true;
+
+	for (size_t i = 0; i < n; i++)
+		most = isfinite(x[i]) ? fmax(most, fabs((double)x[i])) : most;
+	for (size_t i = 0; i < n; i++) {
+		const double near = fmax(fabs((double)x[i]) * 0x1p-11, fmax(most * 0x1p-39, 0x1p-150));
+
+		good = good && (isnan(x[i])   ? isnan(got[i])
+				: isinf(x[i]) ? got[i] == (double)x[i]
+					      : fabs(got[i] - (double)x[i]) <= near);
+	}
+	return good;
+}
+
 /* Whether what a packed row stands for is as near to x as its kind promises. */
 static inline bool pack_good(const struct kernel_ops *ops, size_t cols, const float *x, const double *got)
 {
@@ -130,6 +168,8 @@ static inline bool pack_good(const struct kernel_ops *ops, size_t cols, const fl
 			good = good && group_good(x + c, least(cols - c, group), got + c);
 		return good;
 	}
+	if (ops->pack == PACK_F16)
+		return halves_good(x, cols, got);
 	for (size_t c = 0; c < cols && good; c++) {
 		const double want = ops->pack == PACK_BF16 ? nearest_bf16(x[c]) : (double)x[c];
 

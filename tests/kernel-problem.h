@@ -47,7 +47,7 @@ static inline void problem_init(struct problem *p)
 		for (int k = 0; k < MOE_PLANES; k++)
 			p->planes[i][k] = wall_new(plane[k]);
 	p->xs = wall_new((COLS_MAX + 8) * sizeof(float) * TOKENS_MAX);
-	p->packs = wall_new((COLS_MAX + 256) * sizeof(float) * TOKENS_MAX);
+	p->packs = wall_new((COLS_MAX + 256) * (sizeof(float) + sizeof(uint16_t)) * TOKENS_MAX);
 	p->outs = wall_new((ROWS_MAX + 2 * CANARIES) * sizeof(float) * (TOKENS_MAX + 1));
 	p->pack_list = wall_new(TOKENS_MAX * sizeof(void *));
 	p->out_list = wall_new(TOKENS_MAX * sizeof(void *));

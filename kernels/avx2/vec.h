@@ -97,6 +97,11 @@ static inline vec vec_f16(const uint16_t *p)
 	return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
 
+static inline void vec_to_f16(uint16_t *p, vec v)
+{
+	_mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+
 /* The first n floats, or all of them, and zeros. */
 static inline vec vec_load_upto(const float *p, size_t n)
 {

@@ -25,6 +25,6 @@ ROWS_FEW(few, ROWS_BF16_DOT, false)
 ROWS_MANY(many, ROWS_BF16_DOT, false)
 
 static const struct rows_kernel kernel = {
-	.w_bytes = 2, .x_bytes = 2, .few = few, .many = many, .in_place = many, .decode = decode};
+	.w_bytes = 2, .x_bytes = 2, .few_x_bytes = 2, .few = few, .many = many, .in_place = many, .decode = decode};
 
 ROWS_OPS(ops_bf16_dot_avx512, kernel, PACK_BF16, pack_bf16_row)

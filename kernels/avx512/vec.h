@@ -96,6 +96,11 @@ static inline vec vec_f16(const uint16_t *p)
 	return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
 
+static inline void vec_to_f16(uint16_t *p, vec v)
+{
+	_mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+
 /* The first n floats, or all of them, and zeros. */
 static inline vec vec_load_upto(const float *p, size_t n)
 {

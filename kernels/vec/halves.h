@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* halves - weights of 16 bits, widened to FP32. Written in the vec_* names of the level that includes this file. */
+/*
+ * halves - weights of 16 bits, widened to FP32. FP16's activations are FP16 too (PACK_F16); those of bfloat16 are FP32:
+ * weights of its range leave no room for a factor. Written in the vec_* names of the level that includes this file.
+ */
 #ifndef KERNELS_VEC_HALVES_H
 #define KERNELS_VEC_HALVES_H
 
 #include "kernels/vec/floats.h"
+#include "kernels/vec/pack.h"
 
 static void decode_bf16(const void *codes, size_t cols, void *to)
 {
@@ -20,8 +24,8 @@ ROWS_FEW(few_f16, ROWS_F16, false)
 ROWS_MANY(many, ROWS_F32, false)
 
 static const struct rows_kernel kernel_bf16 = {
-	.w_bytes = 2, .x_bytes = 4, .few = few_bf16, .many = many, .decode = decode_bf16};
+	.w_bytes = 2, .x_bytes = 4, .few_x_bytes = 4, .few = few_bf16, .many = many, .decode = decode_bf16};
 static const struct rows_kernel kernel_f16 = {
-	.w_bytes = 2, .x_bytes = 4, .few = few_f16, .many = many, .decode = decode_f16};
+	.w_bytes = 2, .x_bytes = 4, .few_x_bytes = 2, .few = few_f16, .many = many, .decode = decode_f16};
 
 #endif

@@ -25,6 +25,7 @@ ROWS_MANY(in_place, ROWS_INT8, false)
 
 static const struct rows_kernel kernel = {.w_bytes = 1,
 					  .x_bytes = 1,
+					  .few_x_bytes = 1,
 					  .few = few,
 					  .many = many,
 					  .in_place = in_place,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * pack - rows of activations as kernels.h packs them: bfloat16, and 8-bit integers with one scale. Written in the vec_*
- * names of the level that includes this file.
+ * pack - rows of activations as kernels.h packs them: bfloat16, FP16 and 8-bit integers with one scale. Written in
+ * the vec_* names of the level that includes this file.
  */
 #ifndef KERNELS_VEC_PACK_H
 #define KERNELS_VEC_PACK_H
@@ -13,7 +13,8 @@
 #include "kernels/kernels.h"
 #include "kernels/vec/convert.h"
 
-#define PACK_BLOCK 64 /* columns */
+#define PACK_BLOCK 64  /* columns */
+#define PACK_HALVES 32 /* columns of a line */
 
 /* Filled up with zeros to the boundary. */
 static inline void pack_bf16_row(size_t cols, uint32_t block, const float *x, void *packed)
@@ -52,12 +53,12 @@ static inline void pack_i8_row(size_t cols, uint32_t block, const float *x, void
 {
 	const float largest = pack_largest(cols, x);
 	struct kernel_i8_row *row = packed;
-	int8_t *codes = (int8_t *)packed + 64;
+	int8_t *codes = (int8_t *)packed + KERNEL_HEAD;
 	float tail[PACK_BLOCK] = {0};
 	vec inverse;
 	size_t c = 0;
 
-	memset(packed, 0, 64);
+	memset(packed, 0, KERNEL_HEAD);
 	if (!(largest > 0.0f && largest <= FLT_MAX)) {
 		row->scale = largest == 0.0f ? 0.0f : NAN;
 		memset(codes, 0, KERNEL_LINE(cols));
@@ -70,6 +71,42 @@ static inline void pack_i8_row(size_t cols, uint32_t block, const float *x, void
 	if (c < cols) {
 		memcpy(tail, x + c, (cols - c) * sizeof(tail[0]));
 		row->sum += vec_codes(codes + c, tail, inverse);
+	}
+}
+
+/* The power of two that a row is multiplied with: it brings the largest finite magnitude to 2^14 .. 2^15, where FP16
+ * keeps most of the smaller ones. Its inverse is a normal number. */
+static inline int pack_f16_exponent(size_t cols, const float *x)
+{
+	float largest = pack_largest(cols, x);
+	int exponent;
+
+	if (!(largest <= FLT_MAX))
+		for (size_t c = largest = 0; c < cols; c++)
+			largest = isfinite(x[c]) ? fmaxf(largest, fabsf(x[c])) : largest;
+	frexpf(largest, &exponent);
+	return largest == 0.0f || 15 - exponent > 126 ? 126 : 15 - exponent;
+}
+
+static inline void pack_f16_row(size_t cols, uint32_t block, const float *x, void *packed)
+{
+	const int exponent = pack_f16_exponent(cols, x);
+	const vec up = vec_set(ldexpf(1.0f, exponent));
+	uint16_t *halves = (uint16_t *)((char *)packed + KERNEL_HEAD);
+	float *floats = (float *)((char *)packed + KERNEL_F16_FLOATS(cols));
+	struct kernel_f16_row *row = packed;
+
+	memset(packed, 0, KERNEL_HEAD);
+	row->scale = ldexpf(1.0f, -exponent);
+	for (size_t c = 0; c < cols; c += PACK_HALVES) {
+		float part[PACK_HALVES] = {0};
+
+		memcpy(part, x + c, (cols - c < PACK_HALVES ? cols - c : PACK_HALVES) * sizeof(part[0]));
+		for (size_t i = 0; i < PACK_HALVES; i += VEC_FLOATS) {
+			vec_to_f16(halves + c + i, vec_mul(vec_load(part + i), up));
+			vec_store(part + i, vec_f16(halves + c + i));
+		}
+		memcpy(floats + c, part, (cols - c < PACK_HALVES ? cols - c : PACK_HALVES) * sizeof(part[0]));
 	}
 }
 

@@ -43,6 +43,13 @@ ROWS_INLINE size_t rows_x_bytes(enum rows_kind kind)
 	return kind == ROWS_INT8 || kind == ROWS_UINT8 ? 1 : kind == ROWS_BF16_DOT || kind == ROWS_FP8_DOT ? 2 : 4;
 }
 
+/* The same where few tokens are computed: FP16 weights meet FP16 activations (PACK_F16), which take half the room in
+ * the first-level cache. */
+ROWS_INLINE size_t rows_few_x_bytes(enum rows_kind kind)
+{
+	return kind == ROWS_F16 ? 2 : rows_x_bytes(kind);
+}
+
 /* Rows, four at a time, and a block of columns. */
 struct rows_tile {
 	const char *w;

@@ -16,7 +16,6 @@
 #include "kernels/vec/rows.h"
 #include "kernels/vec/rows_serial.h"
 
-#define KERNEL_I8_CODES 64       /* bytes before the codes of PACK_I8_ROW */
 #define ROWS_TOTALS 128          /* tokens whose totals are kept at a time */
 #define ROWS_INT_COLS (1u << 17) /* so many products of 8 bits fit into 32 */
 /* Rows of the buffer do not meet in one set of the first-level cache. */
@@ -29,6 +28,7 @@
 
 struct rows_kernel {
 	size_t w_bytes, x_bytes;                                  /* of a column, in the record and in a packed row */
+	size_t few_x_bytes;                                       /* the latter for few tokens; smaller: PACK_F16 */
 	bool grouped;                                             /* summed, and perhaps scaled, by groups of columns */
 	rows_serial_function *const *few;                         /* [tokens], 1 .. ROWS_FEW_TOKENS */
 	rows_tile_function *const *many;                          /* [tokens], 1 .. ROWS_TOKENS */
@@ -55,6 +55,22 @@ static inline const char *rows_at(const struct rows_call *call, size_t matrix, s
 	const struct kernel_matrix *m = call->m[matrix];
 
 	return (const char *)((uintptr_t)m->codes + row * m->pitch + col * call->k->w_bytes);
+}
+
+/* FP16 activations for few tokens, the same as FP32 for many. */
+static inline bool rows_halves(const struct rows_kernel *k)
+{
+	return k->few_x_bytes < k->x_bytes;
+}
+
+/* Where column c is in a packed row. */
+static inline size_t rows_x_at(const struct rows_call *call, bool few, size_t c)
+{
+	const struct rows_kernel *k = call->k;
+
+	if (rows_halves(k) && !few)
+		return KERNEL_F16_FLOATS(call->cols) + c * k->x_bytes;
+	return (k->integer || rows_halves(k) ? KERNEL_HEAD : 0) + c * (few ? k->few_x_bytes : k->x_bytes);
 }
 
 /* What is read after a block of ROWS_CHUNK rows: the next columns, the other matrix, the next rows (which usually
@@ -114,7 +130,7 @@ static inline void rows_direct(const struct rows_call *call, struct rows_ahead *
 			       size_t n, size_t tokens, const void *const *x, float *totals, const char *scales)
 {
 	const struct rows_kernel *k = call->k;
-	const size_t most = ROWS_SERIAL_BLOCKS * call->block, fit = ROWS_PASS_BYTES / (call->cols * k->x_bytes + 1);
+	const size_t most = ROWS_SERIAL_BLOCKS * call->block, fit = ROWS_PASS_BYTES / (call->cols * k->few_x_bytes + 1);
 	const size_t pass = fit < 1 ? 1 : fit < ROWS_FEW_TOKENS ? fit : ROWS_FEW_TOKENS;
 	const size_t step = tokens > pass || call->cols > most ? ROWS_TILE : ROWS_CHUNK;
 
@@ -134,7 +150,7 @@ static inline void rows_direct(const struct rows_call *call, struct rows_ahead *
 					.blocks = (cols + call->block - 1) / call->block,
 					.ahead = t ? &again : ahead,
 					.x = x + t,
-					.x_at = c * k->x_bytes + (k->integer ? KERNEL_I8_CODES : 0),
+					.x_at = rows_x_at(call, true, c),
 					.scales = scales ? scales + c / ROWS_GROUP * sizeof(float) : NULL,
 					.totals = totals + t * ROWS_CHUNK + r,
 				};
@@ -203,7 +219,7 @@ static __attribute__((noinline)) void rows_long(const struct rows_call *call, si
 	for (size_t t = 0; t < tokens; t++)
 		for (size_t r = 0; r < n; r++) {
 			const int8_t *w = (const int8_t *)rows_at(call, matrix, first + r, 0);
-			const int8_t *codes = (const int8_t *)x[t] + KERNEL_I8_CODES;
+			const int8_t *codes = (const int8_t *)x[t] + KERNEL_HEAD;
 			int64_t sum = 0;
 
 			for (size_t c = 0; c < call->cols; c++)
@@ -237,7 +253,7 @@ static inline void rows_sums(const struct rows_call *call, struct rows_ahead *ah
 			.pitch = m->pitch,
 			.cols = call->cols - c < call->block ? call->cols - c : call->block,
 			.x = x,
-			.x_at = c * k->x_bytes + (k->integer ? KERNEL_I8_CODES : 0),
+			.x_at = rows_x_at(call, false, c),
 			.scales = scales ? scales + c / ROWS_GROUP * sizeof(float) : NULL,
 			.totals = totals,
 		};
@@ -262,6 +278,8 @@ static inline vec rows_scaled(const struct rows_call *call, const struct kernel_
 		if (call->cols <= ROWS_INT_COLS)
 			out = vec_from_int(out, 0u - call->k->offset * (uint32_t)row->sum);
 		out = vec_mul(out, vec_mul(scales, vec_set(row->scale)));
+	} else if (rows_halves(call->k)) {
+		out = vec_mul(out, vec_set(((const struct kernel_f16_row *)x)->scale));
 	} else if (m->row_scales) {
 		out = vec_mul(out, vec_load_upto(m->row_scales + first, n));
 	}

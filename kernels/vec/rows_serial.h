@@ -79,6 +79,14 @@ static inline struct rows_ahead serial_ahead(const struct rows_span *spans, size
 	return ahead;
 }
 
+/* The v-th vector of a step's activations. */
+ROWS_INLINE vec serial_x(enum rows_kind kind, const char *x, size_t v)
+{
+	if (rows_few_x_bytes(kind) < rows_x_bytes(kind))
+		return vec_f16((const uint16_t *)x + v * VEC_FLOATS);
+	return vec_loaded((const float *)(x + v * VEC_BYTES));
+}
+
 ROWS_INLINE void serial_step(enum rows_kind kind, size_t tokens, vec sums[ROWS_TOKENS], const char *w,
 			     const char *const *x, size_t at)
 {
@@ -90,8 +98,7 @@ ROWS_INLINE void serial_step(enum rows_kind kind, size_t tokens, vec sums[ROWS_T
 
 #pragma GCC unroll 8
 		for (size_t t = 0; t < tokens; t++)
-			sums[t] = row_dot(kind, sums[t], weights,
-					  vec_loaded((const float *)(x[t] + at + v * VEC_BYTES)));
+			sums[t] = row_dot(kind, sums[t], weights, serial_x(kind, x[t] + at, v));
 	}
 }
 
@@ -105,7 +112,7 @@ ROWS_INLINE void serial_tail(enum rows_kind kind, size_t tokens, vec sums[ROWS_T
 
 	memcpy(weights, w, cols * rows_w_bytes(kind));
 	for (size_t t = 0; t < tokens; t++) {
-		memcpy(copies[t], x[t] + at, cols * rows_x_bytes(kind));
+		memcpy(copies[t], x[t] + at, cols * rows_few_x_bytes(kind));
 		from[t] = copies[t];
 	}
 	serial_step(kind, tokens, sums, weights, from, 0);
@@ -127,7 +134,7 @@ ROWS_INLINE void serial_steps(enum rows_kind kind, size_t steps, size_t tokens, 
 #pragma GCC unroll 8
 	for (size_t i = 0; i < steps; i++, c += step) {
 		serial_ask(ahead);
-		serial_step(kind, tokens, sums, w + c * rows_w_bytes(kind), x, c * rows_x_bytes(kind));
+		serial_step(kind, tokens, sums, w + c * rows_w_bytes(kind), x, c * rows_few_x_bytes(kind));
 	}
 }
 
@@ -142,7 +149,7 @@ ROWS_INLINE void serial_chain(enum rows_kind kind, size_t tokens, vec sums[ROWS_
 	if (whole < to)
 		serial_ask(ahead);
 	if (whole < to)
-		serial_tail(kind, tokens, sums, w + whole * rows_w_bytes(kind), x, whole * rows_x_bytes(kind),
+		serial_tail(kind, tokens, sums, w + whole * rows_w_bytes(kind), x, whole * rows_few_x_bytes(kind),
 			    to - whole);
 }
 
