@@ -59,7 +59,7 @@ static void copy_rows(const struct copy_part *part, uint8_t *slot, uint64_t firs
 		memcpy(to + r * plane->width, from + r * plane->pitch, plane->width);
 }
 
-static void copy_run(struct pool_batch *batch, uint32_t team, uint32_t unit)
+static void copy_run(struct pool_batch *batch, uint32_t team, uint32_t unit, uint32_t next)
 {
 	struct copy_batch *c = container_of(batch, struct copy_batch, batch);
 	const struct copy_part *part = c->parts;

@@ -25,6 +25,35 @@ static bool took_last(_Atomic uint32_t *left)
 	return atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) == 1;
 }
 
+/* -- units -------------------------------------------------------------------------------------------------------- */
+
+/* Some rows of gate and up, or of down, of an expert. */
+struct ffn_unit {
+	struct wave_expert *expert;
+	const struct wave_block *block;
+	bool down;
+};
+
+static struct ffn_unit ffn_unit(const struct wave *w, uint32_t team, uint32_t number)
+{
+	const uint32_t gate_units = wave_gate_units(w, team);
+	const bool down = number >= gate_units;
+	const struct wave_blocks *blocks = down ? &w->down : &w->gate;
+	const uint32_t first = blocks->team[team], each = blocks->team[team + 1] - first;
+	const uint32_t in = down ? number - gate_units : number, expert = in / each;
+
+	return (struct ffn_unit){&w->experts[down ? w->ready[expert] : expert], &blocks->blocks[first + in % each],
+				 down};
+}
+
+/* The matrix that a unit reads first, from its first row on. */
+static struct kernel_matrix ffn_reads(const struct wave *w, const struct ffn_unit *unit)
+{
+	const struct wave_matrices *m = wave_matrices(w, unit->expert, unit->block->share);
+
+	return kernel_rows(unit->down ? &m->down : &m->gate, unit->block->row);
+}
+
 /* -- gate and up -------------------------------------------------------------------------------------------------- */
 
 /* Packs rows first .. end of the job's activations. */
@@ -88,12 +117,15 @@ static void ffn_add_down(struct wave *w, const struct wave_expert *expert)
 	pthread_mutex_unlock(&w->ready_lock);
 }
 
-static void ffn_gate_up(struct wave *w, struct wave_expert *expert, const struct wave_block *block)
+static void ffn_gate_up(struct wave *w, const struct ffn_unit *unit, const struct kernel_matrix *next)
 {
 	const struct pool_compute *c = w->job->compute;
-	const struct wave_matrices *m = wave_matrices(w, expert, block->share);
-	const struct kernel_matrix gate = kernel_rows(&m->gate, block->row), up = kernel_rows(&m->up, block->row);
+	const struct wave_block *block = unit->block;
+	struct wave_expert *expert = unit->expert;
+	struct kernel_matrix gate = ffn_reads(w, unit);
+	const struct kernel_matrix up = kernel_rows(&wave_matrices(w, expert, block->share)->up, block->row);
 
+	gate.next = next;
 	ffn_pack(w, &w->x_pack, NULL);
 	for (uint32_t done = 0; done < expert->pairs; done += CALL_TOKENS) {
 		const uint32_t first = expert->first + done, n = MIN(expert->pairs - done, CALL_TOKENS);
@@ -109,10 +141,13 @@ static void ffn_gate_up(struct wave *w, struct wave_expert *expert, const struct
 
 /* -- down, and the sum over the experts --------------------------------------------------------------------------- */
 
-static void ffn_down(struct wave *w, struct wave_expert *expert, const struct wave_block *block)
+static void ffn_down(struct wave *w, const struct ffn_unit *unit, const struct kernel_matrix *next)
 {
-	const struct kernel_matrix down = kernel_rows(&wave_matrices(w, expert, block->share)->down, block->row);
+	const struct wave_block *block = unit->block;
+	struct wave_expert *expert = unit->expert;
+	struct kernel_matrix down = ffn_reads(w, unit);
 
+	down.next = next;
 	ffn_pack(w, &expert->h_pack, expert);
 	for (uint32_t done = 0; done < expert->pairs; done += CALL_TOKENS) {
 		const uint32_t first = expert->first + done, n = MIN(expert->pairs - done, CALL_TOKENS);
@@ -182,7 +217,7 @@ static void ffn_zero(const struct pool_compute *c, uint32_t first, uint32_t toke
 	memset((char *)c->y + first * row, 0, tokens * row);
 }
 
-static void ffn_run(struct pool_batch *batch, uint32_t team, uint32_t unit);
+static pool_run ffn_run;
 
 /* Begins the next wave that has pairs; ends the job when there is none. The job may be gone when this returns. */
 static void ffn_advance(struct ffn_job *job)
@@ -213,25 +248,29 @@ static void ffn_advance(struct ffn_job *job)
 	ffn_free(job, r);
 }
 
-static void ffn_run(struct pool_batch *batch, uint32_t team, uint32_t unit)
+static void ffn_run(struct pool_batch *batch, uint32_t team, uint32_t number, uint32_t next_number)
 {
 	struct wave *w = container_of(batch, struct wave, batch);
-	const uint32_t gate_units = wave_gate_units(w, team);
-	const uint32_t blocks = w->down.team[team + 1] - w->down.team[team];
-	uint32_t number;
+	const struct ffn_unit unit = ffn_unit(w, team, number);
+	const struct kernel_matrix *next = NULL;
+	struct kernel_matrix matrix;
+	uint32_t block;
 
-	if (unit < gate_units) {
-		const uint32_t each = w->gate.team[team + 1] - w->gate.team[team];
+	if (next_number != POOL_UNIT_NONE) {
+		const struct ffn_unit after = ffn_unit(w, team, next_number);
 
-		ffn_gate_up(w, &w->experts[unit / each], &w->gate.blocks[w->gate.team[team] + unit % each]);
+		matrix = ffn_reads(w, &after);
+		next = &matrix;
+	}
+	if (!unit.down) {
+		ffn_gate_up(w, &unit, next);
 		return;
 	}
-	unit -= gate_units;
-	number = w->down.team[team] + unit % blocks;
-	ffn_down(w, &w->experts[w->ready[unit / blocks]], &w->down.blocks[number]);
-	if (!took_last(&w->down_left[number]))
+	ffn_down(w, &unit, next);
+	block = (uint32_t)(unit.block - w->down.blocks);
+	if (!took_last(&w->down_left[block]))
 		return;
-	ffn_sum(w, w->down.blocks[number].out, w->down.blocks[number].rows);
+	ffn_sum(w, unit.block->out, unit.block->rows);
 	if (took_last(&w->blocks_left))
 		ffn_advance(w->job);
 }

@@ -143,8 +143,7 @@ struct pool_entry *pool_queue_take(struct pool_queue *queue, enum pool_priority 
 
 /* -- batches ------------------------------------------------------------------------------------------------------ */
 
-void pool_batch_init(struct pool_batch *batch, void (*run)(struct pool_batch *, uint32_t, uint32_t),
-		     enum pool_priority priority, struct pool_place place)
+void pool_batch_init(struct pool_batch *batch, pool_run *run, enum pool_priority priority, struct pool_place place)
 {
 	*batch = (struct pool_batch){.run = run, .priority = priority, .place = place, .refs = 1};
 	for (uint32_t t = 0; t < HOST_NODES_MAX; t++)

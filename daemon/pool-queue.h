@@ -39,9 +39,14 @@ struct pool_view {
 	_Atomic uint32_t units;
 };
 
+#define POOL_UNIT_NONE UINT32_MAX
+
+/* Does a unit of a team. next: the unit that the same thread does after it, POOL_UNIT_NONE: not known. */
+typedef void pool_run(struct pool_batch *batch, uint32_t team, uint32_t unit, uint32_t next);
+
 /* The first member of something from aligned_alloc. */
 struct pool_batch {
-	void (*run)(struct pool_batch *batch, uint32_t team, uint32_t unit);
+	pool_run *run;
 	enum pool_priority priority;
 	struct pool_place place; /* the job's */
 	_Atomic uint32_t refs;
@@ -89,8 +94,7 @@ static inline bool pool_queue_new_first(struct pool_queue *queue, uint32_t team,
 
 /* Sets the batch's head; its views have no units yet. The caller has a reference, to be dropped once the first units
  * are added: then the batch may be run, and gone. */
-void pool_batch_init(struct pool_batch *batch, void (*run)(struct pool_batch *, uint32_t, uint32_t),
-		     enum pool_priority priority, struct pool_place place);
+void pool_batch_init(struct pool_batch *batch, pool_run *run, enum pool_priority priority, struct pool_place place);
 
 /* Gives a team so many more units of the batch (0: nothing happens). The caller holds a reference. */
 void pool_queue_add(struct pool_queue *queue, struct pool_batch *batch, uint32_t team, uint32_t units);
@@ -111,6 +115,14 @@ static inline bool pool_view_draw(struct pool_view *view, uint32_t *ret_unit)
 	*ret_unit = unit;
 	return true;
 }
+
+/* How many units are left to draw. */
+static inline uint32_t pool_view_left(struct pool_view *view)
+{
+	return atomic_load_explicit(&view->units, memory_order_relaxed) -
+	       atomic_load_explicit(&view->cursor, memory_order_relaxed);
+}
+
 /* Takes a view that has no unit now off its queue. */
 void pool_queue_exhausted(struct pool_queue *queue, uint32_t team, struct pool_view *view);
 void pool_batch_unref(struct pool_batch *batch);

@@ -270,8 +270,7 @@ static void wave_units(struct wave *w)
 	w->n_ready = 0;
 }
 
-int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t pairs,
-	     void (*run)(struct pool_batch *batch, uint32_t team, uint32_t unit))
+int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t pairs, pool_run *run)
 {
 	const struct pool_compute *c = job->compute;
 	struct wave *w = aligned_alloc(_Alignof(struct wave), sizeof(*w));

@@ -127,7 +127,6 @@ static inline bool wave_packs_h(const struct kernel_ops *ops)
 
 /* Builds the wave of the next `tokens` with `pairs` > 0 pairs, its gate-and-up units ready to be added, in the job's
  * scratch, which it replaces when it is too small. 0 or -ENOMEM. */
-int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t pairs,
-	     void (*run)(struct pool_batch *batch, uint32_t team, uint32_t unit));
+int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t pairs, pool_run *run);
 
 #endif

@@ -54,6 +54,10 @@ struct kernel_matrix {
 	const void *codes, *scales;
 	size_t pitch, scale_pitch;
 	const float *row_scales, *bias;
+
+	/* What the caller has read next, whose beginning is asked for at this call's end; NULL: not known. Of gate_up,
+	 * that of `gate` counts. Only a hint: nothing of it is read. */
+	const struct kernel_matrix *next;
 };
 
 /* The same matrix from row `first` on, a multiple of MOE_PANEL_ROWS. */

@@ -28,6 +28,7 @@ struct problem {
 	size_t row0, col0; /* in the whole matrices */
 	struct kernel_matrix whole[2];
 	struct kernel_matrix m[2]; /* the rows and columns of the problem */
+	struct kernel_matrix next; /* which m[0] names, or not */
 	struct numbers numbers[2]; /* of m, decoded */
 	struct kernel_act act;
 	const float *x[TOKENS_MAX];
@@ -268,6 +269,20 @@ static inline size_t col_unit(uint32_t format)
 	return moe_formats[format].block ? moe_formats[format].block : 1;
 }
 
+/* What is read next is never read: it may end where memory does, or be nowhere. */
+static inline void next_new(struct problem *p)
+{
+	const struct wall *codes = &p->planes[0][MOE_PLANE_CODES];
+
+	p->next = (struct kernel_matrix){.format = p->format,
+					 .codes = once_in(2) ? codes->end - pick(4096)
+							     : (const void *)(uintptr_t)pick(64),
+					 .pitch = pick(8192),
+					 .scale_pitch = pick(512)};
+	if (once_in(2))
+		p->m[0].next = &p->next;
+}
+
 /* p->rows, cols, tokens are the caller's; row0 and col0 are random. */
 static inline void problem_new(struct problem *p, uint32_t format, enum data data)
 {
@@ -282,6 +297,7 @@ static inline void problem_new(struct problem *p, uint32_t format, enum data dat
 		p->m[i] = piece(&p->whole[i], p->row0, p->col0);
 		decode(&p->numbers[i], &p->m[i], p->rows, p->cols);
 	}
+	next_new(p);
 	act_pick(&p->act);
 	x_new(p);
 }

@@ -54,8 +54,8 @@ static inline struct panel_x panel_x(uint32_t format, const void *const *rows, s
 	return (struct panel_x){rows, c, KERNEL_I8_SCALES(cols) + at, KERNEL_I8_SUMS(cols, unit) + at};
 }
 
-/* The panel that is read after the one at `row`, `step` panels on: in the run, in the other matrix, in the next run
- * (which usually follows in memory even where the call's rows end). */
+/* The panel that is read after the one at `row`, `step` panels on: in the run, in the other matrix, what the
+ * caller has next or the next run (which usually follows in memory even where the call's rows end). */
 static struct kernel_matrix panel_after(const struct panel_call *call, const struct panel_run *run, size_t matrix,
 					size_t row, size_t step)
 {
@@ -65,6 +65,8 @@ static struct kernel_matrix panel_after(const struct panel_call *call, const str
 		return kernel_rows(call->m[matrix], next);
 	if (matrix + 1 < call->matrices)
 		return kernel_rows(call->m[matrix + 1], run->first + next % (step * MOE_PANEL_ROWS));
+	if (run->end == call->rows && call->m[0]->next)
+		return *call->m[0]->next;
 	return kernel_rows(call->m[0], next);
 }
 

@@ -84,15 +84,21 @@ static inline const char *rows_next(const struct rows_call *call, size_t matrix,
 	return rows_at(call, 0, first + ROWS_CHUNK, 0);
 }
 
-/* The same of runs of rows: of one matrix, of the other, those behind them. */
+/* The same of runs of rows: of one matrix, of the other, what the caller has next, or those behind them. */
 static inline void rows_spans(const struct rows_call *call, const struct rows_run *run, struct rows_span spans[3])
 {
+	const struct kernel_matrix *next = call->m[0]->next;
+	const size_t width = call->cols * call->k->w_bytes;
 	size_t n = 0;
 
 	for (; n < call->matrices; n++)
 		spans[n] = (struct rows_span){(uintptr_t)rows_at(call, n, run->first, 0), call->m[n]->pitch,
-					      run->end - run->first};
-	spans[n] = (struct rows_span){(uintptr_t)rows_at(call, 0, run->end, 0), call->m[0]->pitch, SIZE_MAX};
+					      run->end - run->first, width};
+	if (next && run->end == call->rows)
+		spans[n] = (struct rows_span){(uintptr_t)next->codes, next->pitch, SIZE_MAX, next->pitch};
+	else
+		spans[n] = (struct rows_span){(uintptr_t)rows_at(call, 0, run->end, 0), call->m[0]->pitch, SIZE_MAX,
+					      width};
 }
 
 /* Few tokens, which the weights are decoded for where they are multiplied. */
@@ -319,7 +325,7 @@ static void rows_run(const struct rows_call *call, const struct rows_run *run, c
 	struct rows_ahead ahead;
 
 	rows_spans(call, run, spans);
-	ahead = serial_ahead(spans, call->cols * call->k->w_bytes);
+	ahead = serial_ahead(spans);
 	for (size_t i = 0; i < call->matrices; i++) {
 		memset(totals[i], 0,
 		       ((run->end - run->first + ROWS_CHUNK - 1) / ROWS_CHUNK) * tokens * ROWS_CHUNK *

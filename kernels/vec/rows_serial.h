@@ -17,13 +17,13 @@
 /* Rows that are read one after the other. */
 struct rows_span {
 	uintptr_t first;
-	size_t pitch, rows;
+	size_t pitch, rows, width; /* width: of a row, in bytes */
 };
 
 /* What is asked for: about ROWS_NEAR bytes before it is read, line by line, row by row, span by span. */
 struct rows_ahead {
 	uintptr_t at, end;            /* in a row */
-	size_t width;                 /* of a row, in bytes */
+	size_t width;                 /* of a row of the span */
 	size_t pitch, rows;           /* of the span, rows after this one */
 	const struct rows_span *next; /* the last one has more rows than are ever asked for */
 };
@@ -51,6 +51,7 @@ ROWS_INLINE void serial_turn(struct rows_ahead *ahead)
 	} else {
 		ahead->at = ahead->next->first;
 		ahead->pitch = ahead->next->pitch;
+		ahead->width = ahead->next->width;
 		ahead->rows = ahead->next->rows - 1;
 		ahead->next++;
 	}
@@ -66,12 +67,12 @@ ROWS_INLINE void serial_ask(struct rows_ahead *ahead)
 }
 
 /* ROWS_NEAR bytes behind the beginning of the first span. */
-static inline struct rows_ahead serial_ahead(const struct rows_span *spans, size_t width)
+static inline struct rows_ahead serial_ahead(const struct rows_span *spans)
 {
-	struct rows_ahead ahead = {.width = width, .next = spans};
+	struct rows_ahead ahead = {.next = spans};
 	size_t lines = ROWS_NEAR / ROWS_STEP_BYTES;
 
-	for (serial_turn(&ahead); width && lines; lines--) {
+	for (serial_turn(&ahead); ahead.width && lines; lines--) {
 		ahead.at += ROWS_STEP_BYTES;
 		if (ahead.at >= ahead.end)
 			serial_turn(&ahead);
