@@ -92,7 +92,7 @@ PANEL_INLINE void panel_tiles(uint32_t format, size_t panels, size_t tokens, con
 	for (size_t t = 0; t < tokens; t++) {
 		const char *row = x->rows[first + t];
 
-		tile_extra(format, units, row + x->scales, row + x->sums, &extra[t]);
+		tile_extra(format, units, row + x->scales, row + x->sums, extra[t].scales, extra[t].more);
 	}
 	for (size_t u = 0; u <= units; u++) {
 		if (u < units)

@@ -39,8 +39,8 @@ struct panel_run {
 
 #define PANEL_PAIR_ROWS (2 * MOE_PANEL_ROWS)
 
-/* Totals of a run's panels: of the first and the second one of each pair, a pair's tokens after another's. */
-typedef panel_totals panel_kept[2];
+/* Totals of a run's rows. Few tokens: [panels][tokens]; many: of a pair of panels, PANEL_TOKENS apart. */
+typedef float panel_kept[2 * PANEL_TOKENS][MOE_PANEL_ROWS];
 
 static inline size_t panel_min(size_t a, size_t b)
 {
@@ -96,17 +96,46 @@ static inline void panels_at(const struct panel_at *from, size_t panels, uint32_
 	}
 }
 
-static void panel_few(const struct panel_call *call, const struct panel_at *from, panel_totals *totals)
+/* A run's panels of a matrix, all columns of a panel before the next one; where there are more columns than a block's,
+ * one panel at a time. */
+static void panels_few(const struct panel_call *call, const struct panel_run *run, size_t matrix,
+		       float (*totals)[MOE_PANEL_ROWS])
 {
-	panel_few_function *const few = call->kind->few[call->tokens];
 	const uint32_t format = call->m[0]->format;
+	const size_t all = (run->end - run->first + MOE_PANEL_ROWS - 1) / MOE_PANEL_ROWS;
+	const size_t step = call->cols > PANEL_FEW_COLS ? 1 : all;
+	struct panel_few_extra extra[PANEL_FEW];
 
-	for (size_t c = 0; c < call->cols; c += PANEL_COLS) {
-		const struct panel_x x = panel_x(format, call->x, call->cols, c);
-		struct panel_at at;
+	memset(totals, 0, all * call->tokens * sizeof(totals[0]));
+	for (size_t p = 0; p < all; p += step) {
+		const size_t row = run->first + p * MOE_PANEL_ROWS, last = row + (step - 1) * MOE_PANEL_ROWS;
+		const struct panel_at first = panel_place(call, run, matrix, row, 1);
+		const struct panel_at end = panel_place(call, run, matrix, last, 1);
 
-		panels_at(from, 1, format, c, &at);
-		few(&at, panel_min(call->cols - c, PANEL_COLS), &x, totals);
+		for (size_t c = 0; c < call->cols; c += PANEL_FEW_COLS) {
+			const struct panel_x x = panel_x(format, call->x, call->cols, c);
+			struct panel_few few = {
+				.pitch = call->m[matrix]->pitch,
+				.scale_pitch = call->m[matrix]->scale_pitch,
+				.panels = step,
+				.cols = panel_min(call->cols - c, PANEL_FEW_COLS),
+				.extra = extra,
+				.totals = totals + p * call->tokens,
+			};
+
+			panels_at(&first, 1, format, c, &few.at);
+			few.at.jump_codes = end.jump_codes;
+			few.at.jump_scales = end.jump_scales;
+			for (size_t t = 0; t < call->tokens; t++) {
+				const char *x_row = call->x[t];
+
+				few.codes[t] = (const int8_t *)x_row + x.codes;
+				if (p == 0 || step == 1)
+					tile_extra(format, few.cols / panel_unit(format), x_row + x.scales,
+						   x_row + x.sums, extra[t].scales, extra[t].more);
+			}
+			call->kind->few[call->tokens](&few);
+		}
 	}
 }
 
@@ -142,22 +171,18 @@ static __attribute__((noinline)) void panels_many(const struct panel_call *call,
 	}
 }
 
-/* The pair of panels at `row`, or the last one alone. */
-static void panels_sums(const struct panel_call *call, const struct panel_run *run, size_t matrix, size_t row,
-			panel_totals *totals)
+/* A run of one pair of panels, or the last one alone. */
+static void panels_sums(const struct panel_call *call, const struct panel_run *run, size_t matrix,
+			float (*totals)[MOE_PANEL_ROWS])
 {
-	const size_t panels = run->end - row > MOE_PANEL_ROWS ? 2 : 1;
-	const bool few = call->tokens <= PANEL_FEW;
+	const size_t panels = run->end - run->first > MOE_PANEL_ROWS ? 2 : 1;
 	struct panel_at at[2];
 
 	for (size_t p = 0; p < panels; p++) {
-		at[p] = panel_place(call, run, matrix, row + p * MOE_PANEL_ROWS, few ? 1 : panels);
-		memset(totals[p], 0, call->tokens * sizeof(totals[p][0]));
+		at[p] = panel_place(call, run, matrix, run->first + p * MOE_PANEL_ROWS, panels);
+		memset(totals[p * PANEL_TOKENS], 0, call->tokens * sizeof(totals[0]));
 	}
-	if (!few)
-		panels_many(call, at, panels, totals);
-	for (size_t p = 0; few && p < panels; p++)
-		panel_few(call, &at[p], totals + p);
+	panels_many(call, at, panels, (panel_totals *)totals);
 }
 
 /* The totals of `rows` rows (at most a vector's) with their bias. */
@@ -194,23 +219,24 @@ static inline void panel_finish(const struct panel_call *call, size_t row, size_
 
 static void panel_run(const struct panel_call *call, const struct panel_run *run)
 {
+	const bool few = call->tokens <= PANEL_FEW;
+	const size_t step = few ? call->tokens : PANEL_TOKENS; /* totals from panel to panel */
 	panel_kept totals[2];
 
-	for (size_t i = 0; i < call->matrices; i++)
-		for (size_t row = run->first; row < run->end; row += PANEL_PAIR_ROWS) {
-			const size_t at = (row - run->first) / PANEL_PAIR_ROWS * call->tokens;
-
-			panels_sums(call, run, i, row, (panel_totals *)&totals[i][0][at]);
-		}
+	for (size_t i = 0; i < call->matrices; i++) {
+		if (few)
+			panels_few(call, run, i, totals[i]);
+		else
+			panels_sums(call, run, i, totals[i]);
+	}
 	for (size_t row = run->first; row < run->end; row += VEC_FLOATS) {
-		const size_t in = row - run->first, p = in / MOE_PANEL_ROWS % 2, lane = in % MOE_PANEL_ROWS;
+		const size_t in = row - run->first, lane = in % MOE_PANEL_ROWS;
 
 		for (size_t t = 0; t < call->tokens; t++) {
-			const size_t at = in / PANEL_PAIR_ROWS * call->tokens + t;
+			const size_t at = in / MOE_PANEL_ROWS * step + t;
 
 			panel_finish(call, row, run->end - row,
-				     (const float *const[]){&totals[0][p][at][lane], &totals[1][p][at][lane]},
-				     call->out[t]);
+				     (const float *const[]){&totals[0][at][lane], &totals[1][at][lane]}, call->out[t]);
 		}
 	}
 }
@@ -229,17 +255,16 @@ static void panel_runs(const struct panel_call *call)
 /* -- tiles of a format -------------------------------------------------------------------------------------------- */
 
 #define PANEL_FEW_TILE(name, format, tokens)                                                                           \
-	static void name##_few_##tokens(const struct panel_at *at, size_t cols, const struct panel_x *x,               \
-					panel_totals *totals)                                                          \
+	static void name##_few_##tokens(const struct panel_few *few)                                                   \
 	{                                                                                                              \
-		tile_run(format, true, 1, tokens, at, NULL, cols, x, 0, totals);                                       \
+		tile_few(format, tokens, few);                                                                         \
 	}
 
 #define PANEL_MANY_TILE(name, format, panels, tokens)                                                                  \
 	static void name##_many_##panels##_##tokens(const struct panel_bytes *bytes, size_t cols,                      \
 						    const struct panel_x *x, size_t first, panel_totals *totals)       \
 	{                                                                                                              \
-		tile_run(format, false, panels, tokens, NULL, bytes, cols, x, first, totals);                          \
+		tile_many(format, panels, tokens, bytes, cols, x, first, totals);                                      \
 	}
 
 /* Few tokens, and the decoder, of a format. */

@@ -22,7 +22,9 @@
 
 #define PANEL_COLS 512 /* of a column block: 16 KiB of decoded bytes for two panels. A multiple of all scale blocks. */
 #define PANEL_UNITS (PANEL_COLS / 16)
-#define PANEL_FEW 4      /* tokens */
+#define PANEL_FEW 4         /* tokens */
+#define PANEL_FEW_COLS 8192 /* of a column block of few tokens: nearly always all */
+#define PANEL_FEW_UNITS (PANEL_FEW_COLS / 16)
 #define PANEL_TOKENS 128 /* whose totals are kept over the column blocks */
 
 /* How far ahead of their use codes are asked for, in bytes. */
@@ -55,16 +57,36 @@ struct panel_extra {
 	_Alignas(64) float more[PANEL_UNITS];
 };
 
+struct panel_few_extra {
+	_Alignas(64) float scales[PANEL_FEW_UNITS];
+	_Alignas(64) float more[PANEL_FEW_UNITS];
+};
+
+/* The same where a tile reads them: of the first token, and floats from token to token. */
+struct tile_extra {
+	const float *scales, *more;
+	size_t stride;
+};
+
 typedef float panel_totals[PANEL_TOKENS][MOE_PANEL_ROWS];
 
-typedef void panel_few_function(const struct panel_at *at, size_t cols, const struct panel_x *x, panel_totals *totals);
+/* Panels of a matrix that lie one after the other, at a column block. */
+struct panel_few {
+	struct panel_at at; /* the first one; its jumps are the last one's, the others have none */
+	size_t pitch, scale_pitch, panels, cols;
+	const struct panel_few_extra *extra; /* [tokens] */
+	const int8_t *codes[PANEL_FEW];      /* of the tokens */
+	float (*totals)[MOE_PANEL_ROWS];     /* [panels][tokens] */
+};
+
+typedef void panel_few_function(const struct panel_few *few);
 typedef void panel_many_function(const struct panel_bytes *bytes, size_t cols, const struct panel_x *x, size_t first,
 				 panel_totals *totals);
 typedef void panel_decode_function(const struct panel_at *at, size_t cols, struct panel_bytes *bytes);
 
 /* Whole vectors: rows of packed activations have room for them. */
-PANEL_INLINE void tile_extra(uint32_t format, size_t units, const char *scales, const char *sums,
-			     struct panel_extra *extra)
+PANEL_INLINE void tile_extra(uint32_t format, size_t units, const char *scales, const char *sums, float *to_scales,
+			     float *to_more)
 {
 	const struct moe_format_spec *f = &moe_formats[format];
 	const int factor = f->zero == MOE_ZERO_U8 ? -1 : -panel_offset(format);
@@ -73,11 +95,11 @@ PANEL_INLINE void tile_extra(uint32_t format, size_t units, const char *scales, 
 		const ivec sum = ivec_load(sums + u * sizeof(int32_t));
 		const vec scale = vec_loaded((const float *)scales + u); /* the compiler would call memcpy */
 
-		vec_store(extra->scales + u, scale);
+		vec_store(to_scales + u, scale);
 		if (panel_has_minimum(format))
-			vec_store(extra->more + u, vec_mul(ivec_float(sum), scale));
+			vec_store(to_more + u, vec_mul(ivec_float(sum), scale));
 		else if (factor)
-			ivec_store(extra->more + u, ivec_mul(sum, ivec_set(factor)));
+			ivec_store(to_more + u, ivec_mul(sum, ivec_set(factor)));
 	}
 }
 
@@ -168,7 +190,7 @@ PANEL_INLINE void panel_ask(uint32_t format, uintptr_t ahead, int v)
 
 /* totals[s][t] += the unit's products. */
 PANEL_INLINE void tile_unit(uint32_t format, size_t panels, size_t tokens, const struct tile_unit *unit,
-			    const int8_t *const *x, const struct panel_extra *extra, vec totals[TILE_VECS][TILE_TOKENS])
+			    const int8_t *const *x, const struct tile_extra *extra, vec totals[TILE_VECS][TILE_TOKENS])
 {
 	const size_t vecs = panels * PANEL_VECS, u = unit->c / panel_unit(format);
 	const int end = unit->v + (int)panel_unit(format) / 4;
@@ -180,7 +202,7 @@ PANEL_INLINE void tile_unit(uint32_t format, size_t panels, size_t tokens, const
 
 #pragma GCC unroll 8
 		for (size_t t = 0; t < tokens; t++)
-			sums[s][t] = tile_begin(format, zero, &extra[t].more[u]);
+			sums[s][t] = tile_begin(format, zero, extra->more + t * extra->stride + u);
 	}
 #pragma GCC unroll 4
 	for (int v = unit->v; v < end; v += 2) {
@@ -207,38 +229,27 @@ PANEL_INLINE void tile_unit(uint32_t format, size_t panels, size_t tokens, const
 
 #pragma GCC unroll 8
 		for (size_t t = 0; t < tokens; t++)
-			totals[s][t] = vec_fma(ivec_float(sums[s][t]), vec_mul(scale, vec_set(extra[t].scales[u])),
+			totals[s][t] = vec_fma(ivec_float(sums[s][t]),
+					       vec_mul(scale, vec_set(extra->scales[t * extra->stride + u])),
 					       totals[s][t]);
 		if (panel_has_minimum(format)) {
 			const vec minimum = tile_minimum(format, unit, s);
 
 #pragma GCC unroll 8
 			for (size_t t = 0; t < tokens; t++)
-				totals[s][t] = vec_fma(minimum, vec_set(extra[t].more[u]), totals[s][t]);
+				totals[s][t] = vec_fma(minimum, vec_set(extra->more[t * extra->stride + u]),
+						       totals[s][t]);
 		}
 	}
 }
 
-/* From `at` where few, otherwise from `bytes`. */
-PANEL_INLINE void tile_run(uint32_t format, bool few, size_t panels, size_t tokens, const struct panel_at *at,
-			   const struct panel_bytes *bytes, size_t cols, const struct panel_x *x, size_t first,
-			   panel_totals *kept)
+/* totals[s][t] += the products of some columns: from `at` where few, otherwise from `bytes`. */
+PANEL_INLINE void tile_columns(uint32_t format, bool few, size_t panels, size_t tokens, const struct panel_at *at,
+			       const struct panel_bytes *bytes, size_t cols, const int8_t *const *codes,
+			       const struct tile_extra *extra, vec totals[TILE_VECS][TILE_TOKENS])
 {
-	const size_t vecs = panels * PANEL_VECS, unit = panel_unit(format);
-	vec totals[TILE_VECS][TILE_TOKENS];
-	struct panel_extra extra[TILE_TOKENS];
-	const int8_t *codes[TILE_TOKENS];
+	const size_t unit = panel_unit(format);
 
-#pragma GCC unroll 8
-	for (size_t t = 0; t < tokens; t++) {
-		const char *row = x->rows[first + t];
-
-		codes[t] = (const int8_t *)row + x->codes;
-		tile_extra(format, cols / unit, row + x->scales, row + x->sums, &extra[t]);
-#pragma GCC unroll 4
-		for (size_t s = 0; s < vecs; s++)
-			totals[s][t] = vec_load(kept[s / PANEL_VECS][first + t] + s % PANEL_VECS * VEC_FLOATS);
-	}
 	for (size_t c = 0; c < cols; c += MOE_BLOCK_COLS) {
 		const uintptr_t ahead = few ? panel_ahead(format, at, c) : 0;
 
@@ -249,11 +260,70 @@ PANEL_INLINE void tile_run(uint32_t format, bool few, size_t panels, size_t toke
 			tile_unit(format, panels, tokens, &here, codes, extra, totals);
 		}
 	}
+}
+
+/* Decoded panels and a tile of tokens, from the first-th on. */
+PANEL_INLINE void tile_many(uint32_t format, size_t panels, size_t tokens, const struct panel_bytes *bytes, size_t cols,
+			    const struct panel_x *x, size_t first, panel_totals *kept)
+{
+	const size_t vecs = panels * PANEL_VECS;
+	vec totals[TILE_VECS][TILE_TOKENS];
+	struct panel_extra extra[TILE_TOKENS];
+	const struct tile_extra extras = {extra->scales, extra->more, sizeof(*extra) / sizeof(float)};
+	const int8_t *codes[TILE_TOKENS];
+
+#pragma GCC unroll 8
+	for (size_t t = 0; t < tokens; t++) {
+		const char *row = x->rows[first + t];
+
+		codes[t] = (const int8_t *)row + x->codes;
+		tile_extra(format, cols / panel_unit(format), row + x->scales, row + x->sums, extra[t].scales,
+			   extra[t].more);
+#pragma GCC unroll 4
+		for (size_t s = 0; s < vecs; s++)
+			totals[s][t] = vec_load(kept[s / PANEL_VECS][first + t] + s % PANEL_VECS * VEC_FLOATS);
+	}
+	tile_columns(format, false, panels, tokens, NULL, bytes, cols, codes, &extras, totals);
 #pragma GCC unroll 8
 	for (size_t t = 0; t < tokens; t++)
 #pragma GCC unroll 4
 		for (size_t s = 0; s < vecs; s++)
 			vec_store(kept[s / PANEL_VECS][first + t] + s % PANEL_VECS * VEC_FLOATS, totals[s][t]);
+}
+
+/* Panels one after the other, as they lie in the record. */
+PANEL_INLINE void tile_few(uint32_t format, size_t tokens, const struct panel_few *few)
+{
+	const struct tile_extra extra = {few->extra->scales, few->extra->more, sizeof(*few->extra) / sizeof(float)};
+	struct panel_at at = few->at;
+	const int8_t *codes[PANEL_FEW];
+
+#pragma GCC unroll 8
+	for (size_t t = 0; t < tokens; t++)
+		codes[t] = few->codes[t];
+	at.jump_codes = at.jump_scales = 0;
+	for (size_t p = 0; p < few->panels; p++) {
+		float(*kept)[MOE_PANEL_ROWS] = few->totals + p * tokens;
+		vec totals[TILE_VECS][TILE_TOKENS];
+
+		if (p + 1 == few->panels) {
+			at.jump_codes = few->at.jump_codes;
+			at.jump_scales = few->at.jump_scales;
+		}
+#pragma GCC unroll 8
+		for (size_t t = 0; t < tokens; t++)
+#pragma GCC unroll 4
+			for (size_t s = 0; s < PANEL_VECS; s++)
+				totals[s][t] = vec_load(kept[t] + s * VEC_FLOATS);
+		tile_columns(format, true, 1, tokens, &at, NULL, few->cols, codes, &extra, totals);
+#pragma GCC unroll 8
+		for (size_t t = 0; t < tokens; t++)
+#pragma GCC unroll 4
+			for (size_t s = 0; s < PANEL_VECS; s++)
+				vec_store(kept[t] + s * VEC_FLOATS, totals[s][t]);
+		at.codes += few->pitch;
+		at.scales += few->scale_pitch;
+	}
 }
 
 PANEL_INLINE void panel_decode(uint32_t format, const struct panel_at *at, size_t cols, struct panel_bytes *bytes)
