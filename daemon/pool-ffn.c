@@ -105,11 +105,13 @@ static void ffn_pack(struct wave *w, struct wave_pack *pack, const struct wave_e
 	}
 }
 
-/* The expert's down units come after all that each team already has. */
-static void ffn_add_down(struct wave *w, const struct wave_expert *expert)
+/* The expert's down units come after all that each team already has. A few rows are packed before: nobody waits. */
+static void ffn_add_down(struct wave *w, struct wave_expert *expert)
 {
 	struct pool_queue *queue = &w->job->pool->queue;
 
+	if (expert->pairs <= PACK_ROWS)
+		ffn_pack(w, &expert->h_pack, expert);
 	pthread_mutex_lock(&w->ready_lock);
 	w->ready[w->n_ready++] = (uint32_t)(expert - w->experts);
 	for (uint32_t t = 0; t < queue->n_teams; t++)
@@ -163,6 +165,13 @@ static void ffn_down(struct wave *w, const struct ffn_unit *unit, const struct k
 	}
 }
 
+/* Asks for what other threads have written, all at once. */
+static void ask(const float *from, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i += CACHE_LINE)
+		__builtin_prefetch((const char *)from + i);
+}
+
 static void ffn_sum(const struct wave *w, uint32_t row, uint32_t rows)
 {
 	const struct pool_compute *c = w->job->compute;
@@ -175,6 +184,9 @@ static void ffn_sum(const struct wave *w, uint32_t row, uint32_t rows)
 		const size_t at = (size_t)(w->token + t) * hidden + row;
 		float sum[BLOCK_ROWS_MAX];
 
+		for (uint32_t k = 0; k < c->topk; k++)
+			if (pairs[k] >= 0)
+				ask(w->partial + (size_t)pairs[k] * w->y_stride + row, rows * sizeof(sum[0]));
 		memset(sum, 0, rows * sizeof(sum[0]));
 		for (uint32_t k = 0; k < c->topk; k++)
 			if (pairs[k] >= 0)
