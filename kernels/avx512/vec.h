@@ -107,18 +107,33 @@ static inline vec vec_load_upto(const float *p, size_t n)
 	return n >= VEC_FLOATS ? vec_load(p) : vec_load_n(p, n);
 }
 
-/* The sums over the elements of four vectors. */
-static inline __m128 vec_quad(vec a, vec b, vec c, vec d)
+/* The first step of adding up elements: those two apart in each four. Sums of a and of b by turns. */
+static inline vec vec_pair(vec a, vec b)
 {
-	const vec ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-	const vec cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+	return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+}
+
+/* The same of one vector, in less time, and what makes twice the same pair of it. */
+static inline vec vec_single(vec a)
+{
+	return _mm512_add_ps(a, _mm512_permute_ps(a, 0x4e));
+}
+
+static inline vec vec_single_pair(vec a)
+{
+	return _mm512_unpacklo_ps(a, a);
+}
+
+/* The sums over the elements of four vectors, of which two by two are paired. */
+static inline __m128 vec_quad(vec ab, vec cd)
+{
 	const vec quads = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
 	const __m256 halves = _mm256_add_ps(_mm512_castps512_ps256(quads), _mm512_extractf32x8_ps(quads, 1));
 
 	return _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
 }
 
-/* The same of vectors of integers. */
+/* The sums over the elements of four vectors of integers. */
 static inline __m128i vec_quad_int(vec va, vec vb, vec vc, vec vd)
 {
 	const __m512i a = _mm512_castps_si512(va), b = _mm512_castps_si512(vb);

@@ -17,6 +17,6 @@ ROWS_FEW(few, ROWS_FP8, true)
 ROWS_MANY(many, ROWS_F32, true)
 
 static const struct rows_kernel kernel = {
-	.w_bytes = 1, .x_bytes = 4, .few_x_bytes = 4, .grouped = true, .few = few, .many = many, .decode = decode};
+	.w_bytes = 1, .x_bytes = 4, .few_x_bytes = 4, .few = few, .many = many, .decode = decode};
 
 #endif

@@ -9,10 +9,10 @@
  *   row_dot(kind, sum, w, x)  sum + w . x, element by element
  *
  * Law: columns are cut into blocks of ROWS_BLOCK_BYTES of activations. In a block each vector element is one chain of
- * sums over the columns in order (FP8: one for each 128 columns, added as scale * sum by one fused multiply-add), then
- * one tree over the elements; the blocks' sums are added in order. That is so whatever the tile's shape, and whether
- * weights are decoded in registers or beforehand: a result depends on its own row and token only, the same bits for a
- * token alone and in a batch.
+ * sums over the columns in order, then one tree over the elements; the blocks' sums are added in order. FP8 has a chain
+ * for each 128 columns: the tree's first step, then scale * sum is added by one fused multiply-add, which leaves a tile
+ * half as many of them. That is so whatever the tile's shape, and whether weights are decoded in registers or
+ * beforehand: a result depends on its own row and token only, the same bits for a token alone and in a batch.
  */
 #ifndef KERNELS_VEC_ROWS_H
 #define KERNELS_VEC_ROWS_H
@@ -24,6 +24,7 @@
 
 #define ROWS_INLINE static inline __attribute__((always_inline))
 #define ROWS_TILE 4         /* rows side by side, which share the loads of activations */
+#define ROWS_PAIRS 2        /* of them */
 #define ROWS_CHUNK 16       /* rows whose sums of one token are a line of totals */
 #define ROWS_STEP_BYTES 64  /* of a row's weights */
 #define ROWS_NEAR 6144      /* bytes ahead of their use that a row's weights are asked for */
@@ -140,18 +141,41 @@ ROWS_INLINE void rows_reduce(enum rows_kind kind, size_t tokens, vec sums[ROWS_T
 		if (rows_x_bytes(kind) == 1)
 			quad_add_int(totals, vec_quad_int(sums[0][t], sums[1][t], sums[2][t], sums[3][t]));
 		else
-			quad_add(totals, vec_quad(sums[0][t], sums[1][t], sums[2][t], sums[3][t]));
+			quad_add(totals, vec_quad(vec_pair(sums[0][t], sums[1][t]), vec_pair(sums[2][t], sums[3][t])));
 	}
 }
 
-/* scales NULL: all are 1. */
 static inline vec rows_scale(const char *scales, size_t group)
 {
-	float scale = 1.0f;
+	float scale;
 
-	if (scales)
-		memcpy(&scale, scales + group * sizeof(scale), sizeof(scale));
+	memcpy(&scale, scales + group * sizeof(scale), sizeof(scale));
 	return vec_set(scale);
+}
+
+/* scaled += scale * the sums of a group. */
+ROWS_INLINE void rows_scale_group(size_t tokens, vec sums[ROWS_TILE][ROWS_TOKENS], vec scale,
+				  vec scaled[ROWS_PAIRS][ROWS_TOKENS])
+{
+#pragma GCC unroll 8
+	for (size_t t = 0; t < tokens; t++)
+#pragma GCC unroll 2
+		for (size_t i = 0; i < ROWS_PAIRS; i++)
+			scaled[i][t] = vec_fma(scale, vec_pair(sums[2 * i][t], sums[2 * i + 1][t]), scaled[i][t]);
+}
+
+ROWS_INLINE void rows_clear_groups(size_t tokens, vec scaled[ROWS_PAIRS][ROWS_TOKENS])
+{
+#pragma GCC unroll 8
+	for (size_t t = 0; t < tokens; t++)
+		scaled[0][t] = scaled[1][t] = vec_zero();
+}
+
+ROWS_INLINE void rows_reduce_groups(size_t tokens, vec scaled[ROWS_PAIRS][ROWS_TOKENS], float *totals)
+{
+#pragma GCC unroll 8
+	for (size_t t = 0; t < tokens; t++, totals += ROWS_CHUNK)
+		quad_add(totals, vec_quad(scaled[0][t], scaled[1][t]));
 }
 
 ROWS_INLINE void rows_run_tile(enum rows_kind kind, bool grouped, size_t tokens, const struct rows_tile *tile,
@@ -161,9 +185,10 @@ ROWS_INLINE void rows_run_tile(enum rows_kind kind, bool grouped, size_t tokens,
 	const size_t pitch = tile->pitch;
 	uintptr_t ask = (uintptr_t)ahead;
 	size_t at = 0;
-	vec sums[ROWS_TILE][ROWS_TOKENS], scaled[ROWS_TILE][ROWS_TOKENS];
+	vec sums[ROWS_TILE][ROWS_TOKENS], scaled[ROWS_PAIRS][ROWS_TOKENS];
 
-	rows_clear(tokens, grouped ? scaled : sums);
+	rows_clear(tokens, sums);
+	rows_clear_groups(tokens, scaled);
 	for (size_t c = 0, to; c < tile->cols; c = to) {
 		to = grouped && tile->cols - c > ROWS_GROUP ? c + ROWS_GROUP : tile->cols;
 		if (grouped)
@@ -178,17 +203,13 @@ ROWS_INLINE void rows_run_tile(enum rows_kind kind, bool grouped, size_t tokens,
 		}
 		if ((to - c) % step)
 			rows_tail(kind, tokens, sums, w, pitch, x, at, (to - c) % step);
-		if (grouped) {
-			const vec scale = rows_scale(tile->scales, c / ROWS_GROUP);
-
-#pragma GCC unroll 8
-			for (size_t t = 0; t < tokens; t++)
-#pragma GCC unroll 4
-				for (size_t i = 0; i < ROWS_TILE; i++)
-					scaled[i][t] = vec_fma(scale, sums[i][t], scaled[i][t]);
-		}
+		if (grouped)
+			rows_scale_group(tokens, sums, rows_scale(tile->scales, c / ROWS_GROUP), scaled);
 	}
-	rows_reduce(kind, tokens, grouped ? scaled : sums, totals);
+	if (grouped)
+		rows_reduce_groups(tokens, scaled, totals);
+	else
+		rows_reduce(kind, tokens, sums, totals);
 }
 
 /* Rows by rows in one function: while the sums of some are added up, the next ones are on their way. */

@@ -22,14 +22,15 @@
 #define ROWS_BUFFER_PITCH (ROWS_BLOCK_BYTES + 64)
 #define ROWS_PASSES 2 /* of few tokens before it pays to decode weights once for all */
 #define ROWS_PASS_BYTES                                                                                                \
-	32768                /* of the few tokens' activations: they stay in the first-level cache beside the weights */
+	32768 /* of the few tokens' activations: they stay in the first-level cache beside the weights */
+/* Groups of the columns that are summed in one go, at 2 bytes an activation. */
+#define ROWS_PART_GROUPS (ROWS_SERIAL_BLOCKS * ROWS_BLOCK_BYTES / 2 / ROWS_GROUP)
 #define ROWS_IN_PLACE 32     /* tokens up to which it does not pay to copy weights, where they need no decoding */
 #define ROWS_IN_PLACE_ROWS 8 /* that are at home in the first-level cache where they are not copied */
 
 struct rows_kernel {
 	size_t w_bytes, x_bytes;                                  /* of a column, in the record and in a packed row */
 	size_t few_x_bytes;                                       /* the latter for few tokens; smaller: PACK_F16 */
-	bool grouped;                                             /* summed, and perhaps scaled, by groups of columns */
 	rows_serial_function *const *few;                         /* [tokens], 1 .. ROWS_FEW_TOKENS */
 	rows_tile_function *const *many;                          /* [tokens], 1 .. ROWS_TOKENS */
 	rows_tile_function *const *in_place;                      /* the same of weights as they lie, or NULL */
@@ -37,6 +38,9 @@ struct rows_kernel {
 	bool integer;                                             /* PACK_I8_ROW */
 	uint32_t offset;                                          /* that has been added to integer weights */
 };
+
+/* Scales where a format has none: to ask for each group whether there are any costs a single token 3 %. */
+static const float rows_ones[ROWS_PART_GROUPS] = {[0 ... ROWS_PART_GROUPS - 1] = 1.0f};
 
 /* The matrices of a call. */
 struct rows_call {
@@ -71,6 +75,14 @@ static inline size_t rows_x_at(const struct rows_call *call, bool few, size_t c)
 	if (rows_halves(k) && !few)
 		return KERNEL_F16_FLOATS(call->cols) + c * k->x_bytes;
 	return (k->integer || rows_halves(k) ? KERNEL_HEAD : 0) + c * (few ? k->few_x_bytes : k->x_bytes);
+}
+
+/* Those of a row's groups from column c on. */
+static inline const char *rows_scales(const struct kernel_matrix *m, size_t row, size_t c)
+{
+	if (!m->scales)
+		return (const char *)rows_ones;
+	return (const char *)m->scales + row / MOE_PANEL_ROWS * m->scale_pitch + c / ROWS_GROUP * sizeof(float);
 }
 
 /* What is read after a block of ROWS_CHUNK rows: the next columns, the other matrix, the next rows (which usually
@@ -133,7 +145,7 @@ static inline void rows_tiles(rows_tile_function *const *functions, struct rows_
 
 /* As many rows at a time as pass by once: with more tokens than a pass has, they are at hand for the next pass. */
 static inline void rows_direct(const struct rows_call *call, struct rows_ahead *ahead, size_t matrix, size_t first,
-			       size_t n, size_t tokens, const void *const *x, float *totals, const char *scales)
+			       size_t n, size_t tokens, const void *const *x, float *totals)
 {
 	const struct rows_kernel *k = call->k;
 	const size_t most = ROWS_SERIAL_BLOCKS * call->block, fit = ROWS_PASS_BYTES / (call->cols * k->few_x_bytes + 1);
@@ -157,7 +169,7 @@ static inline void rows_direct(const struct rows_call *call, struct rows_ahead *
 					.ahead = t ? &again : ahead,
 					.x = x + t,
 					.x_at = rows_x_at(call, true, c),
-					.scales = scales ? scales + c / ROWS_GROUP * sizeof(float) : NULL,
+					.scales = rows_scales(call->m[matrix], first, c),
 					.totals = totals + t * ROWS_CHUNK + r,
 				};
 
@@ -240,16 +252,13 @@ static inline void rows_sums(const struct rows_call *call, struct rows_ahead *ah
 {
 	const struct rows_kernel *k = call->k;
 	const struct kernel_matrix *m = call->m[matrix];
-	const char *scales = (const char *)m->scales;
 
-	if (scales)
-		scales += first / MOE_PANEL_ROWS * m->scale_pitch;
 	if (k->integer && call->cols > ROWS_INT_COLS) {
 		rows_long(call, matrix, first, n, tokens, x, totals);
 		return;
 	}
 	if (rows_few(call, tokens)) {
-		rows_direct(call, ahead, matrix, first, n, tokens, x, totals, scales);
+		rows_direct(call, ahead, matrix, first, n, tokens, x, totals);
 		return;
 	}
 	for (size_t c = 0; c < call->cols; c += call->block) {
@@ -260,7 +269,7 @@ static inline void rows_sums(const struct rows_call *call, struct rows_ahead *ah
 			.cols = call->cols - c < call->block ? call->cols - c : call->block,
 			.x = x,
 			.x_at = rows_x_at(call, false, c),
-			.scales = scales ? scales + c / ROWS_GROUP * sizeof(float) : NULL,
+			.scales = rows_scales(m, first, c),
 			.totals = totals,
 		};
 

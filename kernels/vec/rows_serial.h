@@ -172,15 +172,16 @@ ROWS_INLINE void serial_chains(enum rows_kind kind, size_t tokens, vec sums[ROWS
 		sums[t] = vec_add_int(sums[t], others[t]);
 }
 
-/* One group's sums with their scale. */
+/* One group's sums with their scale, the tokens' in pairs as the tiles have their rows'. */
 ROWS_INLINE void serial_scale(size_t tokens, const struct rows_serial *part, size_t c, const vec sums[ROWS_TOKENS],
 			      vec scaled[ROWS_TOKENS])
 {
 	const vec scale = rows_scale(part->scales, c / ROWS_GROUP);
 
-#pragma GCC unroll 8
-	for (size_t t = 0; t < tokens; t++)
-		scaled[t] = vec_fma(scale, sums[t], scaled[t]);
+#pragma GCC unroll 4
+	for (size_t t = 0; t < tokens; t += 2)
+		scaled[t / 2] = vec_fma(scale, t + 1 < tokens ? vec_pair(sums[t], sums[t + 1]) : vec_single(sums[t]),
+					scaled[t / 2]);
 }
 
 /* One block of a row in groups; what is left behind the last whole one apart: those have no ends to look for. */
@@ -191,7 +192,7 @@ ROWS_INLINE void serial_groups(enum rows_kind kind, size_t tokens, const struct 
 	const size_t steps = ROWS_GROUP * rows_w_bytes(kind) / ROWS_STEP_BYTES;
 	vec sums[ROWS_TOKENS];
 
-	for (; to - from >= ROWS_GROUP; from += ROWS_GROUP) {
+	for (size_t n = (to - from) / ROWS_GROUP; n; n--, from += ROWS_GROUP) {
 		serial_clear(tokens, sums);
 		serial_steps(kind, steps, tokens, sums, w, ahead, x, from);
 		serial_scale(tokens, part, from, sums, scaled);
@@ -203,14 +204,15 @@ ROWS_INLINE void serial_groups(enum rows_kind kind, size_t tokens, const struct 
 	}
 }
 
-/* One block of a row. */
+/* One block of a row; in groups its sums are those of pairs of tokens. */
 ROWS_INLINE void serial_block(enum rows_kind kind, bool grouped, size_t tokens, const struct rows_serial *part,
 			      const char *w, struct rows_ahead *ahead, const char *const *x, size_t from, size_t to,
 			      vec kept[ROWS_TOKENS])
 {
+	const size_t n = grouped ? (tokens + 1) / 2 : tokens;
 	vec sums[ROWS_TOKENS];
 
-	serial_clear(tokens, sums);
+	serial_clear(n, sums);
 	if (grouped)
 		serial_groups(kind, tokens, part, w, ahead, x, from, to, sums);
 	else if (rows_x_bytes(kind) == 1)
@@ -218,8 +220,41 @@ ROWS_INLINE void serial_block(enum rows_kind kind, bool grouped, size_t tokens, 
 	else
 		serial_chain(kind, tokens, sums, w, ahead, x, from, to);
 #pragma GCC unroll 8
-	for (size_t t = 0; t < tokens; t++)
+	for (size_t t = 0; t < n; t++)
 		kept[t] = sums[t];
+}
+
+/* totals += four rows' sums of block b. */
+ROWS_INLINE void serial_reduce(enum rows_kind kind, size_t tokens, rows_kept kept, size_t b, float *totals)
+{
+	vec sums[ROWS_TILE][ROWS_TOKENS];
+
+#pragma GCC unroll 4
+	for (size_t i = 0; i < ROWS_TILE; i++)
+#pragma GCC unroll 8
+		for (size_t t = 0; t < tokens; t++)
+			sums[i][t] = kept[i][b][t];
+	rows_reduce(kind, tokens, sums, totals);
+}
+
+/* The same in groups. */
+ROWS_INLINE void serial_reduce_groups(size_t tokens, rows_kept kept, size_t b, float *totals)
+{
+	const size_t last = (tokens - 1) / 2;
+	__m128 of[ROWS_TILE];
+
+#pragma GCC unroll 4
+	for (size_t i = 0; i < ROWS_TILE; i++) {
+		vec *pairs = kept[i][b];
+
+		if (tokens % 2)
+			pairs[last] = vec_single_pair(pairs[last]);
+		of[i] = vec_quad(pairs[0], pairs[last]);
+	}
+	_MM_TRANSPOSE4_PS(of[0], of[1], of[2], of[3]);
+#pragma GCC unroll 8
+	for (size_t t = 0; t < tokens; t++)
+		quad_add(totals + t * ROWS_CHUNK, of[t]);
 }
 
 /* Four rows at most. */
@@ -236,14 +271,10 @@ ROWS_INLINE void serial_tile(enum rows_kind kind, bool grouped, size_t tokens, c
 		for (size_t b = 0; b < part->blocks; b++)
 			serial_clear(tokens, kept[i][b]);
 	for (size_t b = 0; b < part->blocks; b++) {
-		vec sums[ROWS_TILE][ROWS_TOKENS];
-
-#pragma GCC unroll 4
-		for (size_t i = 0; i < ROWS_TILE; i++)
-#pragma GCC unroll 8
-			for (size_t t = 0; t < tokens; t++)
-				sums[i][t] = kept[i][b][t];
-		rows_reduce(kind, tokens, sums, totals);
+		if (grouped)
+			serial_reduce_groups(tokens, kept, b, totals);
+		else
+			serial_reduce(kind, tokens, kept, b, totals);
 	}
 }
 
