@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/handover.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fdmsg.h"
+#include "base/log.h"
+#include "base/util.h"
+
+#define LISTEN_FDS_MAX 65536
+#define NAME_BYTES 256 /* the service manager's own names may be longer than ours */
+#define MESSAGE_BYTES 1024
+
+struct kept {
+	char name[NAME_BYTES]; /* "": this place is free */
+	int fd;                /* from the run before and not yet taken, else -1 */
+};
+
+struct handover {
+	int sock;         /* connected to NOTIFY_SOCKET, -1: none */
+	uint32_t max;     /* how many the keeper takes, 0: none */
+	uint32_t n_names; /* in use */
+	size_t names_bytes;
+	uint32_t room, n; /* places of the table: all, and those that were ever used */
+	struct kept *kept;
+};
+
+/* -- the table ---------------------------------------------------------------------------------------------------- */
+
+static struct kept *find(struct handover *h, const char *name)
+{
+	for (uint32_t i = 0; h && i < h->n; i++)
+		if (h->kept[i].name[0] && strcmp(h->kept[i].name, name) == 0)
+			return &h->kept[i];
+	return NULL;
+}
+
+/* There is room for what the keeper takes, and for what came from it. */
+static void enter(struct handover *h, const char *name, int fd)
+{
+	uint32_t i = 0;
+	struct kept *k;
+
+	while (i < h->n && h->kept[i].name[0])
+		i++;
+	assert(i < h->room);
+	h->n = MAX(h->n, i + 1);
+	k = &h->kept[i];
+	memcpy(k->name, name, strlen(name) + 1);
+	k->fd = fd;
+	h->n_names++;
+	h->names_bytes += strlen(k->name) + 1;
+}
+
+static void forget(struct handover *h, struct kept *k)
+{
+	h->n_names--;
+	h->names_bytes -= strlen(k->name) + 1;
+	k->name[0] = '\0';
+	k->fd = close_fd(k->fd);
+}
+
+static bool name_from(char ret[static NAME_BYTES], const char *format, va_list args)
+{
+	const int n = vsnprintf(ret, NAME_BYTES, format, args);
+
+	return n > 0 && n < NAME_BYTES;
+}
+
+static bool name_is_ours(const char *name)
+{
+	const size_t n = strlen(name);
+
+	return n <= HANDOVER_NAME_MAX && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-.") == n;
+}
+
+/* -- from the run before ------------------------------------------------------------------------------------------ */
+
+static unsigned long number_from(const char *variable, unsigned long max)
+{
+	const char *text = getenv(variable);
+	char *end;
+	unsigned long n;
+
+	if (!text || *text < '0' || *text > '9')
+		return 0;
+	n = strtoul(text, &end, 10);
+	return *end ? 0 : MIN(n, max);
+}
+
+/* The next of the names between colons, cut to what a place has room for; "unknown", as the service manager says, when
+ * there is none. */
+static void next_name(char ret[static NAME_BYTES], const char **names)
+{
+	const size_t n = *names ? strcspn(*names, ":") : 0;
+
+	snprintf(ret, NAME_BYTES, "%.*s", n ? (int)MIN(n, (size_t)NAME_BYTES) : 7, n ? *names : "unknown");
+	if (*names)
+		*names = (*names)[n] ? *names + n + 1 : NULL;
+}
+
+static void take_over(struct handover *h, uint32_t n)
+{
+	const char *names = getenv("LISTEN_FDNAMES");
+	char name[NAME_BYTES];
+
+	for (uint32_t i = 0; i < n; i++) {
+		const int fd = HANDOVER_LISTEN_FD + (int)i;
+
+		next_name(name, &names);
+		if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) {
+			log_warning("LISTEN_FDS=%u: descriptor %d (%s): %s; passed over", n, fd, name, strerror(errno));
+		} else if (find(h, name)) {
+			log_warning("LISTEN_FDNAMES: %s: a second descriptor of this name; closed", name);
+			close_fd(fd);
+		} else {
+			enter(h, name, fd);
+		}
+	}
+}
+
+static int connect_to_keeper(void)
+{
+	const struct timeval wait = {.tv_sec = HANDOVER_SEND_MS / 1000, .tv_usec = HANDOVER_SEND_MS % 1000 * 1000};
+	const char *path = getenv("NOTIFY_SOCKET");
+	const size_t n = path ? strlen(path) : 0;
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	_cleanup_close_ int sock = -1;
+
+	if (n < 2 || n >= sizeof address.sun_path || !strchr("/@", *path))
+		return -1; /* none, or no kind that carries descriptors */
+	memcpy(address.sun_path, path, n);
+	if (*path == '@')
+		address.sun_path[0] = '\0';
+	sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (sock < 0 || setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait) < 0 ||
+	    connect(sock, (struct sockaddr *)&address,
+		    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + (*path == '/'))) < 0) {
+		log_warning("NOTIFY_SOCKET=%s: %s; nothing will outlive this process", path, strerror(errno));
+		return -1;
+	}
+	return steal_fd(&sock);
+}
+
+int handover_new(struct handover **ret, struct moe_error *err)
+{
+	const bool ours = number_from("LISTEN_PID", INT32_MAX) == (unsigned long)getpid();
+	const uint32_t n = ours ? (uint32_t)number_from("LISTEN_FDS", LISTEN_FDS_MAX) : 0;
+	struct handover *h = calloc(1, sizeof *h);
+
+	if (!h)
+		return moe_error_sys(err, -ENOMEM, "handover");
+	h->sock = connect_to_keeper();
+	h->max = h->sock < 0 ? 0 : (uint32_t)number_from("FDSTORE", LISTEN_FDS_MAX);
+	h->room = n + h->max;
+	h->kept = h->room ? calloc(h->room, sizeof *h->kept) : NULL;
+	if (h->room && !h->kept) {
+		handover_free(h);
+		return moe_error_sys(err, -ENOMEM, "handover");
+	}
+	take_over(h, n);
+	unsetenv("LISTEN_PID");
+	unsetenv("LISTEN_FDS");
+	unsetenv("LISTEN_FDNAMES");
+	*ret = h;
+	return 0;
+}
+
+int handover_take(struct handover *h, const char *format, ...)
+{
+	char name[NAME_BYTES];
+	struct kept *k;
+	va_list args;
+	bool good;
+
+	va_start(args, format);
+	good = name_from(name, format, args);
+	va_end(args);
+	k = good ? find(h, name) : NULL;
+	return k && k->fd >= 0 ? steal_fd(&k->fd) : -ENOENT;
+}
+
+const char *handover_next(struct handover *h, const char *prefix, uint32_t *cursor)
+{
+	while (h && *cursor < h->n) {
+		const struct kept *k = &h->kept[(*cursor)++];
+
+		if (k->name[0] && k->fd >= 0 && strncmp(k->name, prefix, strlen(prefix)) == 0)
+			return k->name;
+	}
+	return NULL;
+}
+
+/* -- to the keeper ------------------------------------------------------------------------------------------------ */
+
+static bool is_socket(int fd)
+{
+	struct stat st;
+
+	return fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode);
+}
+
+static int send_name(const struct handover *h, const char *what, const char *name, const int *fd)
+{
+	char message[MESSAGE_BYTES];
+	/* Only a socket has another end whose leaving means something. */
+	const char *poll = fd && !is_socket(*fd) ? "FDPOLL=0\n" : "";
+	const int n = snprintf(message, sizeof message, "%s=1\nFDNAME=%s\n%s", what, name, poll);
+
+	return fdmsg_send(h->sock, message, (size_t)n, fd, fd ? 1 : 0, 0);
+}
+
+bool handover_keeps(const struct handover *h)
+{
+	return h && h->max > 0;
+}
+
+int handover_put(struct handover *h, int fd, const char *format, ...)
+{
+	char name[NAME_BYTES];
+	va_list args;
+	bool good;
+	int r;
+
+	va_start(args, format);
+	good = name_from(name, format, args);
+	va_end(args);
+	if (!handover_keeps(h))
+		return -EOPNOTSUPP;
+	if (!good || !name_is_ours(name))
+		return -EINVAL;
+	if (find(h, name))
+		return -EEXIST;
+	if (h->n_names >= h->max || h->names_bytes + strlen(name) + 1 > HANDOVER_NAMES_BYTES_MAX)
+		return -ENOSPC;
+	r = send_name(h, "FDSTORE", name, &fd);
+	if (r == 0)
+		enter(h, name, -1);
+	return r;
+}
+
+static int drop(struct handover *h, struct kept *k)
+{
+	const int r = handover_keeps(h) ? send_name(h, "FDSTOREREMOVE", k->name, NULL) : 0;
+
+	if (r == 0)
+		forget(h, k);
+	return r;
+}
+
+int handover_drop(struct handover *h, const char *format, ...)
+{
+	char name[NAME_BYTES];
+	struct kept *k;
+	va_list args;
+	bool good;
+
+	va_start(args, format);
+	good = name_from(name, format, args);
+	va_end(args);
+	k = good ? find(h, name) : NULL;
+	return k ? drop(h, k) : 0;
+}
+
+void handover_discard_rest(struct handover *h)
+{
+	for (uint32_t i = 0; h && i < h->n; i++) {
+		struct kept *k = &h->kept[i];
+		int r;
+
+		if (!k->name[0] || k->fd < 0)
+			continue;
+		log_debug("%s: kept, but nobody wants it: dropped", k->name);
+		k->fd = close_fd(k->fd);
+		r = drop(h, k);
+		if (r < 0)
+			log_warning("%s: cannot be dropped from what is kept: %s", k->name, strerror(-r));
+	}
+}
+
+int handover_barrier(struct handover *h)
+{
+	static const char message[] = "BARRIER=1";
+	_cleanup_close_ int ours = -1, theirs = -1;
+	int ends[2], r;
+
+	if (!h || h->sock < 0)
+		return -EOPNOTSUPP;
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return -errno;
+	ours = ends[0];
+	theirs = ends[1];
+	r = fdmsg_send(h->sock, message, sizeof message - 1, &theirs, 1, 0);
+	return r < 0 ? r : steal_fd(&ours);
+}
+
+int handover_sync(struct handover *h, uint64_t timeout_ns)
+{
+	const uint64_t end = now_ns() + timeout_ns;
+	_cleanup_close_ int barrier = -1;
+
+	if (!handover_keeps(h))
+		return 0;
+	barrier = handover_barrier(h);
+	if (barrier < 0)
+		return barrier;
+	for (;;) {
+		struct pollfd pollfd = {.fd = barrier};
+		const uint64_t now = now_ns(), left = end > now ? end - now : 0;
+		const struct timespec wait = {(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
+		const int n = ppoll(&pollfd, 1, &wait, NULL);
+
+		if (n > 0)
+			return 0;
+		if (n == 0)
+			return -ETIMEDOUT;
+		if (errno != EINTR)
+			return -errno;
+	}
+}
+
+int handover_notify(struct handover *h, const char *format, ...)
+{
+	char message[MESSAGE_BYTES];
+	va_list args;
+	int n;
+
+	if (!h || h->sock < 0)
+		return 0;
+	va_start(args, format);
+	n = vsnprintf(message, sizeof message, format, args);
+	va_end(args);
+	if (n < 0 || n >= (int)sizeof message)
+		return -EMSGSIZE;
+	return fdmsg_send(h->sock, message, (size_t)n, NULL, 0, 0);
+}
+
+struct handover *handover_free(struct handover *h)
+{
+	if (!h)
+		return NULL;
+	for (uint32_t i = 0; i < h->n; i++)
+		close_fd(h->kept[i].name[0] ? h->kept[i].fd : -1);
+	free(h->kept);
+	close_fd(h->sock);
+	free(h);
+	return NULL;
+}

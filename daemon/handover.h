@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * handover - file descriptors that outlive the daemon, by name.
+ *
+ * Law: one protocol, two keepers. What is put goes to whoever started the daemon: systemd's file descriptor store, or
+ * the small process of `moe-expertd --keep` (daemon/keeper.h), which speaks the same protocol. The next daemon finds it
+ * by name. A name is put once, until it is dropped; taking leaves it with the keeper. The keeper drops a socket by
+ * itself when its other end has hung up; nothing else is watched, so memory stays until it is dropped.
+ *
+ * A daemon without a keeper has a handover that keeps nothing, and so is NULL everywhere here.
+ */
+#ifndef DAEMON_HANDOVER_H
+#define DAEMON_HANDOVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "moe-error.h"
+
+#define HANDOVER_FDS_MAX 8192  /* as FileDescriptorStoreMax= of the unit: what `--keep` holds */
+#define HANDOVER_NAME_MAX 100  /* of [a-z0-9-.] */
+#define HANDOVER_LISTEN_FD 3   /* where the keeper puts the first */
+#define HANDOVER_SEND_MS 5000u /* a keeper that takes no message for so long is -EAGAIN */
+
+/* All names travel in one environment string, which Linux cuts off at 128 KiB (MAX_ARG_STRLEN): a name costs its length
+ * and one. */
+#define HANDOVER_NAMES_BYTES_MAX (131072 - 64)
+
+struct handover;
+
+/* Takes over what the keeper hands back (LISTEN_FDS), close-on-exec, and connects to it (NOTIFY_SOCKET). It keeps as
+ * many as FDSTORE says, which systemd sets since version 254, and the unit for older ones. 0 or -errno. */
+int handover_new(struct handover **ret, struct moe_error *err);
+
+/* False: put is -EOPNOTSUPP, and the rest has nothing to do. */
+bool handover_keeps(const struct handover *h);
+
+/* The fd stays the caller's. 0, -EINVAL (the name), -EEXIST, -ENOSPC (the keeper's limit, or that of all names),
+ * -EAGAIN or what sendmsg() says. That it has arrived is known after handover_sync(). */
+int handover_put(struct handover *h, int fd, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* 0 also when there is no such name. After an error the keeper may still have it. */
+int handover_drop(struct handover *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The fd of that name from the run before: now the caller's, and still kept. -ENOENT: none, or taken already. */
+int handover_take(struct handover *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Names that begin with `prefix` and are not yet taken, one a call, NULL at the end; *cursor is 0 at first. What is
+ * taken, dropped or put in between does not disturb it. */
+const char *handover_next(struct handover *h, const char *prefix, uint32_t *cursor);
+
+/* An fd that hangs up (POLLHUP) when all messages before it have been handled: for a reactor that does not wait.
+ * The fd or -errno. */
+int handover_barrier(struct handover *h);
+
+/* Waits for that. 0 or -errno (-ETIMEDOUT). */
+int handover_sync(struct handover *h, uint64_t timeout_ns);
+
+/* Closes what nobody has taken, and drops it. */
+void handover_discard_rest(struct handover *h);
+
+/* Tells the service manager, e.g. "READY=1". 0, also without one, or -errno. */
+int handover_notify(struct handover *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Closes what nobody has taken; the keeper keeps it. */
+struct handover *handover_free(struct handover *h);
+
+#endif

@@ -1,0 +1,564 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Descriptors that outlive their daemon: a real keeper, and under it a real child (handover-puppet.h) that is killed,
+ * ends, hangs, is upgraded and asks for too much.
+ */
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/util.h"
+#include "daemon/keeper.h"
+#include "handover-puppet.h"
+#include "tap.h"
+
+#define ANSWER_MS 60000 /* nothing takes so long: what has not answered then hangs */
+
+/* -- the hands ---------------------------------------------------------------------------------------------------- */
+
+struct show {
+	pid_t keeper, child;
+	int to, from; /* the child's standard input and output */
+	int log, ready;
+	char socket[64]; /* NOTIFY_SOCKET */
+	char greeting[1024];
+	char program[PATH_MAX]; /* a link to this test, which can be put elsewhere */
+};
+
+static char folder[64], self[PATH_MAX];
+
+static void be_keeper(const struct show *s, const int *to, const int *from, uint32_t fds_max, int ready)
+{
+	char word[] = "puppet", *argv[] = {word, word, NULL};
+	const struct keeper_params params = {
+		.program = s->program, .argv = argv, .fds_max = fds_max, .stop_ms = 200, .ready_fd = ready};
+	int code = 99;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	dup2(to[0], STDIN_FILENO);
+	dup2(from[1], STDOUT_FILENO);
+	dup2(s->log, STDERR_FILENO);
+	log_open("keeper", LOG_LEVEL_DEBUG);
+	close(to[0]); /* the child must be the only one that can read and write */
+	close(to[1]);
+	close(from[0]);
+	close(from[1]);
+	setenv("PUPPET", "first", 1);
+	exit(keeper_run(&params, &code, NULL) < 0 ? 98 : code); /* with LeakSanitizer's look at it */
+}
+
+/* One line, without its end; false: the other side is gone. */
+static bool read_line(int fd, char *ret, size_t size)
+{
+	struct pollfd pollfd = {.fd = fd, .events = POLLIN};
+	size_t n = 0;
+
+	while (n + 1 < size) {
+		if (poll(&pollfd, 1, ANSWER_MS) <= 0)
+			require(false, "an answer in time");
+		if (read(fd, ret + n, 1) != 1)
+			return false;
+		if (ret[n] == '\n')
+			break;
+		n++;
+	}
+	ret[n] = '\0';
+	return true;
+}
+
+/* Waits for the next child's first words: "PID SOCKET KEEPS WORD NAMES... COUNT". */
+static bool meet(struct show *s)
+{
+	char line[1024];
+	int used = 0;
+
+	if (!read_line(s->from, line, sizeof line))
+		return false;
+	sscanf(line, "%d %63s %n", &s->child, s->socket, &used);
+	snprintf(s->greeting, sizeof s->greeting, "%s", line + used);
+	return used > 0;
+}
+
+static void begin(struct show *s, uint32_t fds_max)
+{
+	int to[2], from[2], ready[2];
+
+	*s = (struct show){.log = memfd_open("log", 0)};
+	fcntl(s->log, F_SETFL, O_APPEND);
+	snprintf(s->program, sizeof s->program, "%s/program", folder);
+	unlink(s->program);
+	if (symlink(self, s->program) < 0 || pipe2(to, O_CLOEXEC) < 0 || pipe2(from, O_CLOEXEC) < 0 || pipe(ready) < 0)
+		require(false, "a link and pipes: %s", strerror(errno));
+	s->keeper = fork();
+	if (s->keeper == 0)
+		be_keeper(s, to, from, fds_max, ready[1]);
+	s->to = to[1];
+	s->from = from[0];
+	s->ready = ready[0];
+	close(to[0]);
+	close(from[1]);
+	close(ready[1]);
+	fcntl(s->ready, F_SETFD, FD_CLOEXEC);
+}
+
+static void begin_and_meet(struct show *s, uint32_t fds_max)
+{
+	begin(s, fds_max);
+	require(meet(s), "a daemon under a keeper");
+}
+
+/* The exit code of the keeper, 128 and more for a signal. */
+static int ended(struct show *s)
+{
+	int status;
+
+	waitpid(s->keeper, &status, 0);
+	close_fd(s->to);
+	close_fd(s->from);
+	close_fd(s->log);
+	close_fd(s->ready);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static int finish(struct show *s)
+{
+	kill(s->keeper, SIGTERM);
+	return ended(s);
+}
+
+/* The child obeys and answers this. */
+static void told(struct show *s, const char *command, const char *answer)
+{
+	char line[1024] = "";
+
+	if (dprintf(s->to, "%s\n", command) < 0 || !read_line(s->from, line, sizeof line))
+		snprintf(line, sizeof line, "(it is gone)");
+	if (!ok(strcmp(line, answer) == 0, "%.60s: %s", command, answer))
+		diag("it says %s", line);
+}
+
+static void greeted(const struct show *s, const char *words)
+{
+	if (!ok(strcmp(s->greeting, words) == 0, "it finds %.60s", words))
+		diag("it finds %s", s->greeting);
+}
+
+/* The child dies as it does in an accident; the next one is there. */
+static void kill_child(struct show *s)
+{
+	kill(s->child, SIGKILL);
+	require(meet(s), "killed, and there again");
+}
+
+static bool log_has(const struct show *s, const char *words)
+{
+	static char text[65536];
+	const ssize_t n = pread(s->log, text, sizeof text - 1, 0);
+
+	text[MAX(n, 0)] = '\0';
+	return strstr(text, words) != NULL;
+}
+
+static uint32_t count_fds(pid_t pid)
+{
+	char command[64], line[32] = "";
+	FILE *out;
+
+	snprintf(command, sizeof command, "ls /proc/%d/fd | wc -l", pid);
+	out = popen(command, "re");
+	if (!out || !fgets(line, sizeof line, out))
+		line[0] = '\0';
+	if (out)
+		pclose(out);
+	return (uint32_t)atoi(line);
+}
+
+static int listen_at(const char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	const int sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+	if (bind(sock, (struct sockaddr *)&address, sizeof address) < 0 || listen(sock, 8) < 0)
+		require(false, "%s: %s", path, strerror(errno));
+	return sock;
+}
+
+/* -- what outlives a daemon --------------------------------------------------------------------------------------- */
+
+static void test_contents(void)
+{
+	char path[128], command[256], text[16] = "";
+	struct show s;
+	int listener, other;
+
+	snprintf(path, sizeof path, "%s/contents", folder);
+	listener = listen_at(path);
+	begin_and_meet(&s, 64);
+	greeted(&s, "1 first 0");
+	told(&s, "put memory pool.tinymoe.0 eighteen million bytes", "0");
+	told(&s, "put event s-7.doorbell 42", "0");
+	snprintf(command, sizeof command, "put socket s-7.socket %s", path);
+	told(&s, command, "0");
+	other = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	told(&s, "take memory pool.tinymoe.0", "-2");
+	told(&s, "sync", "0");
+
+	for (int i = 0; i < 3; i++) {
+		kill_child(&s);
+		greeted(&s, "1 first pool.tinymoe.0 s-7.doorbell s-7.socket 3");
+		told(&s, "names s-7.", "s-7.doorbell s-7.socket 2");
+		told(&s, "take memory pool.tinymoe.0", "eighteen million bytes");
+		told(&s, "take memory pool.tinymoe.0", "-2");
+		told(&s, "take socket s-7.socket", "10");
+		ok(recv(other, text, sizeof text, 0) == 10 && memcmp(text, "s-7.socket", 10) == 0,
+		   "the other end of the socket hears it");
+		told(&s, "names s-7.", "s-7.doorbell 1");
+	}
+	told(&s, "take event s-7.doorbell", "42");
+
+	told(&s, "discard", "0");
+	told(&s, "drop pool.tinymoe.0", "0");
+	told(&s, "drop nothing.of.this.name", "0");
+	told(&s, "sync", "0");
+	kill_child(&s);
+	greeted(&s, "1 first s-7.doorbell s-7.socket 2");
+	told(&s, "discard", "0");
+	told(&s, "sync", "0");
+	ok(recv(other, text, sizeof text, 0) == 0, "what was discarded hangs up");
+	ok(finish(&s) == 0, "SIGTERM ends both");
+	close(other);
+	close(listener);
+	unlink(path);
+}
+
+static void test_names(void)
+{
+	char command[256];
+	struct show s;
+
+	begin_and_meet(&s, 64);
+	told(&s, "put memory a x", "0");
+	told(&s, "put memory a x", "-17");
+	told(&s, "put memory B x", "-22");
+	told(&s, "put memory a:b x", "-22");
+	told(&s, "put memory a_b x", "-22");
+	snprintf(command, sizeof command, "put memory %0101d x", 1);
+	told(&s, command, "-22");
+	snprintf(command, sizeof command, "put memory %0100d x", 2);
+	told(&s, command, "0");
+	told(&s, "drop a", "0");
+	told(&s, "put memory a again", "0");
+	told(&s, "sync", "0");
+	kill_child(&s);
+	told(&s, "take memory a", "again");
+	told(&s, "put memory a x", "-17");
+	snprintf(command, sizeof command, "take memory %0100d", 2);
+	told(&s, command, "x");
+	ok(finish(&s) == 0, "the end");
+}
+
+static void test_without_keeper(void)
+{
+	struct handover *h = NULL;
+	uint32_t cursor = 0;
+
+	/* Another process's: a child that inherits the variables must not take them for its own. */
+	setenv("LISTEN_PID", "1", 1);
+	setenv("LISTEN_FDS", "1", 1);
+	unsetenv("NOTIFY_SOCKET");
+	require(handover_new(&h, NULL) == 0, "a handover without a keeper");
+	for (int i = 0; i < 2; i++) {
+		ok(!handover_keeps(h) && handover_put(h, 0, "a") == -EOPNOTSUPP && handover_take(h, "a") == -ENOENT,
+		   "keeps nothing");
+		ok(handover_drop(h, "a") == 0 && handover_sync(h, 0) == 0 && handover_notify(h, "READY=1") == 0 &&
+			   !handover_next(h, "", &cursor),
+		   "and has nothing to do");
+		handover_discard_rest(h);
+		h = handover_free(h);
+	}
+
+	setenv("NOTIFY_SOCKET", "/nobody/listens/here", 1);
+	setenv("FDSTORE", "16", 1);
+	ok(handover_new(&h, NULL) == 0 && !handover_keeps(h), "a keeper that cannot be reached keeps nothing");
+	handover_free(h);
+	unsetenv("NOTIFY_SOCKET");
+	unsetenv("FDSTORE");
+}
+
+/* -- who is listened to, and how much ----------------------------------------------------------------------------- */
+
+static void test_limit(void)
+{
+	struct show s;
+
+	begin_and_meet(&s, 8);
+	told(&s, "fill 9 3", "8 -28");
+	/* That was the daemon's own count; now one that does not count. */
+	told(&s, "send memory x FDSTORE=1 FDNAME=one.too.many", "0");
+	told(&s, "sync", "0");
+	ok(log_has(&s, "one.too.many is not kept"), "the keeper refuses as well, by name");
+	told(&s, "drop 000", "0");
+	told(&s, "send memory y FDSTORE=1", "0");
+	told(&s, "send memory y FDSTORE=1 FDNAME=with:colon", "0");
+	told(&s, "sync", "0");
+	kill_child(&s);
+	greeted(&s, "1 first 001 002 003 004 005 006 007 stored 8");
+	ok(finish(&s) == 0, "the end");
+}
+
+/* All names are one string of the environment, which ends at 128 KiB: with more, no exec works, and all is lost. */
+static void test_room_for_names(void)
+{
+	struct show s;
+	char command[256], answer[64];
+
+	begin_and_meet(&s, 2000);
+	snprintf(answer, sizeof answer, "%d -28", HANDOVER_NAMES_BYTES_MAX / (HANDOVER_NAME_MAX + 1));
+	told(&s, "fill 2000 100", answer);
+	snprintf(command, sizeof command, "send memory x FDSTORE=1 FDNAME=%0100d", 9999);
+	told(&s, command, "0");
+	told(&s, "sync", "0");
+	ok(log_has(&s, "no room for names"), "the keeper counts them too");
+	kill_child(&s);
+	ok(atoi(strrchr(s.greeting, ' ')) == HANDOVER_NAMES_BYTES_MAX / (HANDOVER_NAME_MAX + 1),
+	   "a daemon starts with as many names as there is room for");
+	ok(finish(&s) == 0, "the end");
+}
+
+static void test_many(void)
+{
+	struct show s;
+	uint32_t before;
+	uint64_t started;
+
+	begin_and_meet(&s, 1200);
+	before = count_fds(s.keeper);
+	told(&s, "fill 1000 4", "1000 0");
+	told(&s, "sync", "0");
+	ok(count_fds(s.keeper) == before + 1000, "the keeper holds a thousand");
+	started = now_ns();
+	kill_child(&s);
+	diag("SIGKILL to the next daemon's first words, with 1000 descriptors: %.1f ms",
+	     (double)(now_ns() - started) / 1e6);
+	told(&s, "take memory 0000", "x");
+	told(&s, "take memory 0999", "x");
+	told(&s, "discard", "0");
+	told(&s, "drop 0000", "0");
+	told(&s, "drop 0999", "0");
+	told(&s, "sync", "0");
+	ok(count_fds(s.keeper) == before, "and none when all are dropped");
+	for (int i = 2; i < KEEPER_DEATHS_MAX; i++) {
+		told(&s, "fill 100 3", "100 0");
+		kill_child(&s);
+		told(&s, "discard", "0");
+	}
+	told(&s, "sync", "0");
+	ok(count_fds(s.keeper) == before, "over and over");
+	ok(finish(&s) == 0, "the end");
+}
+
+static void test_hang_up(void)
+{
+	char path[128], command[256];
+	struct show s;
+	int listener, others[3];
+
+	snprintf(path, sizeof path, "%s/hang-up", folder);
+	listener = listen_at(path);
+	begin_and_meet(&s, 64);
+	for (int i = 0; i < 3; i++) {
+		if (i < 2)
+			snprintf(command, sizeof command, "put socket s-%d %s", i, path);
+		else
+			snprintf(command, sizeof command, "send socket %s FDSTORE=1 FDNAME=s-2 FDPOLL=0", path);
+		told(&s, command, "0");
+		others[i] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	}
+	told(&s, "put memory ring x", "0");
+	told(&s, "sync", "0");
+	close(others[0]);
+	close(others[2]);
+	kill_child(&s);
+	greeted(&s, "1 first s-1 s-2 ring 3");
+	ok(finish(&s) == 0, "the end");
+	close(others[1]);
+	close(listener);
+	unlink(path);
+}
+
+/* Another process that reaches the socket, by a descriptor that it has no business with. */
+static void test_stranger(void)
+{
+	static const char message[] = "FDSTOREREMOVE=1\nFDNAME=pool";
+	const int sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct show s;
+
+	begin_and_meet(&s, 64);
+	told(&s, "put memory pool weights", "0");
+	snprintf(address.sun_path, sizeof address.sun_path, "/proc/%d%s", s.child, strrchr(s.socket, '/') - 3);
+	if (connect(sock, (struct sockaddr *)&address, sizeof address) == 0)
+		ok(send(sock, message, sizeof message - 1, 0) > 0, "a stranger has sent to %s", address.sun_path);
+	else
+		tap_skip("%s: %s", address.sun_path, strerror(errno));
+	told(&s, "sync", "0");
+	kill_child(&s);
+	told(&s, "take memory pool", "weights");
+	ok(finish(&s) == 0, "the end");
+	close(sock);
+}
+
+static void test_barrier(void)
+{
+	struct show s;
+	char line[64];
+	int status;
+
+	begin_and_meet(&s, 64);
+	told(&s, "put memory pool weights", "0");
+	kill(s.keeper, SIGSTOP);
+	waitpid(s.keeper, &status, WUNTRACED);
+	told(&s, "barrier", "0 -110");
+	kill(s.keeper, SIGCONT);
+	ok(read_line(s.from, line, sizeof line) && strcmp(line, "1") == 0, "it hangs up when the keeper goes on");
+	told(&s, "sync", "0");
+	ok(finish(&s) == 0, "the end");
+}
+
+/* -- deaths and ends ---------------------------------------------------------------------------------------------- */
+
+static void test_gives_up(void)
+{
+	struct show s;
+
+	begin_and_meet(&s, 64);
+	told(&s, "put memory pool weights", "0");
+	for (int i = 1; i < KEEPER_DEATHS_MAX; i++)
+		kill_child(&s);
+	kill(s.child, SIGKILL);
+	ok(!meet(&s), "no sixth daemon");
+	ok(log_has(&s, "died 5 times in 10 s, now by signal 9 (Killed); giving up, and letting 1 kept"), "and says so");
+	ok(ended(&s) == 1, "it ends with 1");
+}
+
+static void test_codes(void)
+{
+	static const struct {
+		int code, ready, again;
+	} cases[] = {{0, 0, 0}, {1, 0, 0}, {2, 0, 0},  {77, 0, 0}, {0, 1, 0},
+		     {1, 1, 1}, {2, 1, 0}, {77, 1, 0}, {127, 1, 1}};
+	char command[32];
+	struct show s;
+
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		begin_and_meet(&s, 64);
+		if (cases[i].ready)
+			told(&s, "ready", "0");
+		snprintf(command, sizeof command, "exit %d", cases[i].code);
+		dprintf(s.to, "%s\n", command);
+		ok(meet(&s) == cases[i].again, "%s %s: %s", command, cases[i].ready ? "after READY" : "at the start",
+		   cases[i].again ? "it starts again" : "that is the end");
+		if (cases[i].again)
+			finish(&s);
+		else
+			ok(ended(&s) == cases[i].code, "with its code");
+	}
+}
+
+static void test_ready(void)
+{
+	struct show s;
+	char line[64];
+
+	begin_and_meet(&s, 64);
+	told(&s, "ready", "0");
+	ok(read_line(s.ready, line, sizeof line) && strcmp(line, "READY") == 0, "READY is passed on");
+	kill_child(&s);
+	told(&s, "ready", "0");
+	told(&s, "sync", "0");
+	ok(!read_line(s.ready, line, sizeof line), "once");
+	ok(finish(&s) == 0, "the end");
+}
+
+static void test_ends(void)
+{
+	struct show s;
+
+	begin_and_meet(&s, 64);
+	kill(s.keeper, SIGINT);
+	ok(ended(&s) == 0, "SIGINT ends both");
+
+	begin_and_meet(&s, 64);
+	told(&s, "deaf", "0");
+	ok(finish(&s) == 128 + SIGKILL, "a daemon that does not end is killed");
+
+	begin_and_meet(&s, 64);
+	kill(s.keeper, SIGKILL);
+	ok(!meet(&s), "the daemon ends with a keeper that was killed");
+	ended(&s);
+}
+
+static void test_upgrade(void)
+{
+	char script[128];
+	struct show s;
+	FILE *out;
+
+	begin_and_meet(&s, 64);
+	told(&s, "put memory pool weights", "0");
+	snprintf(script, sizeof script, "%s/script", folder);
+	out = fopen(script, "we");
+	fprintf(out, "#!/bin/sh\nPUPPET=second exec '%s' puppet\n", self);
+	fclose(out);
+
+	rename(script, s.program); /* not executable yet */
+	kill(s.keeper, SIGUSR2);
+	while (!log_has(&s, "no upgrade"))
+		usleep(1000);
+	told(&s, "sync", "0"); /* the running one goes on */
+	chmod(s.program, 0700);
+	kill(s.keeper, SIGUSR2);
+	require(meet(&s), "another daemon");
+	greeted(&s, "1 second pool 1");
+	told(&s, "take memory pool", "weights");
+	told(&s, "deaf", "0");
+	kill(s.keeper, SIGUSR2);
+	require(meet(&s), "and another, though the one before did not end by itself");
+	told(&s, "take memory pool", "weights");
+	ok(finish(&s) == 0, "the end");
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 1 && strcmp(argv[1], "puppet") == 0)
+		return puppet_main();
+	signal(SIGPIPE, SIG_IGN);
+	log_open("test", LOG_LEVEL_ERR);
+	snprintf(folder, sizeof folder, "%s/moe-handover.XXXXXX", "/tmp");
+	if (!mkdtemp(folder) || keeper_find_program(self, sizeof self, NULL) < 0) {
+		tap_skip("needs /tmp and /proc");
+		return tap_done();
+	}
+	test_contents();
+	test_names();
+	test_without_keeper();
+	test_limit();
+	test_room_for_names();
+	test_many();
+	test_hang_up();
+	test_stranger();
+	test_barrier();
+	test_gives_up();
+	test_codes();
+	test_ready();
+	test_ends();
+	test_upgrade();
+	char command[128];
+	snprintf(command, sizeof command, "rm -rf '%s'", folder);
+	return system(command) != 0 || tap_done();
+}
