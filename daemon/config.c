@@ -28,6 +28,7 @@ enum option_id {
 	OPT_MEMORY_MAX,
 	OPT_WRITABLE,
 	OPT_PRIVATE,
+	OPT_KEEP,
 	OPT_READY_FD,
 	OPT_VERSION,
 };
@@ -44,6 +45,7 @@ static const struct option long_options[] = {
 	{"memory-max", required_argument, NULL, OPT_MEMORY_MAX},
 	{"writable-weights", no_argument, NULL, OPT_WRITABLE},
 	{"private", no_argument, NULL, OPT_PRIVATE},
+	{"keep", no_argument, NULL, OPT_KEEP},
 	{"ready-fd", required_argument, NULL, OPT_READY_FD},
 	{"verbose", no_argument, NULL, 'v'},
 	{"help", no_argument, NULL, 'h'},
@@ -71,6 +73,9 @@ static void print_help(void)
 	       "  --ready-fd N         write \"READY\\n\" to this file descriptor when all models are loaded\n"
 	       "  --private            end when the parent process or standard input does; remove the socket's folder "
 	       "if empty\n"
+	       "  --keep               stay as a keeper of the daemon's memory: start it again when it dies, and on "
+	       "SIGUSR2\n"
+	       "                       from the program on disk; under systemd the unit does this\n"
 	       "  -v, --verbose        log more\n"
 	       "  -h, --help           this text\n"
 	       "  --version            version and exit\n\n"
@@ -176,6 +181,9 @@ static int take_option(struct config *c, int id, const char *arg, struct moe_err
 	case OPT_PRIVATE:
 		c->private_mode = true;
 		break;
+	case OPT_KEEP:
+		c->keep = true;
+		break;
 	case OPT_READY_FD:
 		r = parse_number(&n, "--ready-fd", arg, 10, 0, 1 << 20, err);
 		c->ready_fd = (int)n;
@@ -198,7 +206,7 @@ int config_parse(struct config *ret, int argc, char **argv, struct moe_error *er
 		.pages = PAGES_AUTO,
 		.ready_fd = -1,
 	};
-	int id, r;
+	int id, r, first = optind;
 
 	c.isa = isa_detect(&c.isa_why);
 	while ((id = getopt_long(argc, argv, "vh", long_options, NULL)) != -1) {
@@ -213,9 +221,17 @@ int config_parse(struct config *ret, int argc, char **argv, struct moe_error *er
 		r = take_option(&c, id, optarg, err);
 		if (r < 0)
 			return r;
+		/* Both are the keeper's own: the daemon that it starts is not told. */
+		for (; first < optind; first++)
+			if (id == OPT_KEEP || id == OPT_READY_FD)
+				argv[first] = NULL;
 	}
 	if (optind < argc)
 		return moe_error_set(err, -EINVAL, "unexpected argument '%s'; see moe-expertd --help", argv[optind]);
+	if (c.keep && c.private_mode)
+		return moe_error_set(
+			err, -EINVAL,
+			"--keep with --private: a private daemon ends with its parent; leave one of them out");
 	*ret = c;
 	return 0;
 }

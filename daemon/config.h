@@ -25,11 +25,13 @@ struct config {
 	uint64_t memory_max; /* bytes of all models, 0: what the host has */
 	bool writable_weights;
 	bool private_mode; /* end with the parent or with stdin */
+	bool keep;         /* be the keeper, not the daemon */
 	int ready_fd;      /* -1: none */
 	bool verbose;
 };
 
-/* 0: run; 1: --help or --version was answered, exit 0; -EINVAL: *err has one line, exit 2. */
+/* What concerns only the keeper is taken out of argv, where NULL is left.
+ * 0: run; 1: --help or --version was answered, exit 0; -EINVAL: *err has one line, exit 2. */
 int config_parse(struct config *ret, int argc, char **argv, struct moe_error *err);
 
 #endif

@@ -1,18 +1,68 @@
 /* SPDX-License-Identifier: MIT */
-/* main - moe-expertd, the daemon: options, service, exit code. */
+/* main - moe-expertd, the daemon: options, service, exit code; or, with --keep, its keeper. */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/log.h"
 #include "daemon/config.h"
+#include "daemon/handover.h"
+#include "daemon/keeper.h"
 #include "daemon/service.h"
 
 #define EXIT_CANNOT_RUN 77 /* this system forbids io_uring */
 
+static int keep(const struct config *config, int argc, char **argv, struct moe_error *err)
+{
+	char program[PATH_MAX];
+	const struct keeper_params params = {
+		.program = program,
+		.argv = argv,
+		.fds_max = HANDOVER_FDS_MAX,
+		.stop_ms = KEEPER_STOP_MS,
+		.ready_fd = config->ready_fd,
+	};
+	int r, code = 1, n = 0;
+
+	for (int i = 0; i < argc; i++)
+		if (argv[i])
+			argv[n++] = argv[i];
+	argv[n] = NULL;
+	if (getenv("NOTIFY_SOCKET"))
+		log_warning(
+			"--keep: NOTIFY_SOCKET is not used: the service manager that set it can be the keeper itself "
+			"(FileDescriptorStoreMax=, without --keep)");
+	r = keeper_find_program(program, sizeof program, err);
+	if (r == 0)
+		r = keeper_run(&params, &code, err);
+	if (r < 0)
+		log_err("%s", err->text);
+	return code;
+}
+
+static int serve(const struct config *config, struct moe_error *err)
+{
+	struct handover *handover = NULL;
+	struct service *service;
+	int r = handover_new(&handover, err);
+
+	if (r == 0)
+		r = service_new(&service, config, handover, err);
+	if (r < 0) {
+		log_err("%s", err->text);
+		handover_free(handover);
+		return r == -EOPNOTSUPP ? EXIT_CANNOT_RUN : 1;
+	}
+	r = service_run(service);
+	service_free(service);
+	handover_free(handover);
+	return r < 0 ? 1 : 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct moe_error err = {0};
-	struct service *service;
 	struct config config;
 	int r = config_parse(&config, argc, argv, &err);
 
@@ -25,12 +75,5 @@ int main(int argc, char **argv)
 	}
 	if (config.private_mode && !config.verbose)
 		log_open("moe-expertd", LOG_LEVEL_WARNING);
-	r = service_new(&service, &config, &err);
-	if (r < 0) {
-		log_err("%s", err.text);
-		return r == -EOPNOTSUPP ? EXIT_CANNOT_RUN : 1;
-	}
-	r = service_run(service);
-	service_free(service);
-	return r < 0 ? 1 : 0;
+	return config.keep ? keep(&config, argc, argv, &err) : serve(&config, &err);
 }

@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/util.h"
+#include "daemon/handover.h"
 #include "daemon/peer.h"
 #include "daemon/ringsrv.h"
 
@@ -96,6 +97,8 @@ static void say_ready(struct service *s)
 	static const char word[] = "READY\n";
 
 	s->ready = true;
+	if (handover_notify(s->handover, "READY=1") < 0)
+		log_warning("the service manager cannot be told READY=1");
 	log_info("ready: %u models, %u CPU threads (%s), socket %s", s->registry.n, pool_threads(s->pool),
 		 isa_name(s->config->isa), s->config->socket);
 	if (s->config->ready_fd >= 0) {
@@ -369,7 +372,7 @@ static int start_workers(struct service *s, struct moe_error *err)
 	return r;
 }
 
-int service_new(struct service **ret, const struct config *config, struct moe_error *err)
+int service_new(struct service **ret, const struct config *config, struct handover *handover, struct moe_error *err)
 {
 	struct service *s = calloc(1, sizeof *s);
 	int r;
@@ -377,6 +380,7 @@ int service_new(struct service **ret, const struct config *config, struct moe_er
 	if (!s)
 		return moe_error_sys(err, -ENOMEM, "service");
 	s->config = config;
+	s->handover = handover;
 	s->started_ns = now_ns();
 	s->next_epoch = 1;
 	s->listener.socket = s->signal_source.fd = -1;

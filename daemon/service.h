@@ -21,10 +21,12 @@
 #include "daemon/scheduler.h"
 #include "daemon/session.h"
 
+struct handover;
 struct peer;
 
 struct service {
 	const struct config *config;
+	struct handover *handover; /* main's */
 	struct host *host;
 	struct loop *loop;
 	struct pool *pool;
@@ -47,7 +49,7 @@ struct service {
 		writable_queues; /* writable_queues: no /proc, so clients hold a writable fd of their daemon region */
 };
 
-int service_new(struct service **ret, const struct config *config, struct moe_error *err);
+int service_new(struct service **ret, const struct config *config, struct handover *handover, struct moe_error *err);
 struct service *service_free(struct service *service);
 
 /* Runs until a signal, the parent's end (private mode) or a failed first load. 0 or -errno. */
