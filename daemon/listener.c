@@ -79,8 +79,22 @@ static int bind_socket(const char *path, uint32_t mode, struct moe_error *err)
 	return steal_fd(&sock);
 }
 
-int listener_open(struct listener *ret, const char *path, uint32_t mode, struct moe_error *err)
+/* Whether the path still names a socket, and this one is bound to it. */
+static bool serves(int sock, const char *path)
 {
+	struct sockaddr_un address = {.sun_family = AF_UNSPEC};
+	socklen_t size = sizeof address;
+	struct stat st;
+
+	return sock >= 0 && getsockname(sock, (struct sockaddr *)&address, &size) == 0 &&
+	       address.sun_family == AF_UNIX && strcmp(address.sun_path, path) == 0 && lstat(path, &st) == 0 &&
+	       S_ISSOCK(st.st_mode);
+}
+
+int listener_open(struct listener *ret, const char *path, uint32_t mode, int inherited, struct moe_error *err)
+{
+	_cleanup_close_ int sock = inherited;
+
 	struct listener l = {.socket = -1, .lock = -1, .path = path};
 	int r = 0;
 
@@ -93,7 +107,7 @@ int listener_open(struct listener *ret, const char *path, uint32_t mode, struct 
 		return moe_error_sys(err, -ENOMEM, "%s", path);
 	r = l.lock = take_lock(path, l.lock_path, err);
 	if (r >= 0)
-		r = l.socket = bind_socket(path, mode, err);
+		r = l.socket = serves(sock, path) ? steal_fd(&sock) : bind_socket(path, mode, err);
 	if (r < 0) {
 		if (l.lock >= 0)
 			unlink(l.lock_path);

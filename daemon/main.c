@@ -2,11 +2,14 @@
 /* main - moe-expertd, the daemon: options, service, exit code; or, with --keep, its keeper. */
 #include <errno.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "daemon/config.h"
+#include "daemon/crash.h"
 #include "daemon/handover.h"
 #include "daemon/keeper.h"
 #include "daemon/service.h"
@@ -45,8 +48,11 @@ static int serve(const struct config *config, struct moe_error *err)
 {
 	struct handover *handover = NULL;
 	struct service *service;
-	int r = handover_new(&handover, err);
+	bool leaves;
+	int r;
 
+	crash_init();
+	r = handover_new(&handover, err);
 	if (r == 0)
 		r = service_new(&service, config, handover, err);
 	if (r < 0) {
@@ -54,7 +60,9 @@ static int serve(const struct config *config, struct moe_error *err)
 		handover_free(handover);
 		return r == -EOPNOTSUPP ? EXIT_CANNOT_RUN : 1;
 	}
-	r = service_run(service);
+	r = service_run(service, &leaves);
+	if (leaves)
+		_exit(r < 0); /* whatever is tidied up now would be missed */
 	service_free(service);
 	handover_free(handover);
 	return r < 0 ? 1 : 0;

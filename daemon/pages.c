@@ -325,3 +325,19 @@ int pages_publish(struct pages *pages, bool writable_clients, struct moe_error *
 	}
 	return r;
 }
+
+int pages_adopt(struct pages *pages, uint64_t min_bytes, struct moe_error *err)
+{
+	uint64_t bytes;
+	int r = memfd_verify(pages->fd, min_bytes, F_SEAL_SHRINK | F_SEAL_GROW, &bytes, "pool file", err);
+
+	if (r < 0)
+		return r;
+	if (bytes != pages->bytes || (unsigned)pages->rung >= PAGES_RUNGS)
+		return moe_error_set(err, -EBADMSG, "pool file: %" PRIu64 " bytes found, %" PRIu64 " expected", bytes,
+				     pages->bytes);
+	r = map_aligned(pages, PROT_READ, err);
+	if (r == 0 && pages->rung == PAGES_THP)
+		madvise(pages->map, pages->bytes, MADV_HUGEPAGE);
+	return r;
+}

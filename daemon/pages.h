@@ -51,6 +51,10 @@ int pages_new_watched(struct pages *ret, const char *name, uint64_t bytes, int w
  * mappings. */
 int pages_publish(struct pages *pages, bool writable_clients, struct moe_error *err);
 
+/* Maps, read-only, a published file of a daemon that is no more: fd, bytes and rung are set. At least `min_bytes` must
+ * be there. Its pages are not touched. */
+int pages_adopt(struct pages *pages, uint64_t min_bytes, struct moe_error *err);
+
 /* Gives everything back and leaves PAGES_NONE, which it also takes. */
 void pages_free(struct pages *pages);
 

@@ -18,6 +18,8 @@
 #include "base/memfd.h"
 #include "base/util.h"
 #include "daemon/documents.h"
+#include "daemon/estate.h"
+#include "daemon/ringsrv.h"
 #include "daemon/service.h"
 
 #ifndef SO_PEERPIDFD
@@ -217,6 +219,11 @@ static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, str
 		return region;
 	}
 	peer->session = s;
+	s->journal.page->session = s->id;
+	if (handover_keeps(peer->service->handover) &&
+	    estate_keep_session(peer->service->handover, s, peer->source.fd) < 0)
+		log_warning("session %llu will not outlive this daemon: the keeper does not take it",
+			    (unsigned long long)s->id);
 	log_debug("session %llu: pid %d attaches to %s as rank %u of %u", (unsigned long long)s->id, s->pid,
 		  entry->model->manifest->name, a.tp_rank, a.tp_size);
 	send_attached(peer, s, region);
@@ -235,6 +242,7 @@ static int on_arena(struct peer *peer, const struct moe_msg_arena *arena, int fd
 	r = session_add_arena(peer->session, arena->kind, fd, arena->bytes, err);
 	if (r < 0)
 		return r;
+	estate_keep_arena(peer->service->handover, peer->session, arena->kind, fd);
 	reply(peer, &answer, sizeof answer, MOE_MSG_ARENA | MOE_MSG_REPLY, NULL, 0);
 	return 0;
 }
@@ -285,7 +293,7 @@ static int on_unload(struct peer *peer, const struct moe_msg_unload *unload, str
 	if (r == 0 && !memchr(unload->name, 0, sizeof unload->name))
 		r = moe_error_set(err, -EINVAL, "unload: name is not terminated");
 	if (r == 0)
-		r = registry_remove(&peer->service->registry, unload->name, err);
+		r = service_unload(peer->service, unload->name, err);
 	if (r < 0)
 		return r;
 	log_info("model %s unloaded", unload->name);
@@ -339,6 +347,13 @@ static const char *check_message(const struct peer *peer, const struct moe_msg *
 	return NULL;
 }
 
+/* From before a message is taken until it is answered: a successor could not know whether it was. */
+static void asking(struct peer *peer, bool is)
+{
+	if (peer->session)
+		peer->session->journal.page->asked = peer->session->journal.page->answered + is;
+}
+
 static bool receive_one(struct peer *peer)
 {
 	alignas(8) char buffer[MOE_PROTO_MAX];
@@ -346,10 +361,14 @@ static bool receive_one(struct peer *peer)
 	int fds[FDMSG_FDS_MAX], r;
 	const char *wrong;
 	size_t n_fds = 0;
-	long n = fdmsg_recv(peer->source.fd, buffer, sizeof buffer, fds, &n_fds, 1);
+	long n;
 
-	if (n == -EAGAIN)
+	asking(peer, true);
+	n = fdmsg_recv(peer->source.fd, buffer, sizeof buffer, fds, &n_fds, 1);
+	if (n == -EAGAIN) {
+		asking(peer, false);
 		return false;
+	}
 	if (n <= 0) {
 		peer_close(peer, n == 0 || n == -ECONNRESET ? NULL : "a broken message");
 		return false;
@@ -363,6 +382,7 @@ static bool receive_one(struct peer *peer)
 	fdmsg_close_fds(fds, n_fds);
 	if (wrong)
 		peer_close(peer, wrong);
+	asking(peer, false);
 	return !peer->closed;
 }
 
@@ -447,6 +467,23 @@ int peer_new(struct service *service, int sock)
 	return 0;
 }
 
+int peer_revive(struct service *service, int sock, struct session *session)
+{
+	int r = peer_new(service, sock);
+
+	service_add_session(service, session);
+	if (r < 0) {
+		session_kill(session, service->sched);
+		return r;
+	}
+	service->peers->hello = true;
+	service->peers->session = session;
+	session->pid = service->peers->pid;
+	session->uid = service->peers->uid;
+	ringsrv_revive(session, service->sched);
+	return 0;
+}
+
 void peer_close(struct peer *peer, const char *why)
 {
 	struct service *service = peer->service;
@@ -460,6 +497,7 @@ void peer_close(struct peer *peer, const char *why)
 		log_warning("pid %d (uid %u): connection closed: %s", peer->pid, peer->uid, why);
 	if (peer->session) {
 		log_debug("session %llu: pid %d has left", (unsigned long long)peer->session->id, peer->pid);
+		estate_drop_session(service->handover, peer->session);
 		session_kill(peer->session, service->sched);
 		peer->session = NULL;
 	}

@@ -33,6 +33,9 @@ struct peer {
 /* Takes the connected socket over. */
 int peer_new(struct service *service, int sock);
 
+/* A connection of the daemon before with the session that it had. Both are taken over, also on failure. */
+int peer_revive(struct service *service, int sock, struct session *session);
+
 /* Ends the connection and the session. The struct is freed when the kernel has let go of its sources. */
 void peer_close(struct peer *peer, const char *why);
 

@@ -2,20 +2,28 @@
 #include "daemon/registry.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/memfd.h"
+#include "base/util.h"
+
+#define BOOKS_MAGIC 0x31736b62656f6dull /* "moebks1" */
+#define BOOKS_VERSION 1
 
 static struct entry *entry_free(struct entry *entry)
 {
 	if (entry) {
 		resident_free(entry->model);
-		free(entry->served);
-		free(entry->retired);
+		if (entry->books)
+			munmap(entry->books, entry->books->bytes);
+		close_fd(entry->books_fd);
 		free(entry);
 	}
 	return NULL;
@@ -46,32 +54,110 @@ int registry_check_name(const struct registry *registry, const char *name, struc
 	return 0;
 }
 
-int registry_add(struct registry *registry, struct resident *model, struct entry **ret, struct moe_error *err)
+/* -- books -------------------------------------------------------------------------------------------------------- */
+
+static uint64_t books_bytes(uint64_t layers)
 {
-	const uint32_t layers = model->manifest->n_layers;
-	struct entry *entry, **at = &registry->head;
+	return ALIGN_UP(sizeof(struct model_books) +
+				layers * (sizeof(struct served_layer) + sizeof(struct moe_layer_stats)),
+			(uint64_t)MOE_RING_PAGE);
+}
 
-	int r = registry_check_name(registry, model->manifest->name, err);
+int registry_open_books(struct model_books **ret, int fd, struct moe_error *err)
+{
+	struct model_books head;
+	uint64_t bytes;
+	void *map;
+	int r;
 
+	if (fd < 0 || pread(fd, &head, sizeof head, 0) != sizeof head || head.magic != BOOKS_MAGIC)
+		return moe_error_set(err, -EBADMSG, "books of a model: not moe-expertd's");
+	if (head.version != BOOKS_VERSION || head.bytes != books_bytes(head.n_layers) || head.n_pools > MOE_POOLS_MAX ||
+	    !memchr(head.path, 0, sizeof head.path) || !memchr(head.family, 0, sizeof head.family))
+		return moe_error_set(err, -EPROTO, "books of a model: version %u found, %d expected", head.version,
+				     BOOKS_VERSION);
+	r = memfd_verify(fd, head.bytes, F_SEAL_SHRINK | F_SEAL_GROW, &bytes, "books of a model", err);
+	if (r == 0)
+		r = memfd_map(&map, fd, head.bytes, PROT_READ | PROT_WRITE, "books of a model", err);
+	if (r == 0)
+		*ret = map;
+	return r;
+}
+
+static int make_books(struct entry *entry, struct moe_error *err)
+{
+	const uint32_t layers = entry->model->manifest->n_layers;
+	const uint64_t bytes = books_bytes(layers);
+	void *map;
+	int r;
+
+	entry->books_fd = memfd_new("moe-books", bytes, err);
+	if (entry->books_fd < 0)
+		return entry->books_fd;
+	r = memfd_map(&map, entry->books_fd, bytes, PROT_READ | PROT_WRITE, "books of a model", err);
 	if (r < 0)
 		return r;
-	entry = calloc(1, sizeof *entry);
-	if (entry) {
-		entry->served = calloc(layers, sizeof *entry->served);
-		entry->retired = calloc(layers, sizeof *entry->retired);
-	}
-	if (!entry || !entry->served || !entry->retired) {
+	entry->books = map;
+	*entry->books = (struct model_books){
+		.magic = BOOKS_MAGIC, .version = BOOKS_VERSION, .n_layers = layers, .bytes = bytes};
+	store_fill_books(entry->books, entry->model);
+	return 0;
+}
+
+static int enter(struct registry *registry, struct entry *entry, struct moe_error *err)
+{
+	struct entry **at = &registry->head;
+	int r = registry_check_name(registry, entry->model->manifest->name, err);
+
+	if (r == 0 && entry->books_fd < 0)
+		r = make_books(entry, err);
+	else if (r == 0)
+		r = registry_open_books(&entry->books, entry->books_fd, err);
+	if (r == 0 && entry->books->n_layers != entry->model->manifest->n_layers)
+		r = moe_error_set(err, -EBADMSG, "books of a model: those of another one");
+	if (r < 0) {
+		entry->model = NULL; /* the caller's */
 		entry_free(entry);
-		return moe_error_sys(err, -ENOMEM, "model '%s'", model->manifest->name);
+		return r;
 	}
-	entry->model = model;
+	entry->served = (struct served_layer *)(entry->books + 1);
+	entry->retired = (struct moe_layer_stats *)(entry->served + entry->books->n_layers);
 	while (*at)
 		at = &(*at)->next;
 	*at = entry;
 	registry->n++;
-	*ret = entry;
 	return 0;
 }
+
+int registry_adopt(struct registry *registry, struct resident *model, int books_fd, struct moe_error *err)
+{
+	struct entry *entry = calloc(1, sizeof *entry);
+
+	if (!entry) {
+		close_fd(books_fd);
+		return moe_error_sys(err, -ENOMEM, "model '%s'", model->manifest->name);
+	}
+	entry->model = model;
+	entry->books_fd = books_fd;
+	return enter(registry, entry, err);
+}
+
+int registry_add(struct registry *registry, struct resident *model, struct entry **ret, struct moe_error *err)
+{
+	struct entry *entry = calloc(1, sizeof *entry);
+	int r;
+
+	if (!entry)
+		return moe_error_sys(err, -ENOMEM, "model '%s'", model->manifest->name);
+	entry->model = model;
+	entry->books_fd = -1;
+	r = enter(registry, entry, err);
+	if (r == 0)
+		*ret = entry;
+	return r;
+}
+
+/* -- finding ------------------------------------------------------------------------------------------------------ */
 
 static void list_names(const struct registry *registry, char *to, size_t size)
 {
@@ -140,6 +226,24 @@ int registry_find(const struct registry *registry, const char *name, const uint8
 	}
 	*ret = entry;
 	return 0;
+}
+
+struct entry *registry_by_epoch(const struct registry *registry, uint64_t epoch)
+{
+	struct entry *e = registry->head;
+
+	while (e && e->model->manifest->epoch != epoch)
+		e = e->next;
+	return e;
+}
+
+struct entry *registry_by_path(const struct registry *registry, const char *path, const char *name)
+{
+	struct entry *e = registry->head;
+
+	while (e && (strcmp(e->model->path, path) != 0 || strcmp(e->model->manifest->name, name) != 0))
+		e = e->next;
+	return e;
 }
 
 int registry_remove(struct registry *registry, const char *name, struct moe_error *err)

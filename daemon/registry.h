@@ -20,8 +20,11 @@ struct served_layer {
 	uint64_t hinted, hint_used; /* experts announced; of them, asked for by the next COMPUTE or FILL of the layer */
 };
 
+/* The counters lie behind the books in one memory file, which a successor takes over. */
 struct entry {
 	struct resident *model;
+	int books_fd;
+	struct model_books *books;
 	struct served_layer *served;     /* [n_layers] */
 	struct moe_layer_stats *retired; /* [n_layers], of sessions that have ended */
 	struct entry *next;
@@ -38,9 +41,21 @@ int registry_check_name(const struct registry *registry, const char *name, struc
 /* Takes the model over; -EEXIST when the name is taken, -ENOMEM. */
 int registry_add(struct registry *registry, struct resident *model, struct entry **ret, struct moe_error *err);
 
+/* The same with the books that it had in a daemon before (books_fd is taken over, also on failure). */
+int registry_adopt(struct registry *registry, struct resident *model, int books_fd, struct moe_error *err);
+
+/* Books of a daemon before, checked; the caller unmaps books->bytes of it. The fd stays the caller's. */
+int registry_open_books(struct model_books **ret, int fd, struct moe_error *err);
+
 /* By name ("": any) and digest (NULL or zeros: any). -ENOENT and the reason when there is none or no single one. */
 int registry_find(const struct registry *registry, const char *name, const uint8_t *digest, struct entry **ret,
 		  struct moe_error *err);
+
+/* The model with this epoch, or NULL. */
+struct entry *registry_by_epoch(const struct registry *registry, uint64_t epoch);
+
+/* The model that was loaded from this folder or file (absolute) under this name, or NULL. */
+struct entry *registry_by_path(const struct registry *registry, const char *path, const char *name);
 
 /* -ENOENT; -EBUSY while sessions are attached. Frees the model. */
 int registry_remove(struct registry *registry, const char *name, struct moe_error *err);

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "daemon/crash.h"
 #include "daemon/pool.h"
 #include "uapi/moe_ring.h"
 
@@ -46,6 +47,7 @@ static inline void request_move(struct request *request, enum moe_request_state 
 	assert(moe_request_arrow(from, to));
 	(void)from;
 	atomic_store_explicit(&request->state, to, memory_order_release);
+	crash_at((enum crash_point)to);
 }
 
 /* A first-in first-out list. */

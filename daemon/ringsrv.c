@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/futex.h"
 #include "base/util.h"
+#include "daemon/crash.h"
 
 /* Bounds the time for one entry: 1 M pairs are 8 MiB of ids and weights to copy (COPIED_MAX bounds a turn). */
 #define PAIRS_MAX (1u << 20)
@@ -27,6 +28,12 @@ static void *client_at(const struct clientmem *memory, uint64_t offset)
 static struct moe_client_page *client_page(const struct session *s)
 {
 	return client_at(&s->client, 0);
+}
+
+/* The request's place in the journal. */
+static uint32_t slot_of(const struct request *q)
+{
+	return (uint32_t)(q - q->session->requests);
 }
 
 /* -- validation of the private copy ------------------------------------------------------------------------------- */
@@ -173,9 +180,10 @@ static int lend(struct session *s, struct request *q, int row)
 
 	if (e->fill.dst)
 		return -EINVAL;
-	q->cqe.lease = session_lease(s);
+	q->cqe.lease = journal_free_lease(&s->journal);
 	if (!q->cqe.lease)
 		return -ENOSPC;
+	journal_set_effect(&s->journal, slot_of(q), JOURNAL_LEND, q->cqe.lease);
 	q->cqe.offset = record->offset;
 	q->cqe.bytes = session_slice(s, (uint32_t)row)->bytes;
 	return 0;
@@ -242,6 +250,17 @@ static int claim_phase(struct session *s, const struct moe_sqe *e)
 	s->phase = (enum moe_phase)e->phase.phase;
 	s->dummy = e->phase.flags & MOE_PHASE_DUMMY;
 	s->step = e->phase.step;
+	s->journal.page->phase = e->phase.phase;
+	s->journal.page->dummy = s->dummy;
+	s->journal.page->step = s->step;
+	return 0;
+}
+
+static int give_back(struct session *s, struct request *q, uint64_t lease)
+{
+	if (!journal_holds(&s->journal, lease))
+		return -ENOENT;
+	journal_set_effect(&s->journal, slot_of(q), JOURNAL_RELEASE, lease);
 	return 0;
 }
 
@@ -259,7 +278,7 @@ static int claim_operation(struct session *s, struct request *q, bool *ret_wait)
 	case MOE_OP_RELEASE:
 		if (e->flags || e->layer || e->count || !all_zero(e->release.reserved, 5))
 			return -EINVAL;
-		return session_release(s, e->release.lease);
+		return give_back(s, q, e->release.lease);
 	case MOE_OP_HINT:
 		return claim_hint(s, q);
 	case MOE_OP_PHASE:
@@ -311,6 +330,7 @@ static void reap(struct session *s, struct request *q)
 
 void ringsrv_drop(struct request *q)
 {
+	journal_drop(&q->session->journal, slot_of(q));
 	reap(q->session, q);
 }
 
@@ -320,24 +340,44 @@ void ringsrv_drop_completed(struct session *s)
 		reap(s, s->completed[s->cq_head & (s->entries - 1)]);
 }
 
+static void count_leases(struct session *s, const struct request *q)
+{
+	const enum journal_effect effect = journal_effect(&s->journal, slot_of(q));
+	const int more = effect == JOURNAL_LEND ? 1 : effect == JOURNAL_RELEASE ? -1 : 0;
+
+	s->leases_held += (uint32_t)more;
+	s->entry->model->leases += (uint32_t)more;
+}
+
+static void count_ended(struct session *s, const struct request *q)
+{
+	s->journal.page->failed = s->failed += q->cqe.status < 0;
+	if (q->sqe.op < MOE_OP_COUNT)
+		s->journal.page->ops[q->sqe.op] = ++s->ops[q->sqe.op];
+	count_served(s, q);
+	count_leases(s, q);
+}
+
 void ringsrv_complete(struct request *q)
 {
 	struct session *s = q->session;
 	struct moe_cqe *cqes = (struct moe_cqe *)((uint8_t *)s->page + MOE_RING_PAGE);
 
 	if (s->dead) {
-		reap(s, q);
+		ringsrv_drop(q);
 		return;
 	}
 	drop_copy(s, q);
-	s->failed += q->cqe.status < 0;
-	if (q->sqe.op < MOE_OP_COUNT)
-		s->ops[q->sqe.op]++;
-	count_served(s, q);
+	count_ended(s, q);
+	journal_last(&s->journal, slot_of(q));
+	crash_at(CRASH_LAST);
 	cqes[s->cq_tail & (s->entries - 1)] = q->cqe;
 	s->completed[s->cq_tail & (s->entries - 1)] = q;
-	request_move(q, MOE_REQUEST_COMPLETED);
+	crash_at(CRASH_CQE);
 	__atomic_store_n(&s->page->cq_tail, ++s->cq_tail, __ATOMIC_RELEASE);
+	crash_at(CRASH_TAIL);
+	journal_end(&s->journal, slot_of(q), s->cq_tail);
+	request_move(q, MOE_REQUEST_COMPLETED);
 	/* Partner: the fence between the client's cq_wait store and its last look at cq_tail. */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&client_page(s)->cq_wait, __ATOMIC_RELAXED))
@@ -346,12 +386,11 @@ void ringsrv_complete(struct request *q)
 
 /* -- claim and reap ----------------------------------------------------------------------------------------------- */
 
-static void claim(struct session *s, struct sched *sched, const struct moe_sqe *entry)
+/* The journal has it. */
+static void claim(struct session *s, struct sched *sched, struct request *q, const struct moe_sqe *entry)
 {
-	struct request *q = s->free_requests;
 	bool wait = false;
 
-	s->free_requests = q->next;
 	s->in_flight++;
 	*q = (struct request){.session = s, .sqe = *entry, .claim_ns = now_ns(), .state = MOE_REQUEST_PUBLISHED};
 	request_move(q, MOE_REQUEST_CLAIMED);
@@ -376,11 +415,12 @@ static bool claim_published(struct session *s, struct sched *sched, uint32_t tai
 		return false;
 	}
 	for (uint32_t i = 0; i < MIN(published, (uint32_t)CLAIM_BATCH); i++) {
+		struct request *q = s->free_requests;
 		struct moe_sqe entry;
 
 		if (s->copied >= COPIED_MAX)
 			return i > 0; /* it goes on when the pool has given some back */
-		if (!s->free_requests) {
+		if (!q) {
 			s->broken = "more requests in flight than the completion queue has entries";
 			return false;
 		}
@@ -388,8 +428,11 @@ static bool claim_published(struct session *s, struct sched *sched, uint32_t tai
 		memcpy(&entry, client_at(&s->client, MOE_RING_PAGE + (s->sq_head & (s->entries - 1)) * sizeof entry),
 		       sizeof entry);
 		__asm__ volatile("" ::: "memory"); /* the compiler must not read the ring again in place of the copy */
+		s->free_requests = q->next;
+		journal_claim(&s->journal, (uint32_t)(q - s->requests), &entry);
+		crash_at(CRASH_JOURNALLED);
 		__atomic_store_n(&s->page->sq_head, ++s->sq_head, __ATOMIC_RELEASE);
-		claim(s, sched, &entry);
+		claim(s, sched, q, &entry);
 	}
 	return true;
 }
@@ -426,6 +469,61 @@ bool ringsrv_poll(struct session *s, struct sched *sched)
 	if (!s->broken)
 		any |= claim_published(s, sched, tail);
 	return any;
+}
+
+/* -- after the daemon's end --------------------------------------------------------------------------------------- */
+
+/* Requests that are completed and wait for the client to retire them, at any place that is free. */
+static bool revive_completed(struct session *s)
+{
+	for (uint32_t at = s->cq_head; at != s->cq_tail; at++) {
+		struct request *q = s->free_requests;
+
+		if (!q)
+			return false;
+		s->free_requests = q->next;
+		s->in_flight++;
+		*q = (struct request){.session = s, .state = MOE_REQUEST_COMPLETED};
+		s->completed[at & (s->entries - 1)] = q;
+	}
+	return true;
+}
+
+/* Those in flight keep their places. */
+static void revive_free(struct session *s)
+{
+	s->free_requests = NULL;
+	for (uint32_t i = s->entries; i-- > 0;)
+		if (!s->journal.page->slots[i].inflight) {
+			s->requests[i].next = s->free_requests;
+			s->free_requests = &s->requests[i];
+		}
+}
+
+void ringsrv_revive(struct session *s, struct sched *sched)
+{
+	uint32_t slots[MOE_RING_ENTRIES_MAX];
+	const int n = journal_recover(&s->journal, s->page, slots);
+
+	s->sq_head = s->page->sq_head;
+	s->cq_tail = s->page->cq_tail;
+	s->cq_head = __atomic_load_n(&client_page(s)->cq_head, __ATOMIC_ACQUIRE);
+	if (s->cq_tail - s->cq_head > s->entries)
+		s->cq_head = s->cq_tail, s->broken = "cq_head ran ahead of cq_tail";
+	revive_free(s);
+	if (!revive_completed(s))
+		s->broken = "more requests in flight than the completion queue has entries";
+	if (n < 0)
+		s->broken = "its journal and its ring are not of one session";
+	for (int i = 0; i < n; i++) {
+		const struct moe_sqe entry = s->journal.page->slots[slots[i]].sqe;
+
+		crash_at(CRASH_RECOVERY);
+		claim(s, sched, &s->requests[slots[i]], &entry);
+	}
+	s->page->sq_wait = 0;
+	/* The last daemon may have been killed between a completion and the wake-up. */
+	futex_wake(&s->page->cq_tail, FUTEX_ALL);
 }
 
 void ringsrv_park(struct session *s, bool parked)

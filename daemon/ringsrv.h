@@ -17,6 +17,10 @@
 /* Claims what was published and reaps what was retired. True when there was something. */
 bool ringsrv_poll(struct session *session, struct sched *sched);
 
+/* Of a session that session_revive has made: what its last daemon left of its requests, by the journal's law. A client
+ * that broke the ring's law meanwhile is cut off (session->broken). */
+void ringsrv_revive(struct session *session, struct sched *sched);
+
 /* DONE -> COMPLETED, or, when the session has died, -> REAPED. */
 void ringsrv_complete(struct request *request);
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -20,6 +21,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/util.h"
+#include "daemon/estate.h"
 #include "daemon/handover.h"
 #include "daemon/peer.h"
 #include "daemon/ringsrv.h"
@@ -50,7 +52,7 @@ int service_load(struct service *s, struct peer *peer, const char *path, const c
 		.name = name && *name ? name : strrchr(path, '/') + 1, /* the path is absolute */
 		.pages = s->config->pages,
 		.writable_clients = s->config->writable_weights,
-		.epoch = s->next_epoch,
+		.epoch = s->estate->next_epoch,
 		.host = s->host,
 	};
 	int r;
@@ -66,7 +68,7 @@ int service_load(struct service *s, struct peer *peer, const char *path, const c
 	r = load_start(&s->load, &params, s->loop, err);
 	if (r < 0)
 		return r;
-	s->next_epoch++;
+	s->estate->next_epoch++;
 	s->load_peer = peer;
 	s->load_reported_ns = now_ns();
 	log_info("loading %s", path);
@@ -108,6 +110,11 @@ static void say_ready(struct service *s)
 	}
 }
 
+static const char *name_of(const char *path, const char *name)
+{
+	return name && *name ? name : strrchr(path, '/') + 1; /* the path is absolute */
+}
+
 /* The command line's models, one after the other; READY after the last. */
 static int load_next(struct service *s, struct moe_error *err)
 {
@@ -123,6 +130,8 @@ static int load_next(struct service *s, struct moe_error *err)
 	path = realpath(s->config->models[i], NULL);
 	if (!path)
 		return moe_error_sys(err, -errno, "--model %s", s->config->models[i]);
+	if (registry_by_path(&s->registry, path, name_of(path, s->config->names[i])))
+		return load_next(s, err); /* the daemon before has loaded it */
 	return service_load(s, NULL, path, s->config->names[i], err);
 }
 
@@ -141,6 +150,9 @@ static void finish_load(struct service *s)
 		if (r == 0)
 			load->result = NULL;
 	}
+	if (r == 0 && handover_keeps(s->handover) && estate_keep_model(s->handover, entry) < 0)
+		log_warning("model %s will not outlive this daemon: the keeper does not take it",
+			    entry->model->manifest->name);
 	if (r < 0)
 		log_err("%s", err.text);
 	if (peer && r < 0)
@@ -233,9 +245,19 @@ static void service_unpark(void *userdata)
 		ringsrv_park(session, false);
 }
 
+int service_unload(struct service *s, const char *name, struct moe_error *err)
+{
+	struct entry *entry;
+
+	if (*name && registry_find(&s->registry, name, NULL, &entry, err) == 0 && entry->model->sessions == 0)
+		estate_drop_model(s->handover, entry);
+	return registry_remove(&s->registry, name, err);
+}
+
 void service_add_session(struct service *s, struct session *session)
 {
-	session->id = ++s->next_session;
+	if (!session->id)
+		session->id = s->estate->next_session++;
 	session->next = s->sessions;
 	s->sessions = session;
 }
@@ -281,7 +303,9 @@ static void signal_ready(struct source *source, uint32_t events)
 	struct signalfd_siginfo info;
 
 	while (read(source->fd, &info, sizeof info) == sizeof info) {
-		log_info("%s: ending", strsignal((int)info.ssi_signo));
+		s->leaves = info.ssi_signo == SIGUSR2 && handover_keeps(s->handover);
+		log_info("%s: ending%s", strsignal((int)info.ssi_signo),
+			 s->leaves ? "; models and sessions stay with the keeper" : "");
 		loop_stop(s->loop, 0);
 	}
 }
@@ -319,6 +343,7 @@ static int open_signals(struct service *s, struct moe_error *err)
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGUSR2);
 	/* Before any thread is made, so that all inherit the mask. */
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	signal(SIGPIPE, SIG_IGN);
@@ -372,6 +397,31 @@ static int start_workers(struct service *s, struct moe_error *err)
 	return r;
 }
 
+/* What a daemon before this one has left with the keeper. */
+static void revive(struct service *s)
+{
+	struct session *session;
+	uint32_t sessions = 0;
+	int sock;
+
+	estate_take_models(s->handover, &s->registry, s->host);
+	while (estate_take_session(s->handover, &s->registry, s->loop, &session, &sock))
+		sessions += peer_revive(s, sock, session) == 0;
+	if (s->registry.n || sessions)
+		log_notice("went on with %u models and %u sessions of the daemon before", s->registry.n, sessions);
+	handover_discard_rest(s->handover);
+}
+
+static int open_listener(struct service *s, struct moe_error *err)
+{
+	int r = listener_open(&s->listener, s->config->socket, s->config->socket_mode,
+			      handover_take(s->handover, "listen"), err);
+
+	if (r == 0)
+		handover_put(s->handover, s->listener.socket, "listen");
+	return r;
+}
+
 int service_new(struct service **ret, const struct config *config, struct handover *handover, struct moe_error *err)
 {
 	struct service *s = calloc(1, sizeof *s);
@@ -382,7 +432,6 @@ int service_new(struct service **ret, const struct config *config, struct handov
 	s->config = config;
 	s->handover = handover;
 	s->started_ns = now_ns();
-	s->next_epoch = 1;
 	s->listener.socket = s->signal_source.fd = -1;
 	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	raise_limits();
@@ -390,14 +439,18 @@ int service_new(struct service **ret, const struct config *config, struct handov
 		s->instance = s->started_ns;
 	s->host = calloc(1, sizeof *s->host);
 	r = s->host ? open_signals(s, err) : moe_error_sys(err, -ENOMEM, "service");
-	if (r == 0)
-		r = listener_open(&s->listener, config->socket, config->socket_mode, err);
+	if (r == 0) {
+		s->estate = estate_open(s->handover, err);
+		r = s->estate ? open_listener(s, err) : -ENOMEM;
+	}
 	if (r == 0) {
 		host_read(s->host, false);
 		r = start_workers(s, err);
 	}
-	if (r == 0)
+	if (r == 0) {
+		revive(s);
 		r = watch(s, err);
+	}
 	if (r == 0)
 		r = load_next(s, err);
 	if (r < 0) {
@@ -408,9 +461,12 @@ int service_new(struct service **ret, const struct config *config, struct handov
 	return 0;
 }
 
-int service_run(struct service *s)
+int service_run(struct service *s, bool *ret_leaves)
 {
-	return loop_run(s->loop);
+	const int r = loop_run(s->loop);
+
+	*ret_leaves = s->leaves;
+	return r;
 }
 
 /* Everything that the pool still holds comes back first; then nothing else moves any more. */
@@ -437,6 +493,10 @@ struct service *service_free(struct service *s)
 	sched_free(s->sched);
 	registry_clear(&s->registry);
 	loop_free(s->loop);
+	handover_drop(s->handover, "service");
+	handover_drop(s->handover, "listen");
+	if (s->estate)
+		munmap(s->estate, MOE_RING_PAGE);
 	listener_close(&s->listener, s->config->private_mode && strchr(s->config->socket, '/'));
 	close_fd(s->signal_source.fd);
 	close_fd(s->spare_fd);

@@ -21,17 +21,19 @@
 #include "daemon/scheduler.h"
 #include "daemon/session.h"
 
+struct estate_page;
 struct handover;
 struct peer;
 
 struct service {
 	const struct config *config;
-	struct handover *handover; /* main's */
 	struct host *host;
 	struct loop *loop;
 	struct pool *pool;
 	struct sched *sched;
 	struct registry registry;
+	struct handover *handover; /* main's */
+	struct estate_page *estate;
 	struct listener listener;
 	struct source listen_source, signal_source, parent_source;
 	int spare_fd;  /* given up to refuse a connection when no other is left */
@@ -39,12 +41,13 @@ struct service {
 	struct peer *peers;
 	uint32_t n_peers;
 	struct session *sessions;
-	uint64_t instance, next_session, next_epoch, started_ns;
+	uint64_t instance, started_ns;
 
 	struct load *load;
 	struct peer *load_peer;    /* who asked; NULL: the command line, or the asker has left */
 	uint64_t load_reported_ns; /* when progress was last told */
 	uint32_t models_next;      /* config->models[models_next] is loaded next */
+	bool leaves;               /* what it has stays with the keeper */
 	bool ready,
 		writable_queues; /* writable_queues: no /proc, so clients hold a writable fd of their daemon region */
 };
@@ -52,13 +55,17 @@ struct service {
 int service_new(struct service **ret, const struct config *config, struct handover *handover, struct moe_error *err);
 struct service *service_free(struct service *service);
 
-/* Runs until a signal, the parent's end (private mode) or a failed first load. 0 or -errno. */
-int service_run(struct service *service);
+/* Runs until a signal, the parent's end (private mode) or a failed first load. 0 or -errno. *ret_leaves: everything is
+ * to be left to the successor: end the process at once, without service_free. */
+int service_run(struct service *service, bool *ret_leaves);
 
 /* Starts a load for `peer` (NULL: the command line). -EBUSY while one runs. */
 int service_load(struct service *service, struct peer *peer, const char *path, const char *name, struct moe_error *err);
 
-/* Takes a new session in; drops one whose connection has ended. */
+/* -ENOENT; -EBUSY while sessions are attached. */
+int service_unload(struct service *service, const char *name, struct moe_error *err);
+
+/* Takes a session in, with a new number if it has none; drops one whose connection has ended. */
 void service_add_session(struct service *service, struct session *session);
 
 #endif

@@ -40,7 +40,7 @@ static void session_destroy(struct session *s)
 	close_fd(s->doorbell.fd);
 	free(s->requests);
 	free(s->completed);
-	free(s->leases);
+	journal_free(&s->journal);
 	free(s->hinted);
 	free(s->slices);
 	free(s);
@@ -51,25 +51,37 @@ static void doorbell_gone(struct source *source)
 	session_destroy(container_of(source, struct session, doorbell));
 }
 
-static int make_regions(struct session *s, struct moe_error *err)
+static void size_regions(struct session *s)
 {
 	const struct moe_manifest *m = s->entry->model->manifest;
 	const uint64_t sqes = (uint64_t)s->entries * sizeof(struct moe_sqe);
 	const uint64_t cqes = (uint64_t)s->entries * sizeof(struct moe_cqe);
-	void *client, *daemon;
-	int r;
 
 	s->stats_offset = MOE_RING_PAGE + sqes;
 	s->client.bytes = ALIGN_UP(s->stats_offset + m->n_layers * sizeof(struct moe_layer_stats),
 				   (uint64_t)MOE_RING_PAGE);
 	s->daemon_bytes = ALIGN_UP(MOE_RING_PAGE + cqes, (uint64_t)MOE_RING_PAGE);
+}
+
+static int make_regions(struct session *s, struct moe_error *err)
+{
 	s->client_fd = memfd_new("moe-client-region", s->client.bytes, err);
 	if (s->client_fd < 0)
 		return s->client_fd;
 	s->daemon_fd = memfd_new("moe-daemon-region", s->daemon_bytes, err);
 	if (s->daemon_fd < 0)
 		return s->daemon_fd;
-	r = memfd_map(&client, s->client_fd, s->client.bytes, PROT_READ | PROT_WRITE, "client region", err);
+	s->doorbell.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (s->doorbell.fd < 0)
+		return moe_error_sys(err, -errno, "eventfd");
+	return journal_new(&s->journal, s->entries, err);
+}
+
+static int map_regions(struct session *s, struct moe_error *err)
+{
+	void *client, *daemon;
+	int r = memfd_map(&client, s->client_fd, s->client.bytes, PROT_READ | PROT_WRITE, "client region", err);
+
 	if (r < 0)
 		return r;
 	s->client.base = client;
@@ -77,16 +89,25 @@ static int make_regions(struct session *s, struct moe_error *err)
 	if (r < 0)
 		return r;
 	s->page = daemon;
+	return 0;
+}
+
+static void begin_books(struct session *s)
+{
+	struct journal_page *p = s->journal.page;
+
 	*s->page = (struct moe_daemon_page){
 		.magic = MOE_RING_MAGIC,
-		.epoch = m->epoch,
+		.epoch = s->entry->model->manifest->epoch,
 		.sq_entries = s->entries,
 		.cq_entries = s->entries,
 		.sqe_offset = MOE_RING_PAGE,
 		.stats_offset = s->stats_offset,
 		.cqe_offset = MOE_RING_PAGE,
 	};
-	return 0;
+	p->model = s->entry->model->manifest->epoch;
+	p->attach = s->attach;
+	p->asked = 1; /* ATTACH, which is answered when the keeper has the session */
 }
 
 /* The caller has checked tp_rank and tp_size against every layout. */
@@ -101,6 +122,7 @@ static void cut_slices(struct session *s)
 	}
 }
 
+/* Books in ordinary memory, which a successor makes anew. */
 static int make_books(struct session *s, struct moe_error *err)
 {
 	const struct moe_manifest *m = s->entry->model->manifest;
@@ -119,10 +141,24 @@ static int make_books(struct session *s, struct moe_error *err)
 	return 0;
 }
 
+static struct session *session_alloc(struct loop *loop)
+{
+	struct session *s = calloc(1, sizeof *s);
+
+	if (!s)
+		return NULL;
+	s->loop = loop;
+	s->client_fd = s->daemon_fd = s->journal.fd = -1;
+	s->doorbell = (struct source){.fd = -1, .ready = doorbell_ready, .gone = doorbell_gone};
+	s->attached_ns = now_ns();
+	sched_client_init(&s->sched);
+	return s;
+}
+
 int session_new(struct session **ret, struct entry *entry, const struct moe_msg_attach *attach, struct loop *loop,
 		struct moe_error *err)
 {
-	struct session *s = calloc(1, sizeof *s);
+	struct session *s = session_alloc(loop);
 	int r;
 
 	if (!s)
@@ -130,13 +166,10 @@ int session_new(struct session **ret, struct entry *entry, const struct moe_msg_
 	s->entry = entry;
 	s->attach = *attach;
 	s->entries = attach->entries;
-	s->loop = loop;
-	s->client_fd = s->daemon_fd = -1;
-	s->attached_ns = now_ns();
-	sched_client_init(&s->sched);
-	s->doorbell = (struct source){
-		.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .ready = doorbell_ready, .gone = doorbell_gone};
-	r = s->doorbell.fd < 0 ? moe_error_sys(err, -errno, "eventfd") : make_regions(s, err);
+	size_regions(s);
+	r = make_regions(s, err);
+	if (r == 0)
+		r = map_regions(s, err);
 	if (r == 0)
 		r = make_books(s, err);
 	if (r == 0)
@@ -145,7 +178,92 @@ int session_new(struct session **ret, struct entry *entry, const struct moe_msg_
 		session_destroy(s);
 		return r;
 	}
+	begin_books(s);
 	entry->model->sessions++;
+	*ret = s;
+	return 0;
+}
+
+/* The journal is the daemon's own; the rest is checked against it all the same, because a bad map ends the daemon. */
+static int check_revived(struct session *s, struct registry *registry, struct moe_error *err)
+{
+	const struct journal_page *p = s->journal.page;
+	int r;
+
+	s->entry = registry_by_epoch(registry, p->model);
+	if (p->asked != p->answered)
+		return moe_error_set(err, -EINTR, "session %llu: its daemon died before it answered a message",
+				     (unsigned long long)p->session);
+	if (!s->entry)
+		return moe_error_set(err, -ENOENT, "session %llu: its model is not there any more",
+				     (unsigned long long)p->session);
+	s->attach = p->attach;
+	s->entries = p->entries;
+	size_regions(s);
+	if (s->attach.tp_size == 0 || s->attach.tp_rank >= s->attach.tp_size)
+		return moe_error_set(err, -EBADMSG, "session %llu: no such slice", (unsigned long long)p->session);
+	r = memfd_verify(s->client_fd, s->client.bytes, F_SEAL_SHRINK | F_SEAL_GROW, NULL, "client region", err);
+	if (r == 0)
+		r = memfd_verify(s->daemon_fd, s->daemon_bytes, F_SEAL_SHRINK | F_SEAL_GROW, NULL, "daemon region",
+				 err);
+	return r;
+}
+
+static int revive_arenas(struct session *s, const int *fds, struct moe_error *err)
+{
+	int r = 0;
+
+	for (uint32_t kind = MOE_ARENA_DATA; kind <= MOE_ARENA_SLOTS && r == 0; kind++)
+		if (s->journal.page->arenas[kind])
+			r = session_add_arena(s, kind, fds[kind], s->journal.page->arenas[kind], err);
+	return r;
+}
+
+static void revive_books(struct session *s)
+{
+	const struct journal_page *p = s->journal.page;
+
+	s->id = p->session;
+	s->phase = (enum moe_phase)p->phase;
+	s->dummy = p->dummy;
+	s->step = p->step;
+	s->failed = p->failed;
+	memcpy(s->ops, p->ops, sizeof s->ops);
+	s->leases_held = journal_leases(&s->journal);
+	s->entry->model->leases += s->leases_held;
+	s->entry->model->sessions++;
+}
+
+int session_revive(struct session **ret, struct registry *registry, struct session_fds *fds, struct loop *loop,
+		   struct moe_error *err)
+{
+	struct session *s = session_alloc(loop);
+	int r = s ? 0 : moe_error_sys(err, -ENOMEM, "session");
+
+	if (s) {
+		s->client_fd = steal_fd(&fds->client);
+		s->daemon_fd = steal_fd(&fds->daemon);
+		s->doorbell.fd = steal_fd(&fds->doorbell);
+		r = journal_open(&s->journal, steal_fd(&fds->journal), err);
+	}
+	if (r == 0)
+		r = check_revived(s, registry, err);
+	if (r == 0)
+		r = map_regions(s, err);
+	if (r == 0)
+		r = make_books(s, err);
+	if (r == 0)
+		r = revive_arenas(s, fds->arenas, err);
+	if (r == 0)
+		r = loop_add(loop, &s->doorbell, err);
+	for (size_t i = 0; i < ARRAY_LEN(fds->arenas); i++)
+		close_fd(steal_fd(&fds->arenas[i]));
+	if (r < 0) {
+		if (s)
+			session_destroy(s);
+		return r;
+	}
+	revive_books(s);
 	*ret = s;
 	return 0;
 }
@@ -177,6 +295,7 @@ int session_add_arena(struct session *s, uint32_t kind, int fd, uint64_t bytes, 
 	if (r < 0)
 		return r;
 	s->arenas[kind] = (struct clientmem){.base = map, .bytes = bytes};
+	s->journal.page->arenas[kind] = bytes;
 	return 0;
 }
 
@@ -190,6 +309,7 @@ void session_kill(struct session *s, struct sched *sched)
 	ringsrv_drop_completed(s);
 	s->entry->model->leases -= s->leases_held;
 	s->leases_held = 0;
+	journal_release_all(&s->journal);
 }
 
 void session_free(struct session *s)
@@ -198,40 +318,4 @@ void session_free(struct session *s)
 	s->entry->model->sessions--;
 	s->entry = NULL;
 	loop_remove(s->loop, &s->doorbell);
-}
-
-uint64_t session_lease(struct session *s)
-{
-	uint32_t i;
-
-	for (i = 0; i < s->n_leases; i++)
-		if (!(s->leases[i] & 1))
-			break;
-	if (i == s->n_leases) {
-		const uint32_t n = MIN(MAX(2 * s->n_leases, 64u), (uint32_t)SESSION_LEASES_MAX);
-		uint64_t *more = n > s->n_leases ? realloc(s->leases, n * sizeof *more) : NULL;
-
-		if (!more)
-			return 0;
-		memset(more + s->n_leases, 0, (n - s->n_leases) * sizeof *more);
-		s->leases = more;
-		s->n_leases = n;
-	}
-	/* The generation makes a lease that was given back unlike its successor in the same place. */
-	s->leases[i] = ((s->leases[i] >> 1) + 1) << 1 | 1;
-	s->leases_held++;
-	s->entry->model->leases++;
-	return s->leases[i] >> 1 << 32 | (i + 1);
-}
-
-int session_release(struct session *s, uint64_t lease)
-{
-	const uint64_t i = (lease & UINT32_MAX) - 1;
-
-	if (i >= s->n_leases || !(s->leases[i] & 1) || (uint32_t)(s->leases[i] >> 1) != lease >> 32)
-		return -ENOENT;
-	s->leases[i] &= ~(uint64_t)1;
-	s->leases_held--;
-	s->entry->model->leases--;
-	return 0;
 }

@@ -14,13 +14,12 @@
 #include <sys/types.h>
 
 #include "daemon/clientmem.h"
+#include "daemon/journal.h"
 #include "daemon/loop.h"
 #include "daemon/registry.h"
 #include "daemon/request.h"
 #include "daemon/scheduler.h"
 #include "uapi/moe_proto.h"
-
-#define SESSION_LEASES_MAX 65536
 
 struct session {
 	uint64_t id;
@@ -47,8 +46,8 @@ struct session {
 	uint64_t copied;                          /* bytes of ids and weights that they hold */
 	struct sched_client sched;
 
-	uint64_t *leases; /* lease i: generation << 1 | held */
-	uint32_t n_leases, leases_held;
+	struct journal journal;
+	uint32_t leases_held;
 	uint64_t *hinted; /* [n_layers][bitset of experts] */
 
 	enum moe_phase phase;
@@ -60,9 +59,19 @@ struct session {
 	struct session *next;
 };
 
-/* Makes regions and doorbell. `attach` has been checked against the model. */
+/* What a session is made of in the keeper's hands (handover.h); -1: not there. */
+struct session_fds {
+	int client, daemon, doorbell, journal, arenas[MOE_ARENA_SLOTS + 1];
+};
+
+/* Makes regions, doorbell and journal. `attach` has been checked against the model. */
 int session_new(struct session **ret, struct entry *entry, const struct moe_msg_attach *attach, struct loop *loop,
 		struct moe_error *err);
+
+/* The session of a daemon that is no more, by its journal: `fds` are taken over, also on failure. Its requests are
+ * ringsrv_revive's. */
+int session_revive(struct session **ret, struct registry *registry, struct session_fds *fds, struct loop *loop,
+		   struct moe_error *err);
 
 /* Maps a client's arena after checking seals and size. */
 int session_add_arena(struct session *session, uint32_t kind, int fd, uint64_t bytes, struct moe_error *err);
@@ -90,9 +99,5 @@ static inline bool session_busy(const struct session *session)
 
 /* Dead and not busy. The memory goes when the kernel has let go of the doorbell. */
 void session_free(struct session *session);
-
-/* Leases: 0 when none is left. */
-uint64_t session_lease(struct session *session);
-int session_release(struct session *session, uint64_t lease);
 
 #endif

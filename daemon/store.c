@@ -2,6 +2,7 @@
 #include "daemon/store.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/memfd.h"
 #include "base/util.h"
 #include "daemon/manifest.h"
 #include "daemon/room.h"
@@ -313,5 +315,107 @@ int store_load(struct resident **ret, const struct store_params *params, struct 
 	load.resident->load_ns = now_ns() - load.start_ns;
 	log_loaded(&load, &result, read_ns);
 	*ret = steal_ptr(load.resident);
+	return 0;
+}
+
+/* -- a model that is there already -------------------------------------------------------------------------------- */
+
+void store_left_close(struct store_left *left)
+{
+	close_fd(left->manifest_fd);
+	for (uint32_t i = 0; i < left->n_pools; i++)
+		close_fd(left->pools[i]);
+	left->manifest_fd = -1;
+	left->n_pools = 0;
+}
+
+void store_fill_books(struct model_books *b, const struct resident *r)
+{
+	b->read_bytes = r->read_bytes;
+	b->load_ns = r->load_ns;
+	b->direct = r->direct;
+	b->n_pools = r->n_pools;
+	snprintf(b->family, sizeof b->family, "%s", r->family);
+	snprintf(b->path, sizeof b->path, "%s", r->path);
+	for (uint32_t i = 0; i < r->n_pools; i++) {
+		const struct pages *p = &r->pools[i];
+
+		b->pools[i].bytes = p->bytes;
+		b->pools[i].huge_bytes = p->huge_bytes;
+		b->pools[i].rung = (int32_t)p->rung;
+		b->pools[i].node = p->node;
+		memcpy(b->pools[i].better, p->better, sizeof b->pools[i].better);
+	}
+}
+
+static int adopt_manifest(struct resident *r, struct store_left *left, struct moe_error *err)
+{
+	uint64_t bytes;
+	void *map;
+	int c;
+
+	r->manifest_fd = steal_fd(&left->manifest_fd);
+	c = memfd_verify(r->manifest_fd, sizeof(struct moe_manifest), F_SEAL_WRITE | F_SEAL_SHRINK, &bytes, "manifest",
+			 err);
+	if (c == 0)
+		c = memfd_map(&map, r->manifest_fd, bytes, PROT_READ, "manifest", err);
+	if (c < 0)
+		return c;
+	r->manifest = map;
+	if (r->manifest->magic != MOE_MANIFEST_MAGIC || r->manifest->layout != MOE_LAYOUT_VERSION ||
+	    r->manifest->bytes != bytes || r->manifest->n_pools != left->n_pools)
+		return moe_error_set(err, -EPROTO,
+				     "manifest of layout version %u with %u pool files found, version %d with %u "
+				     "expected",
+				     r->manifest->layout, r->manifest->n_pools, MOE_LAYOUT_VERSION, left->n_pools);
+	r->layer_index = manifest_layer_index(r->manifest);
+	r->layouts = manifest_layouts(r->manifest);
+	r->records = manifest_records(r->manifest);
+	return 0;
+}
+
+static int adopt_pools(struct resident *r, struct store_left *left, struct moe_error *err)
+{
+	for (uint32_t i = 0; i < left->n_pools; i++) {
+		struct pages *p = &r->pools[i];
+		int c;
+
+		*p = (struct pages){.fd = left->pools[i],
+				    .bytes = left->books->pools[i].bytes,
+				    .rung = (enum pages_rung)left->books->pools[i].rung,
+				    .node = left->books->pools[i].node,
+				    .huge_bytes = left->books->pools[i].huge_bytes};
+		memcpy(p->better, left->books->pools[i].better, sizeof p->better);
+		left->pools[i] = -1;
+		r->n_pools++;
+		c = pages_adopt(p, r->manifest->pools[i].bytes, err);
+		if (c < 0)
+			return c;
+	}
+	return 0;
+}
+
+int store_adopt(struct resident **ret, struct store_left *left, const struct host *host, struct moe_error *err)
+{
+	struct resident *r = calloc(1, sizeof *r);
+	int c = r ? 0 : moe_error_set(err, -ENOMEM, "%s: no memory", left->books->path);
+
+	if (r) {
+		r->manifest_fd = -1;
+		r->path = strdup(left->books->path);
+		snprintf(r->family, sizeof r->family, "%s", left->books->family);
+		r->read_bytes = left->books->read_bytes;
+		r->load_ns = left->books->load_ns;
+		r->direct = left->books->direct;
+		c = r->path ? adopt_manifest(r, left, err) : moe_error_set(err, -ENOMEM, "no memory");
+	}
+	if (c == 0)
+		c = adopt_pools(r, left, err);
+	store_left_close(left);
+	if (c < 0) {
+		resident_free(r);
+		return c;
+	}
+	*ret = r;
 	return 0;
 }

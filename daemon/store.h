@@ -56,6 +56,29 @@ static inline uint32_t resident_layout(const struct resident *r, uint32_t row)
 	return r->records[(uint64_t)row * r->manifest->n_experts].layout;
 }
 
+/* What a daemon writes down of a model for its successor, beside the manifest. */
+struct model_books {
+	uint64_t magic;
+	uint32_t version, n_layers;
+	uint64_t bytes; /* of the file */
+	uint64_t read_bytes, load_ns;
+	uint32_t direct, n_pools;
+	struct {
+		uint64_t bytes, huge_bytes;
+		int32_t rung, node;
+		char better[256];
+	} pools[MOE_POOLS_MAX];
+	char family[32];
+	char path[4096];
+};
+
+/* The files of a model whose daemon is no more. */
+struct store_left {
+	struct model_books *books;
+	int manifest_fd, pools[MOE_POOLS_MAX];
+	uint32_t n_pools;
+};
+
 struct store_params {
 	const char *path;
 	const char *name; /* NULL or "": the folder's name */
@@ -73,6 +96,13 @@ struct store_params {
 
 /* Blocking; run it on a thread of its own. */
 int store_load(struct resident **ret, const struct store_params *params, struct moe_error *err);
+
+/* The same model again from what is left of it, which is taken over but for the books, also on failure. Nothing is
+ * read from disk. -EPROTO: records of another layout version. */
+int store_adopt(struct resident **ret, struct store_left *left, const struct host *host, struct moe_error *err);
+void store_left_close(struct store_left *left);
+void store_fill_books(struct model_books *books, const struct resident *resident);
+
 struct resident *resident_free(struct resident *resident); /* takes NULL, returns NULL */
 
 #endif

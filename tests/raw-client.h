@@ -71,7 +71,7 @@ static struct moe_msg_attach good_attach(void)
 	return (struct moe_msg_attach){.layout = MOE_LAYOUT_VERSION, .tp_size = 1, .entries = 16};
 }
 
-static bool alive(void)
+__attribute__((unused)) static bool alive(void)
 {
 	int sock = connect_raw();
 	bool good = hello(sock) == (MOE_MSG_HELLO | MOE_MSG_REPLY);
@@ -99,7 +99,7 @@ struct ring {
 
 #define DATA_BYTES (1 << 20)
 
-static void ring_open(struct ring *r)
+__attribute__((unused)) static void ring_open(struct ring *r)
 {
 	const struct moe_msg_attached *a = (const struct moe_msg_attached *)answer;
 	struct moe_msg_attach m = good_attach();
@@ -126,7 +126,7 @@ static void ring_open(struct ring *r)
 	close(slots);
 }
 
-static void ring_close(struct ring *r)
+__attribute__((unused)) static void ring_close(struct ring *r)
 {
 	munmap(r->client, r->client_bytes);
 	munmap((void *)r->daemon, r->daemon_bytes);
@@ -144,7 +144,7 @@ static void ring_bell(struct ring *r)
 }
 
 /* Status of one entry; -ETIME when nothing comes. */
-static int ring_call(struct ring *r, const struct moe_sqe *sqe, struct moe_cqe *ret)
+__attribute__((unused)) static int ring_call(struct ring *r, const struct moe_sqe *sqe, struct moe_cqe *ret)
 {
 	struct moe_sqe *sqes = (struct moe_sqe *)((uint8_t *)r->client + r->daemon->sqe_offset);
 	const struct moe_cqe *cqes = (const struct moe_cqe *)((const uint8_t *)r->daemon + r->daemon->cqe_offset);

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/estate.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/memfd.h"
+#include "base/util.h"
+#include "daemon/crash.h"
+
+static const char *const arena_names[] = {[MOE_ARENA_DATA] = "data", [MOE_ARENA_SLOTS] = "slots"};
+
+/* -- the service -------------------------------------------------------------------------------------------------- */
+
+static bool page_good(const struct estate_page *page)
+{
+	return page->magic == ESTATE_MAGIC && page->version == ESTATE_VERSION;
+}
+
+struct estate_page *estate_open(struct handover *h, struct moe_error *err)
+{
+	int fd = handover_take(h, "service"), r = 0;
+	const bool new = fd < 0;
+	struct estate_page *page = NULL;
+	void *map;
+
+	if (new)
+		fd = memfd_new("moe-service", MOE_RING_PAGE, err);
+	else
+		r = memfd_verify(fd, MOE_RING_PAGE, F_SEAL_SHRINK | F_SEAL_GROW, NULL, "service", err);
+	if (fd >= 0 && r == 0 && memfd_map(&map, fd, MOE_RING_PAGE, PROT_READ | PROT_WRITE, "service", err) == 0)
+		page = map;
+	if (page && (new || !page_good(page)))
+		*page = (struct estate_page){
+			.magic = ESTATE_MAGIC, .version = ESTATE_VERSION, .next_session = 1, .next_epoch = 1};
+	else if (page)
+		page->restarts++;
+	if (page && new)
+		handover_put(h, fd, "service");
+	close_fd(fd);
+	return page;
+}
+
+/* -- models ------------------------------------------------------------------------------------------------------- */
+
+void estate_drop_model(struct handover *h, const struct entry *entry)
+{
+	const uint64_t epoch = entry->model->manifest->epoch;
+
+	handover_drop(h, "m%" PRIu64 ".manifest", epoch); /* first: the others alone are nothing */
+	for (uint32_t i = 0; i < entry->model->n_pools; i++)
+		handover_drop(h, "m%" PRIu64 ".pool%u", epoch, i);
+	handover_drop(h, "m%" PRIu64 ".books", epoch);
+}
+
+int estate_keep_model(struct handover *h, const struct entry *entry)
+{
+	const struct resident *model = entry->model;
+	const uint64_t epoch = model->manifest->epoch;
+	int r = handover_put(h, entry->books_fd, "m%" PRIu64 ".books", epoch);
+
+	for (uint32_t i = 0; i < model->n_pools && r == 0; i++)
+		r = handover_put(h, model->pools[i].fd, "m%" PRIu64 ".pool%u", epoch, i);
+	if (r == 0)
+		r = handover_put(h, model->manifest_fd, "m%" PRIu64 ".manifest", epoch);
+	if (r < 0)
+		estate_drop_model(h, entry);
+	return r;
+}
+
+static int take_model(struct handover *h, struct registry *registry, uint64_t epoch, const struct host *host,
+		      struct moe_error *err)
+{
+	struct store_left left = {.manifest_fd = handover_take(h, "m%" PRIu64 ".manifest", epoch)};
+	_cleanup_close_ int books_fd = handover_take(h, "m%" PRIu64 ".books", epoch);
+	struct resident *model;
+	int r;
+
+	while (left.n_pools < MOE_POOLS_MAX &&
+	       (left.pools[left.n_pools] = handover_take(h, "m%" PRIu64 ".pool%u", epoch, left.n_pools)) >= 0)
+		left.n_pools++;
+	r = registry_open_books(&left.books, books_fd, err);
+	if (r < 0) {
+		store_left_close(&left);
+		return r;
+	}
+	r = store_adopt(&model, &left, host, err);
+	munmap(left.books, left.books->bytes);
+	if (r < 0)
+		return r;
+	r = registry_adopt(registry, model, steal_fd(&books_fd), err);
+	if (r < 0)
+		resident_free(model);
+	return r;
+}
+
+void estate_take_models(struct handover *h, struct registry *registry, const struct host *host)
+{
+	const char *name;
+	uint32_t cursor = 0;
+
+	while ((name = handover_next(h, "m", &cursor))) {
+		struct moe_error err = {0};
+		char what[32] = "";
+		uint64_t epoch;
+
+		if (sscanf(name, "m%" SCNu64 ".%31s", &epoch, what) != 2 || strcmp(what, "manifest") != 0)
+			continue;
+		if (take_model(h, registry, epoch, host, &err) < 0)
+			log_warning("a model of the daemon before cannot be taken over and must be loaded again: %s",
+				    err.text);
+	}
+}
+
+/* -- sessions ----------------------------------------------------------------------------------------------------- */
+
+void estate_drop_session(struct handover *h, const struct session *s)
+{
+	handover_drop(h, "s%" PRIu64 ".sock", s->id);
+	handover_drop(h, "s%" PRIu64 ".client", s->id);
+	handover_drop(h, "s%" PRIu64 ".daemon", s->id);
+	handover_drop(h, "s%" PRIu64 ".bell", s->id);
+	handover_drop(h, "s%" PRIu64 ".journal", s->id);
+	for (uint32_t kind = MOE_ARENA_DATA; kind <= MOE_ARENA_SLOTS; kind++)
+		if (s->arenas[kind].base)
+			handover_drop(h, "s%" PRIu64 ".%s", s->id, arena_names[kind]);
+}
+
+int estate_keep_session(struct handover *h, const struct session *s, int sock)
+{
+	int r = handover_put(h, s->client_fd, "s%" PRIu64 ".client", s->id);
+
+	if (r == 0)
+		r = handover_put(h, s->daemon_fd, "s%" PRIu64 ".daemon", s->id);
+	if (r == 0)
+		r = handover_put(h, s->doorbell.fd, "s%" PRIu64 ".bell", s->id);
+	crash_at(CRASH_ATTACH);
+	if (r == 0)
+		r = handover_put(h, s->journal.fd, "s%" PRIu64 ".journal", s->id);
+	if (r == 0)
+		r = handover_put(h, sock, "s%" PRIu64 ".sock", s->id);
+	if (r < 0)
+		estate_drop_session(h, s);
+	return r;
+}
+
+int estate_keep_arena(struct handover *h, const struct session *s, uint32_t kind, int fd)
+{
+	return handover_put(h, fd, "s%" PRIu64 ".%s", s->id, arena_names[kind]);
+}
+
+static int take_session(struct handover *h, struct registry *registry, struct loop *loop, uint64_t id,
+			struct session **ret, struct moe_error *err)
+{
+	struct session_fds fds = {
+		.client = handover_take(h, "s%" PRIu64 ".client", id),
+		.daemon = handover_take(h, "s%" PRIu64 ".daemon", id),
+		.doorbell = handover_take(h, "s%" PRIu64 ".bell", id),
+		.journal = handover_take(h, "s%" PRIu64 ".journal", id),
+		.arenas = {-1, handover_take(h, "s%" PRIu64 ".data", id), handover_take(h, "s%" PRIu64 ".slots", id)},
+	};
+
+	return session_revive(ret, registry, &fds, loop, err);
+}
+
+bool estate_take_session(struct handover *h, struct registry *registry, struct loop *loop, struct session **ret,
+			 int *ret_sock)
+{
+	const char *name;
+	uint32_t cursor = 0;
+
+	while ((name = handover_next(h, "s", &cursor))) {
+		struct moe_error err = {0};
+		char what[32] = "";
+		uint64_t id;
+		int sock, r;
+
+		if (sscanf(name, "s%" SCNu64 ".%31s", &id, what) != 2 || strcmp(what, "sock") != 0)
+			continue;
+		sock = handover_take(h, "s%" PRIu64 ".sock", id);
+		r = take_session(h, registry, loop, id, ret, &err);
+		if (r == 0) {
+			*ret_sock = sock;
+			return true;
+		}
+		log_warning("session %" PRIu64 " of the daemon before cannot go on, its client is told so: %s", id,
+			    err.text);
+		handover_drop(h, "s%" PRIu64 ".sock", id);
+		close_fd(sock);
+	}
+	return false;
+}

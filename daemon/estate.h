@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * estate - what a daemon leaves to its successor: models and sessions as named files with the keeper (handover.h).
+ *
+ * A model with epoch E is mE.manifest, mE.pool0 .. and mE.books (registry.h); a session with number N is sN.journal,
+ * sN.client, sN.daemon, sN.bell, sN.data, sN.slots (arenas, where the client has registered them) and sN.sock, its
+ * connection: while the keeper holds that, the client does not see that the daemon has died. `service` holds the
+ * numbers that go on.
+ *
+ * Law: something is kept whole or not at all. A session counts once its connection is kept, which is given last and
+ * taken away first; a connection on which the daemon died between a message and its answer is closed: the client sees
+ * the end, as it would without a keeper. What the successor cannot use it gives back, and says why.
+ */
+#ifndef DAEMON_ESTATE_H
+#define DAEMON_ESTATE_H
+
+#include "daemon/handover.h"
+#include "daemon/registry.h"
+#include "daemon/session.h"
+
+#define ESTATE_MAGIC 0x31747365656f6dull /* "moeest1" */
+#define ESTATE_VERSION 1
+
+/* In the file `service`. */
+struct estate_page {
+	uint64_t magic;
+	uint32_t version, restarts;
+	uint64_t next_session, next_epoch;
+};
+
+/* The page of the daemon before, or a new one; mapped for good. NULL: no memory. */
+struct estate_page *estate_open(struct handover *handover, struct moe_error *err);
+
+/* 0, or -errno and nothing is kept. */
+int estate_keep_model(struct handover *handover, const struct entry *entry);
+void estate_drop_model(struct handover *handover, const struct entry *entry);
+int estate_keep_session(struct handover *handover, const struct session *session, int sock);
+int estate_keep_arena(struct handover *handover, const struct session *session, uint32_t kind, int fd);
+void estate_drop_session(struct handover *handover, const struct session *session);
+
+/* Takes all models that are whole into the registry. */
+void estate_take_models(struct handover *handover, struct registry *registry, const struct host *host);
+
+/* The next session and its connection, which is then the caller's; false: no more. Models come first. */
+bool estate_take_session(struct handover *handover, struct registry *registry, struct loop *loop, struct session **ret,
+			 int *ret_sock);
+
+#endif

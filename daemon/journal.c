@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/journal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/memfd.h"
+#include "base/util.h"
+#include "daemon/crash.h"
+
+/* A store that stays behind all before it and before all after it, in the program: nothing else reorders what a killed
+ * process has stored. */
+static void put(uint32_t *at, uint32_t value)
+{
+	__atomic_store_n(at, value, __ATOMIC_RELEASE);
+	__asm__ volatile("" ::: "memory");
+}
+
+static uint64_t journal_bytes(uint32_t entries)
+{
+	return ALIGN_UP(sizeof(struct journal_page) + entries * sizeof(struct journal_slot) +
+				JOURNAL_LEASES_MAX * sizeof(uint64_t),
+			(uint64_t)MOE_RING_PAGE);
+}
+
+static int journal_map(struct journal *j, uint32_t entries, struct moe_error *err)
+{
+	void *map;
+	int r = memfd_map(&map, j->fd, j->bytes, PROT_READ | PROT_WRITE, "journal", err);
+
+	if (r < 0)
+		return r;
+	j->page = map;
+	j->leases = (uint64_t *)&j->page->slots[entries];
+	return 0;
+}
+
+int journal_new(struct journal *ret, uint32_t entries, struct moe_error *err)
+{
+	struct journal j = {.bytes = journal_bytes(entries)};
+	int r;
+
+	j.fd = memfd_new("moe-journal", j.bytes, err);
+	if (j.fd < 0)
+		return j.fd;
+	r = journal_map(&j, entries, err);
+	if (r < 0) {
+		close_fd(j.fd);
+		return r;
+	}
+	j.page->magic = JOURNAL_MAGIC;
+	j.page->version = JOURNAL_VERSION;
+	j.page->entries = entries;
+	*ret = j;
+	return 0;
+}
+
+static bool entries_good(uint32_t n)
+{
+	return n >= MOE_RING_ENTRIES_MIN && n <= MOE_RING_ENTRIES_MAX && !(n & (n - 1));
+}
+
+static int journal_check(const struct journal *j, struct moe_error *err)
+{
+	const struct journal_page *p = j->page;
+	bool good = p->last <= p->entries && p->n_leases <= JOURNAL_LEASES_MAX && p->phase <= MOE_PHASE_DECODE;
+
+	for (uint32_t i = 0; good && i < p->entries; i++)
+		good = p->slots[i].inflight <= 1 && p->slots[i].effect <= JOURNAL_RELEASE;
+	return good ? 0
+		    : moe_error_set(err, -EBADMSG, "journal of session %llu: a word out of its range",
+				    (unsigned long long)p->session);
+}
+
+int journal_open(struct journal *ret, int fd, struct moe_error *err)
+{
+	struct journal j = {.fd = fd};
+	struct journal_page head;
+	int r;
+
+	if (pread(fd, &head, sizeof head, 0) != sizeof head || head.magic != JOURNAL_MAGIC)
+		r = moe_error_set(err, -EBADMSG, "journal: not one of moe-expertd's");
+	else if (head.version != JOURNAL_VERSION || !entries_good(head.entries))
+		r = moe_error_set(err, -EPROTO, "journal: version %u with %u entries found, version %d expected",
+				  head.version, head.entries, JOURNAL_VERSION);
+	else
+		r = memfd_verify(fd, journal_bytes(head.entries), F_SEAL_SHRINK | F_SEAL_GROW, &j.bytes, "journal",
+				 err);
+	if (r == 0)
+		r = journal_map(&j, head.entries, err);
+	if (r == 0)
+		r = journal_check(&j, err);
+	if (r < 0) {
+		journal_free(&j);
+		return r;
+	}
+	*ret = j;
+	return 0;
+}
+
+void journal_free(struct journal *j)
+{
+	if (j->page)
+		munmap(j->page, j->bytes);
+	close_fd(j->fd);
+	*j = (struct journal){.fd = -1};
+}
+
+void journal_claim(struct journal *j, uint32_t slot, const struct moe_sqe *sqe)
+{
+	struct journal_slot *s = &j->page->slots[slot];
+
+	s->counter = j->page->next;
+	s->sqe = *sqe;
+	s->effect = JOURNAL_NONE;
+	put(&s->inflight, 1);
+	crash_at(CRASH_INFLIGHT);
+	__atomic_store_n(&j->page->next, s->counter + 1, __ATOMIC_RELEASE);
+}
+
+void journal_set_effect(struct journal *j, uint32_t slot, enum journal_effect effect, uint64_t lease)
+{
+	j->page->slots[slot].lease = lease;
+	j->page->slots[slot].effect = effect;
+}
+
+void journal_last(struct journal *j, uint32_t slot)
+{
+	put(&j->page->last, slot + 1);
+}
+
+/* Done twice it is done once: a lease's generation makes it the only one of its kind. */
+static void do_effect(struct journal *j, const struct journal_slot *s)
+{
+	const uint64_t i = (s->lease & UINT32_MAX) - 1, generation = s->lease >> 32;
+
+	if (s->effect == JOURNAL_NONE || i >= JOURNAL_LEASES_MAX)
+		return;
+	j->page->n_leases = MAX(j->page->n_leases, (uint32_t)i + 1);
+	j->leases[i] = generation << 1 | (s->effect == JOURNAL_LEND);
+}
+
+static void close_slot(struct journal *j, uint32_t slot, uint32_t cq_tail)
+{
+	do_effect(j, &j->page->slots[slot]);
+	crash_at(CRASH_EFFECT);
+	put(&j->page->slots[slot].inflight, 0);
+	crash_at(CRASH_CLEARED);
+	put(&j->page->used, cq_tail);
+}
+
+void journal_end(struct journal *j, uint32_t slot, uint32_t cq_tail)
+{
+	close_slot(j, slot, cq_tail);
+}
+
+void journal_drop(struct journal *j, uint32_t slot)
+{
+	put(&j->page->slots[slot].inflight, 0);
+}
+
+static const struct journal_page *sorted; /* recovery is the reactor's, before it turns */
+
+static int by_counter(const void *a, const void *b)
+{
+	const uint64_t x = sorted->slots[*(const uint32_t *)a].counter, y = sorted->slots[*(const uint32_t *)b].counter;
+
+	return x < y ? -1 : x > y;
+}
+
+int journal_recover(struct journal *j, struct moe_daemon_page *page, uint32_t *slots)
+{
+	struct journal_page *p = j->page;
+	int n = 0;
+
+	if (page->cq_tail - p->used > 1 || (page->cq_tail != p->used && !p->last))
+		return -EBADMSG;
+	if (p->used != page->cq_tail)
+		close_slot(j, p->last - 1, page->cq_tail);
+	for (uint32_t i = 0; i < p->entries; i++)
+		if (p->slots[i].inflight) {
+			p->next = MAX(p->next, p->slots[i].counter + 1);
+			slots[n++] = i;
+		}
+	__atomic_store_n(&page->sq_head, (uint32_t)p->next, __ATOMIC_RELEASE);
+	sorted = p;
+	qsort(slots, (size_t)n, sizeof *slots, by_counter);
+	return n;
+}
+
+uint64_t journal_free_lease(const struct journal *j)
+{
+	for (uint64_t i = 0; i < JOURNAL_LEASES_MAX; i++)
+		if (i >= j->page->n_leases || !(j->leases[i] & 1))
+			return (((j->leases[i] >> 1) + 1) & UINT32_MAX) << 32 | (i + 1);
+	return 0;
+}
+
+bool journal_holds(const struct journal *j, uint64_t lease)
+{
+	const uint64_t i = (lease & UINT32_MAX) - 1;
+
+	return i < j->page->n_leases && j->leases[i] == (lease >> 32 << 1 | 1);
+}
+
+uint32_t journal_leases(const struct journal *j)
+{
+	uint32_t held = 0;
+
+	for (uint32_t i = 0; i < j->page->n_leases; i++)
+		held += j->leases[i] & 1;
+	return held;
+}
+
+void journal_release_all(struct journal *j)
+{
+	for (uint32_t i = 0; i < j->page->n_leases; i++)
+		j->leases[i] &= ~(uint64_t)1;
+}

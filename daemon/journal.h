@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * journal - what a session's successor daemon must know after kill -9, in a memory file that no client ever holds.
+ *
+ * A slot for each request that may be in flight, and few words. The daemon's page (moe_ring.h) is written by the daemon
+ * alone as well, so its cq_tail is believed. Law of the order of stores, in which a process that is killed leaves
+ * them; tests/crash/order.h has it with its reasons, and the model there tries all crashes in it and in wrong orders:
+ *
+ *   claim     slot.counter, slot.sqe | slot.inflight = 1 | next = counter + 1 | page.sq_head
+ *   complete  last = slot, CQE | page.cq_tail | effect | slot.inflight = 0 | used = cq_tail
+ *   recover   used != page.cq_tail: effect, inflight = 0 of `last` | used = cq_tail | next | page.sq_head | run again
+ *
+ * The counter is the number of the claim; its lower half is the index of the submission queue. What is in flight runs
+ * again in its order: all requests but those with an effect are pure, and those have it only once they are completed;
+ * done twice it is done once. Recovery may itself be killed anywhere, and begins again.
+ *
+ * Effects are taking and giving back leases; the lease table lies in the journal too.
+ */
+#ifndef DAEMON_JOURNAL_H
+#define DAEMON_JOURNAL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "moe-error.h"
+#include "uapi/moe_proto.h"
+#include "uapi/moe_ring.h"
+
+#define JOURNAL_MAGIC 0x316c6e6a656f6dull /* "moejnl1" */
+#define JOURNAL_VERSION 1
+#define JOURNAL_LEASES_MAX 65536
+
+enum journal_effect { JOURNAL_NONE, JOURNAL_LEND, JOURNAL_RELEASE };
+
+struct journal_slot {
+	struct moe_sqe sqe;
+	uint64_t counter; /* number of the claim */
+	uint64_t lease;   /* of the effect */
+	uint32_t inflight, effect;
+};
+
+struct journal_page {
+	uint64_t magic;
+	uint32_t version, entries;
+	uint64_t session, model; /* model: its epoch */
+	struct moe_msg_attach attach;
+	uint64_t arenas[MOE_ARENA_SLOTS + 1]; /* bytes, 0: none */
+	uint64_t asked, answered;             /* messages on the session's connection: equal, or one was in work */
+	uint64_t next;                        /* number of the next claim */
+	uint32_t last, used;                  /* last: slot + 1 */
+	uint32_t n_leases;                    /* that have ever been lent at a time */
+	uint32_t phase, dummy, reserved;
+	uint64_t step, ops[MOE_OP_COUNT], failed;
+	struct journal_slot slots[]; /* [entries], then uint64_t leases[JOURNAL_LEASES_MAX]: generation << 1 | held */
+};
+
+struct journal {
+	int fd;
+	uint64_t bytes;
+	struct journal_page *page;
+	uint64_t *leases;
+};
+
+/* A new one, or the one in `fd` (taken over, also on failure) after a check of all that an index is made of. */
+int journal_new(struct journal *ret, uint32_t entries, struct moe_error *err);
+int journal_open(struct journal *ret, int fd, struct moe_error *err);
+void journal_free(struct journal *journal);
+
+/* Before sq_head is stored. */
+void journal_claim(struct journal *journal, uint32_t slot, const struct moe_sqe *sqe);
+
+/* What completing the request does to the leases: before journal_last. */
+void journal_set_effect(struct journal *journal, uint32_t slot, enum journal_effect effect, uint64_t lease);
+
+static inline enum journal_effect journal_effect(const struct journal *journal, uint32_t slot)
+{
+	return (enum journal_effect)journal->page->slots[slot].effect;
+}
+
+/* Before the CQE is written; after cq_tail is stored. The latter does the effect. */
+void journal_last(struct journal *journal, uint32_t slot);
+void journal_end(struct journal *journal, uint32_t slot, uint32_t cq_tail);
+
+/* The slot is free without a completion: its session has died. */
+void journal_drop(struct journal *journal, uint32_t slot);
+
+/* The recovery of the law, up to running again. Writes the slots in flight, in their order, to `slots` [entries] and
+ * returns how many; -EBADMSG: page and journal are not of one session. */
+int journal_recover(struct journal *journal, struct moe_daemon_page *page, uint32_t *slots);
+
+/* A lease that is free, not taken yet: 0 when all are lent. Whether one is held. How many are. */
+uint64_t journal_free_lease(const struct journal *journal);
+bool journal_holds(const struct journal *journal, uint64_t lease);
+uint32_t journal_leases(const struct journal *journal);
+void journal_release_all(struct journal *journal);
+
+#endif

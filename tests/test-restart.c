@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * restart - a client works on while its daemon is killed, at each state of a request and each step of the journal, and
+ * a second time while it recovers: every request is completed once, with the right bytes.
+ *
+ * The daemon runs under `moe-expertd --keep` and kills itself by MOE_CRASH_PLAN (daemon/crash.h). The client speaks the
+ * protocol itself, keeps many requests in flight, and knows of each what it must bring. RESTART_KILLS=N: kills a point
+ * (default 50; at night 1000).
+ */
+#include <sys/stat.h>
+#include <time.h>
+
+#include "tests/raw-client.h"
+#include "uapi/moe_manifest.h"
+
+#define ENTRIES 32
+#define TOKENS 2
+#define PATIENCE_S 30
+
+enum kind { NOP, FILL, COMPUTE, LEND, GIVE_BACK, KINDS };
+
+struct flight {
+	bool out;
+	enum kind kind;
+	uint64_t number, lease;
+	uint32_t row, expert;
+};
+
+static struct ring ring;
+static const struct moe_manifest *manifest;
+static const uint8_t *pool;
+static uint8_t *slots;
+static struct flight flights[ENTRIES];
+static uint64_t posted, ended, lost, doubled, wrong, refused;
+static uint64_t leases[2 * ENTRIES];
+static uint32_t n_leases, out;
+static uint8_t *expected; /* y of the one COMPUTE that is asked for again and again */
+static uint64_t x_at, ids_at, weights_at, y_bytes;
+static char plan_path[128];
+static uint64_t random_state = 88172645463325252ull;
+
+static uint32_t pick(uint32_t n)
+{
+	random_state ^= random_state << 13;
+	random_state ^= random_state >> 7;
+	random_state ^= random_state << 17;
+	return (uint32_t)(random_state >> 32) % n;
+}
+
+static const struct moe_record *record_of(uint32_t row, uint32_t expert)
+{
+	return (const struct moe_record *)((const char *)manifest + manifest->records_offset) +
+	       (uint64_t)row * manifest->n_experts + expert;
+}
+
+static uint64_t slot_bytes(void)
+{
+	return manifest->record_bytes;
+}
+
+static uint16_t layer_of(uint32_t row)
+{
+	const int32_t *index = (const int32_t *)(manifest + 1);
+	uint16_t layer = 0;
+
+	while (index[layer] != (int32_t)row)
+		layer++;
+	return layer;
+}
+
+static uint64_t y_at(uint32_t i)
+{
+	return weights_at + 4096 + i * ((y_bytes + 4095) & ~4095ull);
+}
+
+/* -- posting ------------------------------------------------------------------------------------------------------ */
+
+static struct moe_sqe entry_of(uint32_t i)
+{
+	struct flight *f = &flights[i];
+	struct moe_sqe e = {.user_data = f->number};
+
+	switch (f->kind) {
+	case FILL:
+		e.op = MOE_OP_FILL;
+		e.layer = layer_of(f->row);
+		e.fill.expert = f->expert;
+		e.fill.dst = i * slot_bytes();
+		memset(slots + e.fill.dst, 0xa5, slot_bytes());
+		break;
+	case COMPUTE:
+		e.op = MOE_OP_COMPUTE;
+		e.layer = layer_of(0);
+		e.count = TOKENS;
+		e.compute.topk = 2;
+		e.compute.x = x_at;
+		e.compute.ids = ids_at;
+		e.compute.weights = weights_at;
+		e.compute.y = y_at(i);
+		memset(ring.data + e.compute.y, 0xa5, y_bytes);
+		break;
+	case LEND:
+		e.op = MOE_OP_FILL;
+		e.flags = MOE_SQE_LEASE;
+		e.layer = layer_of(f->row);
+		e.fill.expert = f->expert;
+		break;
+	case GIVE_BACK:
+		e.op = MOE_OP_RELEASE;
+		e.release.lease = f->lease;
+		break;
+	default:
+		e.op = MOE_OP_NOP;
+	}
+	return e;
+}
+
+static void post(enum kind kind)
+{
+	struct moe_sqe *sqes = (struct moe_sqe *)((uint8_t *)ring.client + ring.daemon->sqe_offset);
+	uint32_t i = 0;
+
+	while (flights[i].out)
+		i++;
+	if (kind == GIVE_BACK && !n_leases)
+		kind = LEND;
+	if (kind == LEND && n_leases >= ENTRIES)
+		kind = GIVE_BACK;
+	flights[i] = (struct flight){.out = true,
+				     .kind = kind,
+				     .number = (posted << 8) | i,
+				     .row = pick(manifest->n_moe_layers),
+				     .expert = pick(manifest->n_experts)};
+	if (kind == GIVE_BACK)
+		flights[i].lease = leases[--n_leases];
+	posted++;
+	out++;
+	sqes[ring.tail & (ring.daemon->sq_entries - 1)] = entry_of(i);
+	__atomic_store_n(&ring.client->sq_tail, ++ring.tail, __ATOMIC_RELEASE);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&ring.daemon->sq_wait, __ATOMIC_RELAXED))
+		ring_bell(&ring);
+}
+
+/* -- completions -------------------------------------------------------------------------------------------------- */
+
+static bool brought(const struct flight *f, uint32_t i, const struct moe_cqe *cqe)
+{
+	switch (f->kind) {
+	case FILL:
+		return cqe->bytes &&
+		       memcmp(slots + i * slot_bytes(), pool + record_of(f->row, f->expert)->offset, cqe->bytes) == 0;
+	case COMPUTE:
+		return cqe->pairs == 2 * TOKENS && memcmp(ring.data + y_at(i), expected, y_bytes) == 0;
+	case LEND:
+		return cqe->lease && cqe->offset == record_of(f->row, f->expert)->offset;
+	default:
+		return true;
+	}
+}
+
+static void take(const struct moe_cqe *cqe)
+{
+	const uint32_t i = cqe->user_data & 0xff;
+	struct flight *f = &flights[i];
+
+	if (i >= ENTRIES || !f->out || f->number != cqe->user_data) {
+		doubled++;
+		return;
+	}
+	refused += cqe->status != 0;
+	wrong += cqe->status == 0 && !brought(f, i, cqe);
+	if (f->kind == LEND && cqe->status == 0) {
+		for (uint32_t k = 0; k < n_leases; k++)
+			doubled += leases[k] == cqe->lease;
+		leases[n_leases++] = cqe->lease;
+	}
+	f->out = false;
+	out--;
+	ended++;
+}
+
+static bool drain(void)
+{
+	const struct moe_cqe *cqes = (const struct moe_cqe *)((const uint8_t *)ring.daemon + ring.daemon->cqe_offset);
+	bool any = false;
+
+	while (__atomic_load_n(&ring.daemon->cq_tail, __ATOMIC_ACQUIRE) != ring.head) {
+		const struct moe_cqe cqe = cqes[ring.head & (ring.daemon->cq_entries - 1)];
+
+		__atomic_store_n(&ring.client->cq_head, ++ring.head, __ATOMIC_RELEASE);
+		take(&cqe);
+		any = true;
+	}
+	return any;
+}
+
+static bool wait_until(uint32_t most)
+{
+	const time_t end = time(NULL) + PATIENCE_S;
+
+	while (out > most && time(NULL) < end)
+		if (!drain())
+			usleep(50);
+	return out <= most;
+}
+
+static off_t plan_left(void)
+{
+	struct stat st;
+
+	return stat(plan_path, &st) < 0 ? 0 : st.st_size;
+}
+
+static uint32_t daemon_pid(void)
+{
+	int sock = connect_raw();
+	const uint32_t pid = hello(sock) == (MOE_MSG_HELLO | MOE_MSG_REPLY)
+				     ? ((const struct moe_msg_hello *)answer)->pid
+				     : 0;
+
+	close(sock);
+	return pid;
+}
+
+static void kill_daemon(void)
+{
+	const uint32_t pid = daemon_pid();
+
+	if (pid)
+		kill((pid_t)pid, SIGKILL);
+}
+
+/* Works until the plan is used up, and some more. A daemon that does not come to its point (recovery with nothing to
+ * recover) is killed from outside. */
+static bool work(uint32_t more)
+{
+	off_t left = plan_left();
+	uint32_t since = 0;
+
+	while (since < more) {
+		const uint32_t burst = 1 + pick(ENTRIES);
+
+		for (uint32_t i = 0; i < burst && out < ENTRIES; i++)
+			post((enum kind)pick(KINDS));
+		if (!wait_until(pick(ENTRIES)))
+			break;
+		since = plan_left() == left ? since + burst : 0;
+		left = plan_left();
+		if (left && since > more)
+			kill_daemon();
+		since = left && since > more ? 0 : since;
+	}
+	lost += wait_until(0) ? 0 : out;
+	return lost == 0;
+}
+
+/* -- the machine -------------------------------------------------------------------------------------------------- */
+
+static void plan(const char *point, uint32_t kills, bool twice)
+{
+	FILE *f = fopen(plan_path, "w");
+
+	require(f != NULL, "the plan is written");
+	for (uint32_t i = 0; i < kills; i++) {
+		fprintf(f, "%s %u\n", point, 1 + pick(40));
+		if (twice && i % 4 == 0)
+			fprintf(f, "recovery 1\n");
+	}
+	fclose(f);
+}
+
+static void open_ring(void)
+{
+	const struct moe_msg_attached *a = (const struct moe_msg_attached *)answer;
+	struct moe_msg_attach m = good_attach();
+	const uint64_t data_bytes = 1 << 20;
+	int data, slot_fd;
+	void *p;
+
+	m.entries = ENTRIES;
+	ring.sock = connect_raw();
+	hello(ring.sock);
+	require(attach(ring.sock, &m) == (MOE_MSG_ATTACH | MOE_MSG_REPLY), "attached");
+	ring.doorbell = dup(answer_fds[3]);
+	require(memfd_map(&p, answer_fds[0], a->manifest_bytes, PROT_READ, "manifest", NULL) == 0, "manifest");
+	manifest = p;
+	require(memfd_map(&p, answer_fds[1], a->client_bytes, PROT_READ | PROT_WRITE, "client", NULL) == 0, "client");
+	ring.client = p;
+	require(memfd_map(&p, answer_fds[2], a->daemon_bytes, PROT_READ, "daemon", NULL) == 0, "daemon region");
+	ring.daemon = p;
+	require(memfd_map(&p, answer_fds[4], manifest->pools[0].bytes, PROT_READ, "pool", NULL) == 0, "pool");
+	pool = p;
+	y_bytes = TOKENS * manifest->hidden * sizeof(float);
+	data = memfd_new("data", data_bytes, NULL);
+	slot_fd = memfd_new("slots", (ENTRIES * slot_bytes() + 4095) & ~4095ull, NULL);
+	require(memfd_map(&p, data, data_bytes, PROT_READ | PROT_WRITE, "data", NULL) == 0, "data arena");
+	ring.data = p;
+	require(memfd_map(&p, slot_fd, ENTRIES * slot_bytes(), PROT_READ | PROT_WRITE, "slots", NULL) == 0, "slots");
+	slots = p;
+	require(arena(ring.sock, data, data_bytes, MOE_ARENA_DATA) == (MOE_MSG_ARENA | MOE_MSG_REPLY), "data");
+	require(arena(ring.sock, slot_fd, (ENTRIES * slot_bytes() + 4095) & ~4095ull, MOE_ARENA_SLOTS) ==
+			(MOE_MSG_ARENA | MOE_MSG_REPLY),
+		"slots");
+}
+
+static void fill_inputs(void)
+{
+	float *x;
+	int32_t *ids;
+	float *weights;
+
+	x_at = 0;
+	ids_at = (y_bytes + 63) & ~63ull;
+	weights_at = ids_at + 64;
+	require(y_at(ENTRIES) < 1 << 20, "inputs and outputs fit");
+	x = (float *)(ring.data + x_at);
+	ids = (int32_t *)(ring.data + ids_at);
+	weights = (float *)(ring.data + weights_at);
+	for (uint32_t i = 0; i < TOKENS * manifest->hidden; i++)
+		x[i] = (float)((int)pick(2001) - 1000) / 1000.0f;
+	for (int i = 0; i < 2 * TOKENS; i++) {
+		ids[i] = (int32_t)pick(manifest->n_experts);
+		weights[i] = 0.5f;
+	}
+}
+
+/* What COMPUTE brings where nothing goes wrong. */
+static void learn(void)
+{
+	expected = calloc(1, y_bytes);
+	post(COMPUTE);
+	while (out)
+		drain();
+	memcpy(expected, ring.data + y_at(0), y_bytes);
+	wrong = 0;
+	ok(expected[0] != 0xa5, "a first result");
+}
+
+static void check_books(const char *what)
+{
+	ok(lost == 0 && doubled == 0 && wrong == 0 && refused == 0,
+	   "%s: of %llu requests %llu lost, %llu doubled, %llu wrong, %llu refused", what, (unsigned long long)posted,
+	   (unsigned long long)lost, (unsigned long long)doubled, (unsigned long long)wrong,
+	   (unsigned long long)refused);
+	ok(ring.tail == ring.daemon->sq_head && ring.head == ring.daemon->cq_tail && posted == ended,
+	   "%s: both ends count the same", what);
+	lost = doubled = wrong = refused = 0;
+}
+
+int main(void)
+{
+	static const char *const points[] = {"claimed",    "queued", "running", "done",   "completed",
+					     "retired",    "reaped", "free",    "last",   "inflight",
+					     "journalled", "cqe",    "tail",    "effect", "cleared"};
+	const char *kills_text = getenv("RESTART_KILLS");
+	const uint32_t kills = kills_text ? (uint32_t)atoi(kills_text) : 50;
+
+	snprintf(plan_path, sizeof plan_path, "/tmp/moe-plan.%d", getpid());
+	setenv("MOE_CRASH_PLAN", plan_path, 1);
+	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--keep", NULL});
+	open_ring();
+	fill_inputs();
+	learn();
+	for (size_t i = 0; i < sizeof points / sizeof points[0]; i++) {
+		plan(points[i], kills, true);
+		kill_daemon();
+		work(200);
+		check_books(points[i]);
+		require(posted == ended, "nothing is out");
+	}
+	for (uint32_t i = 0; i < kills; i++) {
+		struct timespec t = {.tv_nsec = pick(2000000)};
+
+		kill_daemon();
+		for (uint32_t k = 0; k < 8 && out < ENTRIES; k++)
+			post((enum kind)pick(KINDS));
+		nanosleep(&t, NULL);
+		drain();
+	}
+	work(200);
+	check_books("at any moment");
+	while (n_leases) {
+		post(GIVE_BACK);
+		wait_until(0);
+	}
+	ok(refused == 0, "all leases that the client holds can be given back");
+	fixture_stop(&fixture);
+	unlink(plan_path);
+	return tap_done();
+}
