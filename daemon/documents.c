@@ -10,6 +10,8 @@
 
 #include "base/error.h"
 #include "base/util.h"
+#include "daemon/estate.h"
+#include "daemon/handover.h"
 #include "daemon/ringsrv.h"
 
 static const char *const activation_names[] = {"silu", "gelu", "gelu_tanh", "swiglu_clamped"};
@@ -320,6 +322,9 @@ static json_t *status_json(const struct service *s)
 		      s->ready ? "ready" : "loading", "cpu", cpu);
 	json_object_set_new(o, "models", integer(s->registry.n));
 	json_object_set_new(o, "bytes", integer(registry_bytes(&s->registry)));
+	json_object_set_new(o, "weight_bytes_read", integer(s->weight_bytes_read));
+	json_object_set_new(o, "restarts", integer(s->estate->restarts));
+	json_object_set_new(o, "kept", json_boolean(handover_keeps(s->handover)));
 	json_object_set_new(o, "memory_max", integer(s->config->memory_max));
 	json_object_set_new(o, "sessions", integer(live));
 	json_object_set_new(o, "connections", integer(s->n_peers));

@@ -146,6 +146,7 @@ static void finish_load(struct service *s)
 	s->load = NULL;
 	s->load_peer = NULL;
 	if (r == 0) {
+		s->weight_bytes_read += load->result->read_bytes;
 		r = registry_add(&s->registry, load->result, &entry, &err);
 		if (r == 0)
 			load->result = NULL;

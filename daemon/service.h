@@ -42,6 +42,7 @@ struct service {
 	uint32_t n_peers;
 	struct session *sessions;
 	uint64_t instance, started_ns;
+	uint64_t weight_bytes_read; /* from disk, by this daemon */
 
 	struct load *load;
 	struct peer *load_peer;    /* who asked; NULL: the command line, or the asker has left */

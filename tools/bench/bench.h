@@ -29,6 +29,7 @@ int bench_ffn(const struct options *o);
 int bench_compare(const struct options *o);
 int bench_load(const struct options *o);
 int bench_attach(const struct options *o);
+int bench_restart(const struct options *o);
 
 /* -- samples.c ---------------------------------------------------------------------------------------------------- */
 

@@ -36,6 +36,8 @@ static const struct verb {
 	{"load", bench_load, 1, "load DIR", "loading, beside bare O_DIRECT reads"},
 	{"attach", bench_attach, 100, "attach [--hold N --seconds S]",
 	 "time to attach; or N idle sessions for S seconds"},
+	{"restart", bench_restart, 20, "restart [--hold N]",
+	 "kills a daemon that has a keeper, under N sessions (64): until it answers"},
 };
 
 static void print_help(void)

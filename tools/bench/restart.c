@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * restart - the daemon is killed with sessions attached, again and again: from kill -9 to its next answer, and to a
+ * session's next completion. For a daemon with a keeper (moe-expertd --keep, or systemd), on a machine of its own.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+
+#include "base/error.h"
+#include "base/util.h"
+#include "bench.h"
+
+#define SESSIONS 64
+
+struct restart {
+	const struct options *o;
+	struct moe_client *client;
+	struct moe_session **sessions;
+	uint32_t n;
+	double *ready, *first;
+	uint64_t weight_bytes;
+};
+
+/* A number of the status document. */
+static int status_number(struct moe_client *client, const char *name, uint64_t *ret, struct moe_error *err)
+{
+	char *text, key[64];
+	const char *at;
+	int r = moe_query(client, MOE_DOCUMENT_STATUS, &text, err);
+
+	if (r < 0)
+		return r;
+	snprintf(key, sizeof key, "\"%s\":", name);
+	at = strstr(text, key);
+	if (at)
+		*ret = strtoull(at + strlen(key), NULL, 10);
+	free(text);
+	return at ? 0
+		  : moe_error_set(err, -EPROTO, "status: no '%s': daemon and moe-bench are of different versions",
+				  name);
+}
+
+/* Every session goes on. */
+static int touch_all(struct restart *b, struct moe_error *err)
+{
+	int r = 0;
+
+	for (uint32_t i = 0; r == 0 && i < b->n; i++)
+		r = moe_nop(b->sessions[i], err);
+	return r;
+}
+
+static int kill_once(struct restart *b, uint32_t sample, struct moe_error *err)
+{
+	uint64_t pid, begin, read = 0;
+	int r = status_number(b->client, "pid", &pid, err);
+
+	if (r < 0)
+		return r;
+	b->client = moe_close(b->client);
+	begin = now_ns();
+	if (kill((pid_t)pid, SIGKILL) < 0)
+		return moe_error_sys(err, -errno, "cannot kill the daemon (pid %d)", (int)pid);
+	r = moe_open(&b->client, b->o->socket, err);
+	b->ready[sample] = (double)(now_ns() - begin);
+	if (r == 0)
+		r = moe_nop(b->sessions[0], err);
+	b->first[sample] = (double)(now_ns() - begin);
+	if (r == 0)
+		r = touch_all(b, err);
+	if (r == 0)
+		r = status_number(b->client, "weight_bytes_read", &read, err);
+	b->weight_bytes += read;
+	return r;
+}
+
+static int attach_all(struct restart *b, struct moe_error *err)
+{
+	const struct moe_attach_params params = {.size = sizeof params, .model = b->o->model};
+	int r = 0;
+
+	for (; r == 0 && b->n < (b->o->hold ? b->o->hold : SESSIONS); b->n += r == 0)
+		r = moe_attach(b->client, &b->sessions[b->n], &params, err);
+	return r;
+}
+
+static void print(const struct restart *b)
+{
+	const struct summary ready = summarise(b->ready, b->o->samples), first = summarise(b->first, b->o->samples);
+
+	if (b->o->json)
+		printf("{\"kill_to_ready_ms\": {\"p50\": %.3f, \"p99\": %.3f}, \"kill_to_completion_ms\": "
+		       "{\"p50\": %.3f, \"p99\": %.3f}, \"weight_bytes_read\": %llu, \"sessions\": %u, \"kills\": "
+		       "%u}\n",
+		       ready.p50 / 1e6, ready.p99 / 1e6, first.p50 / 1e6, first.p99 / 1e6,
+		       (unsigned long long)b->weight_bytes, b->n, b->o->samples);
+	else
+		printf("%u kills with %u sessions: ready after p50 %.2f ms, p99 %.2f ms; a session goes on after p50 "
+		       "%.2f ms, p99 %.2f ms; %llu bytes of weights read again\n",
+		       b->o->samples, b->n, ready.p50 / 1e6, ready.p99 / 1e6, first.p50 / 1e6, first.p99 / 1e6,
+		       (unsigned long long)b->weight_bytes);
+}
+
+int bench_restart(const struct options *o)
+{
+	struct restart b = {.o = o};
+	struct moe_error err = {0};
+	int r;
+
+	b.sessions = calloc(o->hold ? o->hold : SESSIONS, sizeof(struct moe_session *));
+	b.ready = calloc(o->samples, sizeof *b.ready);
+	b.first = calloc(o->samples, sizeof *b.first);
+	r = b.sessions && b.ready && b.first ? moe_open(&b.client, o->socket, &err) : -1;
+	if (r == 0)
+		r = attach_all(&b, &err);
+	for (uint32_t i = 0; r == 0 && i < o->samples; i++)
+		r = kill_once(&b, i, &err);
+	if (r == 0)
+		print(&b);
+	for (uint32_t i = 0; i < b.n; i++)
+		moe_detach(b.sessions[i]);
+	moe_close(b.client);
+	free(b.sessions);
+	free(b.ready);
+	free(b.first);
+	return r < 0 ? bench_fail(&err) : 0;
+}
