@@ -74,18 +74,46 @@ static int read_document(int fd, uint64_t bytes, char **ret, struct moe_error *e
 	return 0;
 }
 
+/* Under the lock: a connection, again where the last one was lost. */
+static int be_connected(struct moe_client *client, struct moe_error *err)
+{
+	if (client->socket < 0)
+		client->socket = wire_connect(client->path, &client->hello, err);
+	return client->socket < 0 ? client->socket : 0;
+}
+
+/* Under the lock, with what an exchange has returned. */
+static int note_loss(struct moe_client *client, int r)
+{
+	if (r == -EPIPE)
+		client->socket = close_fd(client->socket);
+	return r;
+}
+
+static int query_once(struct moe_client *client, const struct moe_msg_query *query, struct moe_msg_document *reply,
+		      int *fd, struct moe_error *err)
+{
+	int r = be_connected(client, err);
+
+	if (r == 0)
+		r = wire_send(client->socket, query, NULL, err);
+	if (r == 0)
+		r = wire_recv(client->socket, MOE_MSG_QUERY, reply, sizeof *reply, fd, 1, NULL, NULL, NULL, err);
+	return note_loss(client, r);
+}
+
 int moe_query(struct moe_client *client, enum moe_document what, char **ret, struct moe_error *err)
 {
 	struct moe_msg_query query = {.what = what};
 	struct moe_msg_document reply;
 	_cleanup_close_ int fd = -1;
-	int r;
+	int r, tries = 0;
 
 	wire_begin(&query, sizeof query, MOE_MSG_QUERY, 0);
 	pthread_mutex_lock(&client->lock);
-	r = wire_send(client->socket, &query, NULL, err);
-	if (r == 0)
-		r = wire_recv(client->socket, MOE_MSG_QUERY, &reply, sizeof reply, &fd, 1, NULL, NULL, NULL, err);
+	do
+		r = query_once(client, &query, &reply, &fd, err);
+	while (r == -EPIPE && ++tries < WIRE_TRIES);
 	pthread_mutex_unlock(&client->lock);
 	if (r < 0)
 		return r;
@@ -128,10 +156,13 @@ int moe_load(struct moe_client *client, const char *path, const char *name,
 		return r;
 	wire_begin(&load, sizeof load, MOE_MSG_LOAD, 0);
 	pthread_mutex_lock(&client->lock);
-	r = wire_send(client->socket, &load, NULL, err);
+	r = be_connected(client, err);
+	if (r == 0)
+		r = wire_send(client->socket, &load, NULL, err);
 	if (r == 0)
 		r = wire_recv(client->socket, MOE_MSG_LOAD, &reply, sizeof reply, NULL, 0, NULL, forward_progress, &to,
 			      err);
+	note_loss(client, r);
 	pthread_mutex_unlock(&client->lock);
 	return r;
 }
@@ -146,7 +177,10 @@ int moe_unload(struct moe_client *client, const char *name, struct moe_error *er
 		return r;
 	wire_begin(&unload, sizeof unload, MOE_MSG_UNLOAD, 0);
 	pthread_mutex_lock(&client->lock);
-	r = wire_call(client->socket, &unload, MOE_MSG_UNLOAD, &reply, sizeof reply, err);
+	r = be_connected(client, err);
+	if (r == 0)
+		r = wire_call(client->socket, &unload, MOE_MSG_UNLOAD, &reply, sizeof reply, err);
+	note_loss(client, r);
 	pthread_mutex_unlock(&client->lock);
 	return r;
 }

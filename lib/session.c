@@ -324,8 +324,8 @@ static struct moe_session *session_free(struct moe_session *s)
 	return NULL;
 }
 
-int moe_attach(struct moe_client *client, struct moe_session **ret, const struct moe_attach_params *params,
-	       struct moe_error *err)
+static int attach_once(struct moe_client *client, struct moe_session **ret, const struct moe_attach_params *params,
+		       struct moe_error *err)
 {
 	struct moe_session *s = calloc(1, sizeof *s);
 	struct moe_msg_attached attached;
@@ -355,6 +355,17 @@ int moe_attach(struct moe_client *client, struct moe_session **ret, const struct
 	}
 	*ret = s;
 	return 0;
+}
+
+int moe_attach(struct moe_client *client, struct moe_session **ret, const struct moe_attach_params *params,
+	       struct moe_error *err)
+{
+	int r, tries = 0;
+
+	do
+		r = attach_once(client, ret, params, err);
+	while (r == -EPIPE && ++tries < WIRE_TRIES);
+	return r;
 }
 
 struct moe_session *moe_detach(struct moe_session *s)

@@ -108,17 +108,13 @@ static int explain_connect(struct moe_error *err, int code, const char *path)
 	}
 }
 
-int wire_connect(const char *path, struct moe_msg_hello *ret_hello, struct moe_error *err)
+static int connect_once(const char *path, struct moe_msg_hello *ret_hello, struct moe_error *err)
 {
 	struct moe_msg_hello hello = {.features = MOE_FEATURES_ALL}, answer;
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	_cleanup_close_ int sock = -1;
 	int r;
 
-	if (!path)
-		path = getenv("MOE_EXPERTD_SOCKET");
-	if (!path || !*path)
-		path = MOE_SOCKET_DEFAULT;
 	if (strlen(path) >= sizeof address.sun_path)
 		return moe_error_set(err, -ENAMETOOLONG, "%s: a socket path has at most %zu bytes", path,
 				     sizeof address.sun_path - 1);
@@ -138,4 +134,18 @@ int wire_connect(const char *path, struct moe_msg_hello *ret_hello, struct moe_e
 				     (unsigned long long)answer.features, MOE_FEATURE_RING);
 	*ret_hello = answer;
 	return steal_fd(&sock);
+}
+
+int wire_connect(const char *path, struct moe_msg_hello *ret_hello, struct moe_error *err)
+{
+	int r, tries = 0;
+
+	if (!path)
+		path = getenv("MOE_EXPERTD_SOCKET");
+	if (!path || !*path)
+		path = MOE_SOCKET_DEFAULT;
+	do
+		r = connect_once(path, ret_hello, err);
+	while (r == -EPIPE && ++tries < WIRE_TRIES);
+	return r;
 }

@@ -13,6 +13,10 @@
 #include "moe-error.h"
 #include "uapi/moe_proto.h"
 
+/* A daemon that dies while it is asked may be there again at once: its keeper holds the listening socket. So often what
+ * fails with -EPIPE is begun anew; without a keeper connecting fails, and that is the answer. */
+#define WIRE_TRIES 5
+
 /* Connects and says HELLO; returns the socket (close-on-exec) or -errno. `path` NULL: the default. */
 int wire_connect(const char *path, struct moe_msg_hello *ret_hello, struct moe_error *err);
 
