@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * restart - a client works on while its daemon is killed, at each state of a request and each step of the journal, and
- * a second time while it recovers: every request is completed once, with the right bytes.
+ * a second time while it recovers: every request is completed once, with the right bytes. And clients that are killed,
+ * at each state as well, leave nothing behind.
  *
  * The daemon runs under `moe-expertd --keep` and kills itself by MOE_CRASH_PLAN (daemon/crash.h). The client speaks the
  * protocol itself, keeps many requests in flight, and knows of each what it must bring. RESTART_KILLS=N: kills a point
@@ -73,6 +74,15 @@ static uint64_t y_at(uint32_t i)
 	return weights_at + 4096 + i * ((y_bytes + 4095) & ~4095ull);
 }
 
+/* Of a client that is to die: where, and after how many times. */
+static uint32_t death = MOE_REQUEST_STATES, lives;
+
+static void die_at(uint32_t state)
+{
+	if (state == death && lives-- == 0)
+		kill(getpid(), SIGKILL);
+}
+
 /* -- posting ------------------------------------------------------------------------------------------------------ */
 
 static struct moe_sqe entry_of(uint32_t i)
@@ -136,7 +146,9 @@ static void post(enum kind kind)
 	posted++;
 	out++;
 	sqes[ring.tail & (ring.daemon->sq_entries - 1)] = entry_of(i);
+	die_at(MOE_REQUEST_POSTED);
 	__atomic_store_n(&ring.client->sq_tail, ++ring.tail, __ATOMIC_RELEASE);
+	die_at(MOE_REQUEST_PUBLISHED);
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&ring.daemon->sq_wait, __ATOMIC_RELAXED))
 		ring_bell(&ring);
@@ -348,6 +360,95 @@ static void check_books(const char *what)
 	lost = doubled = wrong = refused = 0;
 }
 
+/* -- clients that die --------------------------------------------------------------------------------------------- */
+
+/* Works until it comes to its death; what the daemon alone can see of a request, it meets by chance. */
+static void doomed(uint32_t state)
+{
+	memset(flights, 0, sizeof flights);
+	ring = (struct ring){.tail = 0};
+	out = n_leases = 0;
+	open_ring();
+	fill_inputs();
+	death = state;
+	lives = state == MOE_REQUEST_FREE ? 0 : pick(12);
+	die_at(MOE_REQUEST_FREE);
+	for (;;) {
+		const uint32_t head = ring.head;
+
+		while (out < ENTRIES / 2)
+			post((enum kind)pick(KINDS));
+		while (state == MOE_REQUEST_CLAIMED &&
+		       __atomic_load_n(&ring.daemon->sq_head, __ATOMIC_ACQUIRE) != ring.tail)
+			sched_yield();
+		die_at(MOE_REQUEST_CLAIMED);
+		usleep(pick(100));
+		die_at(MOE_REQUEST_QUEUED);
+		usleep(pick(100));
+		die_at(MOE_REQUEST_RUNNING);
+		die_at(MOE_REQUEST_DONE);
+		if (__atomic_load_n(&ring.daemon->cq_tail, __ATOMIC_ACQUIRE) != head)
+			die_at(MOE_REQUEST_COMPLETED);
+		drain();
+		if (ring.head != head)
+			die_at(MOE_REQUEST_RETIRED);
+		usleep(pick(20));
+		die_at(MOE_REQUEST_REAPED);
+	}
+}
+
+/* A number of `moectl VERB --json`; -1 where the daemon does not answer. */
+static long asked(const char *verb, const char *name)
+{
+	char command[512], key[64], text[65536];
+	size_t n = 0;
+	FILE *f;
+	char *at;
+
+	snprintf(command, sizeof command, "%s/tools/moectl --socket %s %s --json", fixture_env("MOE_BUILD"),
+		 fixture.socket, verb);
+	f = popen(command, "r");
+	if (f) {
+		n = fread(text, 1, sizeof text - 1, f);
+		pclose(f);
+	}
+	text[n] = '\0';
+	snprintf(key, sizeof key, "\"%s\":", name);
+	at = strstr(text, key);
+	return at ? atol(at + strlen(key)) : -1;
+}
+
+static void test_clients(uint32_t kills)
+{
+	for (uint32_t state = 0; state < MOE_REQUEST_STATES; state++) {
+		uint32_t died = 0;
+
+		for (uint32_t i = 0; i < kills; i++) {
+			pid_t pid;
+			int status;
+
+			fflush(stdout);
+			pid = fork();
+			if (pid == 0) {
+				random_state ^= (uint64_t)(state * 1000 + i + 1) << 20;
+				prctl(PR_SET_PDEATHSIG, SIGKILL);
+				if (freopen("/dev/null", "w", stdout)) /* its words are not the test's */
+					doomed(state);
+				_exit(1);
+			}
+			if (i % 10 == 9) /* both at once */
+				kill_daemon();
+			died += waitpid(pid, &status, 0) == pid &&
+				(i % 10 == 9 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
+		}
+		ok(died == kills, "%u of %u clients died in state %u", died, kills, state);
+	}
+	for (int i = 0; i < 50 && (asked("status", "sessions") != 1 || asked("models", "leases") != 0); i++)
+		usleep(100000);
+	ok(asked("status", "sessions") == 1, "of their sessions none is left");
+	ok(asked("models", "leases") == 0, "nor of their leases");
+}
+
 int main(void)
 {
 	static const char *const points[] = {"claimed",    "queued", "running", "done",   "completed",
@@ -385,6 +486,9 @@ int main(void)
 		wait_until(0);
 	}
 	ok(refused == 0, "all leases that the client holds can be given back");
+	test_clients(kills);
+	work(200);
+	check_books("after other clients");
 	fixture_stop(&fixture);
 	unlink(plan_path);
 	return tap_done();
