@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The crash-order model: a daemon that can be killed between any two stores, and every schedule of it.
+ *
+ * A client posts four requests; the daemon claims them and completes what runs in any order; up to three kills come
+ * anywhere, in recovery too. At the end each request must have been completed once. The order of the stores is data
+ * (order.h), so a mutant is another order: each must lose or double something in some schedule, or the model could not
+ * tell right from wrong.
+ */
+#include <stdint.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "tests/crash/order.h"
+#include "tests/tap.h"
+
+#define REQUESTS 4
+#define PLACES_MAX 4
+#define SCHEDULES_MIN 100000
+#define COMPLETIONS_MAX 32 /* a mutant that doubles endlessly ends here */
+#define NOBODY 0xff
+
+struct slot {
+	bool inflight;
+	uint8_t counter, entry;
+};
+
+/* What happens in one schedule up to now. `entry` and `sq` hold the number of a request. */
+struct machine {
+	/* the client, and its region */
+	uint8_t filled, sq_tail, cq_head;
+	uint8_t sq[PLACES_MAX];
+	uint8_t got[REQUESTS];
+	bool garbage; /* a completion of nothing */
+	/* the daemon's region */
+	uint8_t sq_head, cq_tail;
+	uint8_t cq[PLACES_MAX];
+	/* the journal */
+	uint8_t next, used, last;
+	struct slot slots[PLACES_MAX];
+	/* what dies with the daemon: the requests that run by slot, and the sequence of stores that it is in */
+	bool runs[PLACES_MAX];
+	uint8_t asked[PLACES_MAX]; /* by slot: the private copy */
+	const enum journal_step *at;
+	uint8_t slot, number; /* the sequence's: its slot; the claim's counter, or the completion's index */
+
+	uint8_t crashes;
+};
+
+struct variant {
+	const char *what;
+	struct journal_order order;
+	bool from_ring; /* what runs again is read from the submission queue */
+};
+
+struct verdict {
+	uint64_t schedules, lost, doubled;
+};
+
+struct setting {
+	uint8_t places; /* of the ring; fewer than requests: places are used again */
+	bool eager;     /* the client looks after each store; else only when the daemon has nothing to do */
+	uint8_t crashes;
+};
+
+static const struct variant *variant;
+static struct setting setting;
+static struct verdict verdict;
+
+/* -- the client --------------------------------------------------------------------------------------------------- */
+
+/* Takes what is completed, fills the places that sq_head has freed, publishes as many as may be in flight. */
+static bool client_turn(struct machine *m)
+{
+	bool any = false;
+
+	for (; m->cq_head != m->cq_tail; m->cq_head++, any = true) {
+		const uint8_t request = m->cq[m->cq_head % setting.places];
+
+		if (request == NOBODY)
+			m->garbage = true;
+		else
+			m->got[request]++;
+	}
+	for (; m->filled < REQUESTS && m->filled - m->sq_head < setting.places; m->filled++, any = true)
+		m->sq[m->filled % setting.places] = m->filled;
+	for (; m->sq_tail < m->filled && m->sq_tail - m->cq_head < setting.places; any = true)
+		m->sq_tail++;
+	return any;
+}
+
+/* -- the daemon --------------------------------------------------------------------------------------------------- */
+
+static void reissue(struct machine *m)
+{
+	for (unsigned i = 0; i < setting.places; i++) {
+		const struct slot *slot = &m->slots[i];
+
+		m->runs[i] = slot->inflight;
+		m->asked[i] = variant->from_ring ? m->sq[slot->counter % setting.places] : slot->entry;
+	}
+}
+
+static uint8_t next_of_all(const struct machine *m)
+{
+	uint8_t next = m->next;
+
+	for (unsigned i = 0; i < setting.places; i++)
+		if (m->slots[i].inflight && m->slots[i].counter >= next)
+			next = m->slots[i].counter + 1;
+	return next;
+}
+
+/* One store. */
+static void store(struct machine *m, enum journal_step step)
+{
+	struct slot *slot = &m->slots[m->slot];
+
+	switch (step) {
+	case STEP_COUNTER:
+		slot->counter = m->number;
+		break;
+	case STEP_ENTRY:
+		slot->entry = m->asked[m->slot];
+		break;
+	case STEP_INFLIGHT:
+		slot->inflight = true;
+		break;
+	case STEP_NEXT:
+		m->next = m->number + 1;
+		break;
+	case STEP_SQ_HEAD:
+		m->sq_head = m->number + 1;
+		break;
+	case STEP_LAST:
+		m->last = m->slot;
+		break;
+	case STEP_CQE:
+		m->cq[m->number % setting.places] = m->asked[m->slot];
+		break;
+	case STEP_CQ_TAIL:
+		m->cq_tail = m->number + 1;
+		break;
+	case STEP_CLEAR:
+		slot->inflight = false;
+		break;
+	case STEP_USED:
+		m->used = m->number + 1;
+		break;
+	case STEP_FIX_CLEAR:
+		if (m->used != m->cq_tail)
+			m->slots[m->last].inflight = false;
+		break;
+	case STEP_FIX_USED:
+		m->used = m->cq_tail;
+		break;
+	case STEP_FIX_NEXT:
+		m->next = next_of_all(m);
+		break;
+	case STEP_FIX_SQ_HEAD:
+		m->sq_head = m->next;
+		break;
+	case STEP_REISSUE:
+		reissue(m);
+		break;
+	case STEP_END:
+		break;
+	}
+}
+
+static void explore(struct machine m);
+
+/* Everything that the daemon had in its own memory is gone; the next one begins with recovery. */
+static void crash(const struct machine *before)
+{
+	struct machine m = *before;
+
+	memset(m.runs, 0, sizeof m.runs);
+	memset(m.asked, NOBODY, sizeof m.asked);
+	m.at = variant->order.recover;
+	m.crashes++;
+	explore(m);
+}
+
+static bool can_claim(const struct machine *m, uint8_t *ret_slot)
+{
+	if (m->next >= m->sq_tail)
+		return false;
+	for (uint8_t i = 0; i < setting.places; i++) {
+		if (!m->slots[i].inflight && !m->runs[i]) {
+			*ret_slot = i;
+			return true;
+		}
+	}
+	return false;
+}
+
+static void begin(const struct machine *before, const enum journal_step *sequence, uint8_t slot)
+{
+	struct machine m = *before;
+
+	m.at = sequence;
+	m.slot = slot;
+	if (sequence == variant->order.claim) {
+		m.asked[slot] = m.sq[m.next % setting.places];
+		m.runs[slot] = true;
+		m.number = m.next;
+	} else {
+		m.runs[slot] = false; /* from its first store on it is not run by this daemon again */
+		m.number = m.cq_tail;
+	}
+	explore(m);
+}
+
+static void judge(const struct machine *m)
+{
+	bool lost = m->garbage, doubled = false;
+
+	for (unsigned i = 0; i < REQUESTS; i++) {
+		lost |= m->got[i] == 0;
+		doubled |= m->got[i] > 1;
+	}
+	verdict.schedules++;
+	verdict.lost += lost;
+	verdict.doubled += doubled;
+}
+
+/* Between two sequences: a crash, a claim, the completion of any that runs; or the client, who is late; or the end. */
+static void choose(struct machine m)
+{
+	bool any = false;
+	uint8_t slot;
+
+	if (m.crashes < setting.crashes)
+		crash(&m);
+	if (can_claim(&m, &slot)) {
+		begin(&m, variant->order.claim, slot);
+		any = true;
+	}
+	for (uint8_t i = 0; i < setting.places && m.cq_tail < COMPLETIONS_MAX; i++) {
+		if (m.runs[i]) {
+			begin(&m, variant->order.complete, i);
+			any = true;
+		}
+	}
+	if (any)
+		return;
+	if (m.cq_tail < COMPLETIONS_MAX && client_turn(&m))
+		explore(m);
+	else
+		judge(&m);
+}
+
+static bool is_first(const enum journal_step *at)
+{
+	return at == variant->order.claim || at == variant->order.complete || at == variant->order.recover;
+}
+
+/* A crash before a sequence's first store was tried where the sequence was chosen. */
+static void explore(struct machine m)
+{
+	while (m.at && *m.at != STEP_END) {
+		if (!is_first(m.at) && m.crashes < setting.crashes)
+			crash(&m);
+		store(&m, *m.at++);
+		if (setting.eager)
+			client_turn(&m);
+	}
+	m.at = NULL;
+	choose(m);
+}
+
+static struct verdict try_all(const struct variant *v, struct setting with)
+{
+	struct machine m = {.last = 0};
+
+	variant = v;
+	setting = with;
+	verdict = (struct verdict){0};
+	memset(m.sq, NOBODY, sizeof m.sq);
+	memset(m.cq, NOBODY, sizeof m.cq);
+	memset(m.asked, NOBODY, sizeof m.asked);
+	for (unsigned i = 0; i < PLACES_MAX; i++)
+		m.slots[i].entry = NOBODY;
+	client_turn(&m);
+	explore(m);
+	return verdict;
+}
+
+/* -- the orders --------------------------------------------------------------------------------------------------- */
+
+#define ORDER(...) .order = {__VA_ARGS__}
+#define CLAIM(...) ORDER({__VA_ARGS__}, {ORDER_COMPLETE}, {ORDER_RECOVER})
+#define COMPLETE(...) ORDER({ORDER_CLAIM}, {__VA_ARGS__}, {ORDER_RECOVER})
+#define RECOVER(...) ORDER({ORDER_CLAIM}, {ORDER_COMPLETE}, {__VA_ARGS__})
+
+static const struct variant right[] = {
+	{"the right order", CLAIM(ORDER_CLAIM)},
+	{"entry before counter", CLAIM(STEP_ENTRY, STEP_COUNTER, STEP_INFLIGHT, STEP_NEXT, STEP_SQ_HEAD)},
+	{"completion before `last`", COMPLETE(STEP_CQE, STEP_LAST, STEP_CQ_TAIL, STEP_CLEAR, STEP_USED)},
+};
+
+static const struct variant mutants[] = {
+	{"journal late: sq_head first", CLAIM(STEP_SQ_HEAD, STEP_COUNTER, STEP_ENTRY, STEP_INFLIGHT, STEP_NEXT)},
+	{"journal late: `next` first", CLAIM(STEP_COUNTER, STEP_ENTRY, STEP_NEXT, STEP_SQ_HEAD, STEP_INFLIGHT)},
+	{"in flight before its counter", CLAIM(STEP_ENTRY, STEP_INFLIGHT, STEP_COUNTER, STEP_NEXT, STEP_SQ_HEAD)},
+	{"in flight before its entry", CLAIM(STEP_COUNTER, STEP_INFLIGHT, STEP_ENTRY, STEP_NEXT, STEP_SQ_HEAD)},
+	{"clear before the completion", COMPLETE(STEP_LAST, STEP_CLEAR, STEP_CQE, STEP_CQ_TAIL, STEP_USED)},
+	{"clear before cq_tail", COMPLETE(STEP_LAST, STEP_CQE, STEP_CLEAR, STEP_CQ_TAIL, STEP_USED)},
+	{"no `last`", COMPLETE(STEP_CQE, STEP_CQ_TAIL, STEP_CLEAR, STEP_USED)},
+	{"`last` after cq_tail", COMPLETE(STEP_CQE, STEP_CQ_TAIL, STEP_LAST, STEP_CLEAR, STEP_USED)},
+	{"cq_tail before the completion", COMPLETE(STEP_LAST, STEP_CQ_TAIL, STEP_CQE, STEP_CLEAR, STEP_USED)},
+	{"used before clear", COMPLETE(STEP_LAST, STEP_CQE, STEP_CQ_TAIL, STEP_USED, STEP_CLEAR)},
+	{"used before cq_tail", COMPLETE(STEP_LAST, STEP_CQE, STEP_USED, STEP_CQ_TAIL, STEP_CLEAR)},
+	{"recovery without fix-up", RECOVER(STEP_FIX_USED, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
+	{"recovery: used before clear",
+	 RECOVER(STEP_FIX_USED, STEP_FIX_CLEAR, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
+	{"recovery: fix-up after what runs again",
+	 RECOVER(STEP_REISSUE, STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD)},
+	{"recovery believes `next` alone", RECOVER(STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
+	{"recovery reads the queue, not the copy", CLAIM(ORDER_CLAIM), .from_ring = true},
+};
+
+static struct verdict try_settings(const struct variant *v, uint8_t crashes)
+{
+	struct verdict sum = {0};
+
+	for (uint8_t places = 2; places <= PLACES_MAX; places++) {
+		for (unsigned eager = 0; eager < 2; eager++) {
+			const struct verdict one = try_all(v, (struct setting){places, eager, crashes});
+
+			sum.schedules += one.schedules;
+			sum.lost += one.lost;
+			sum.doubled += one.doubled;
+		}
+	}
+	return sum;
+}
+
+int main(void)
+{
+	for (size_t i = 0; i < ARRAY_LEN(right); i++) {
+		const struct verdict v = try_settings(&right[i], i == 0 ? 3 : 2);
+
+		ok(v.schedules >= SCHEDULES_MIN && v.lost == 0 && v.doubled == 0,
+		   "%s: %llu schedules, %llu lose, %llu double", right[i].what, (unsigned long long)v.schedules,
+		   (unsigned long long)v.lost, (unsigned long long)v.doubled);
+	}
+	for (size_t i = 0; i < ARRAY_LEN(mutants); i++) {
+		const struct verdict v = try_settings(&mutants[i], 2);
+
+		ok(v.lost + v.doubled > 0, "caught, %s: of %llu schedules %llu lose, %llu double", mutants[i].what,
+		   (unsigned long long)v.schedules, (unsigned long long)v.lost, (unsigned long long)v.doubled);
+	}
+	return tap_done();
+}
