@@ -65,24 +65,21 @@ static inline void store_words(uint8_t *bytes, words8 v)
 /* Eight words of eight rows -> the eight rows of each word. */
 static inline void turn_words(words8 r[WORDS])
 {
-	const words8 low1 = {0, 8, 1, 9, 4, 12, 5, 13}, high1 = {2, 10, 3, 11, 6, 14, 7, 15};
-	const words8 low2 = {0, 1, 8, 9, 4, 5, 12, 13}, high2 = {2, 3, 10, 11, 6, 7, 14, 15};
-	const words8 low4 = {0, 1, 2, 3, 8, 9, 10, 11}, high4 = {4, 5, 6, 7, 12, 13, 14, 15};
 	words8 a[WORDS], b[WORDS];
 
 	for (int i = 0; i < WORDS; i += 2) {
-		a[i] = __builtin_shuffle(r[i], r[i + 1], low1);
-		a[i + 1] = __builtin_shuffle(r[i], r[i + 1], high1);
+		a[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+		a[i + 1] = __builtin_shufflevector(r[i], r[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
 	}
 	for (int i = 0; i < WORDS; i += 4) {
-		b[i] = __builtin_shuffle(a[i], a[i + 2], low2);
-		b[i + 1] = __builtin_shuffle(a[i], a[i + 2], high2);
-		b[i + 2] = __builtin_shuffle(a[i + 1], a[i + 3], low2);
-		b[i + 3] = __builtin_shuffle(a[i + 1], a[i + 3], high2);
+		b[i] = __builtin_shufflevector(a[i], a[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+		b[i + 1] = __builtin_shufflevector(a[i], a[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+		b[i + 2] = __builtin_shufflevector(a[i + 1], a[i + 3], 0, 1, 8, 9, 4, 5, 12, 13);
+		b[i + 3] = __builtin_shufflevector(a[i + 1], a[i + 3], 2, 3, 10, 11, 6, 7, 14, 15);
 	}
 	for (int i = 0; i < WORDS / 2; i++) {
-		r[i] = __builtin_shuffle(b[i], b[i + 4], low4);
-		r[i + 4] = __builtin_shuffle(b[i], b[i + 4], high4);
+		r[i] = __builtin_shufflevector(b[i], b[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+		r[i + 4] = __builtin_shufflevector(b[i], b[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
 	}
 }
 
