@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
-#include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "moectl.h"
@@ -45,69 +43,40 @@ static int usage(const char *text, const char *word)
 	return EXIT_USAGE;
 }
 
-static int run_verb(struct arguments *arg, int n, char **words)
+static int run_verb(const struct arguments *arg)
 {
 	for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
-		if (strcmp(words[0], verbs[i].name) != 0)
+		if (strcmp(arg->verb, verbs[i].name) != 0)
 			continue;
-		if (n - 1 != verbs[i].words)
+		if (arg->n != verbs[i].words)
 			return usage("usage", verbs[i].usage);
-		arg->n = n - 1;
-		arg->words = words + 1;
 		return verbs[i].run(arg);
 	}
-	return usage("unknown verb", words[0]);
+	return usage("unknown verb", arg->verb);
 }
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{"socket", required_argument, NULL, 's'}, {"json", no_argument, NULL, 'j'},
-		{"watch", optional_argument, NULL, 'w'},  {"name", required_argument, NULL, 'n'},
-		{"isa", required_argument, NULL, 'i'},    {"help", no_argument, NULL, 'h'},
-		{"version", no_argument, NULL, 'V'},      {0},
-	};
-	struct arguments arg = {.interval = 1};
-	int id;
+	struct arguments arg;
+	int r;
 
-	while ((id = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-		switch (id) {
-		case 's':
-			arg.socket = optarg;
-			break;
-		case 'j':
-			arg.json = true;
-			break;
-		case 'w':
-			arg.watch = true;
-			if (optarg)
-				arg.interval = strtod(optarg, NULL);
-			if (!(arg.interval >= 0.05 && arg.interval <= 86400))
-				return usage("--watch takes seconds from 0.05 to 86400", optarg);
-			break;
-		case 'n':
-			arg.name = optarg;
-			break;
-		case 'i':
-			arg.isa = optarg;
-			break;
-		case 'h':
-			print_help();
-			return EXIT_DONE;
-		case 'V':
-			printf("moectl %s\n", MOE_EXPERT_VERSION);
-			return EXIT_DONE;
-		default:
-			return usage("wrong option", NULL);
-		}
+	switch (arguments_parse(&arg, argc, argv)) {
+	case ARGUMENTS_HELP:
+		print_help();
+		return EXIT_DONE;
+	case ARGUMENTS_VERSION:
+		printf("moectl %s\n", MOE_EXPERT_VERSION);
+		return EXIT_DONE;
+	case ARGUMENTS_WRONG:
+		return usage(arg.wrong, arg.wrong_word);
+	case ARGUMENTS_VERB:
+		break;
 	}
-	if (optind == argc)
-		return usage("a verb is missing", NULL);
 	signal(SIGPIPE, SIG_IGN);
-	id = run_verb(&arg, argc - optind, argv + optind);
+	r = run_verb(&arg);
 	if (fflush(stdout) != 0 || ferror(stdout)) {
 		fprintf(stderr, "moectl: cannot write the output: %s\n", strerror(errno));
 		return EXIT_FAILED;
 	}
-	return id;
+	return r;
 }

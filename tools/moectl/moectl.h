@@ -11,18 +11,10 @@
 #include <jansson.h>
 #include <stdbool.h>
 
+#include "arguments.h"
 #include "moe-expert.h"
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
-
-struct arguments {
-	const char *socket;
-	bool json, watch;
-	double interval; /* seconds, of --watch */
-	const char *name, *isa;
-	int n;
-	char **words; /* what follows the verb */
-};
 
 /* Each verb returns the exit status. */
 int verb_status(const struct arguments *arg);

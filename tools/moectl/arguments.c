@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+#include <getopt.h>
+#include <stdlib.h>
+
+#include "arguments.h"
+
+static enum arguments_result wrong(struct arguments *arg, const char *text, const char *word)
+{
+	arg->wrong = text;
+	arg->wrong_word = word;
+	return ARGUMENTS_WRONG;
+}
+
+/* A whole number or a fraction, nothing behind it. */
+static bool parse_interval(double *ret, const char *text)
+{
+	char *end;
+
+	*ret = strtod(text, &end);
+	return end != text && !*end && *ret >= ARGUMENTS_WATCH_MIN && *ret <= ARGUMENTS_WATCH_MAX;
+}
+
+enum arguments_result arguments_parse(struct arguments *ret, int argc, char **argv)
+{
+	static const struct option options[] = {
+		{"socket", required_argument, NULL, 's'}, {"json", no_argument, NULL, 'j'},
+		{"watch", optional_argument, NULL, 'w'},  {"name", required_argument, NULL, 'n'},
+		{"isa", required_argument, NULL, 'i'},    {"help", no_argument, NULL, 'h'},
+		{"version", no_argument, NULL, 'V'},      {0},
+	};
+	int id;
+
+	*ret = (struct arguments){.interval = 1};
+	while ((id = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+		switch (id) {
+		case 's':
+			ret->socket = optarg;
+			break;
+		case 'j':
+			ret->json = true;
+			break;
+		case 'w':
+			ret->watch = true;
+			if (optarg && !parse_interval(&ret->interval, optarg))
+				return wrong(ret, "--watch takes seconds from 0.05 to 86400", optarg);
+			break;
+		case 'n':
+			ret->name = optarg;
+			break;
+		case 'i':
+			ret->isa = optarg;
+			break;
+		case 'h':
+			return ARGUMENTS_HELP;
+		case 'V':
+			return ARGUMENTS_VERSION;
+		default:
+			return wrong(ret, "wrong option", NULL);
+		}
+	}
+	if (optind == argc)
+		return wrong(ret, "a verb is missing", NULL);
+	ret->verb = argv[optind];
+	ret->n = argc - optind - 1;
+	ret->words = argv + optind + 1;
+	return ARGUMENTS_VERB;
+}

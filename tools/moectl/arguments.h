@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * arguments - the words of moectl's command line, sorted into options, a verb and what follows it.
+ *
+ * Law: pure: nothing is printed and nothing is asked here but for what getopt says of a wrong option. What verbs there
+ * are, and how many words each takes, main.c knows.
+ */
+#ifndef TOOLS_ARGUMENTS_H
+#define TOOLS_ARGUMENTS_H
+
+#include <stdbool.h>
+
+#define ARGUMENTS_WATCH_MIN 0.05
+#define ARGUMENTS_WATCH_MAX 86400
+
+struct arguments {
+	const char *socket;
+	bool json, watch;
+	double interval; /* seconds, of --watch */
+	const char *name, *isa, *verb;
+	int n;
+	char **words;                   /* what follows the verb */
+	const char *wrong, *wrong_word; /* of ARGUMENTS_WRONG: why; the word may be NULL */
+};
+
+enum arguments_result { ARGUMENTS_VERB, ARGUMENTS_HELP, ARGUMENTS_VERSION, ARGUMENTS_WRONG };
+
+enum arguments_result arguments_parse(struct arguments *ret, int argc, char **argv);
+
+#endif
