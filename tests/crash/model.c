@@ -2,10 +2,11 @@
 /*
  * The crash-order model: a daemon that can be killed between any two stores, and every schedule of it.
  *
- * A client posts four requests; the daemon claims them and completes what runs in any order; up to three kills come
- * anywhere, in recovery too. At the end each request must have been completed once. The order of the stores is data
- * (order.h), so a mutant is another order: each must lose or double something in some schedule, or the model could not
- * tell right from wrong.
+ * A client posts four requests, each for a lease; the daemon claims them and completes what runs in any order; up to
+ * three kills come anywhere, in recovery too. At the end each request must have been completed once, and the leases
+ * that are held must be those that the client was told of, each another one. The order of the stores is data (order.h),
+ * so a mutant is another order: each must spoil something in some schedule, or the model could not tell right from
+ * wrong.
  */
 #include <stdint.h>
 #include <string.h>
@@ -18,11 +19,16 @@
 #define PLACES_MAX 4
 #define SCHEDULES_MIN 100000
 #define COMPLETIONS_MAX 32 /* a mutant that doubles endlessly ends here */
+#define LEASES_MAX 16
 #define NOBODY 0xff
 
 struct slot {
 	bool inflight;
-	uint8_t counter, entry;
+	uint8_t counter, entry, lease;
+};
+
+struct completion {
+	uint8_t request, lease;
 };
 
 /* What happens in one schedule up to now. `entry` and `sq` hold the number of a request. */
@@ -30,19 +36,20 @@ struct machine {
 	/* the client, and its region */
 	uint8_t filled, sq_tail, cq_head;
 	uint8_t sq[PLACES_MAX];
-	uint8_t got[REQUESTS];
-	bool garbage; /* a completion of nothing */
+	uint8_t got[REQUESTS], told[REQUESTS]; /* told: the lease */
+	bool garbage;                          /* a completion of nothing */
 	/* the daemon's region */
 	uint8_t sq_head, cq_tail;
-	uint8_t cq[PLACES_MAX];
+	struct completion cq[PLACES_MAX];
 	/* the journal */
+	uint16_t leases; /* a bit each: held */
 	uint8_t next, used, last;
 	struct slot slots[PLACES_MAX];
 	/* what dies with the daemon: the requests that run by slot, and the sequence of stores that it is in */
 	bool runs[PLACES_MAX];
 	uint8_t asked[PLACES_MAX]; /* by slot: the private copy */
 	const enum journal_step *at;
-	uint8_t slot, number; /* the sequence's: its slot; the claim's counter, or the completion's index */
+	uint8_t slot, number, lease; /* the sequence's: its slot; the claim's counter, or the completion's index */
 
 	uint8_t crashes;
 };
@@ -54,7 +61,7 @@ struct variant {
 };
 
 struct verdict {
-	uint64_t schedules, lost, doubled;
+	uint64_t schedules, lost, doubled, leases; /* leases: that are held by nobody, or not held */
 };
 
 struct setting {
@@ -75,12 +82,14 @@ static bool client_turn(struct machine *m)
 	bool any = false;
 
 	for (; m->cq_head != m->cq_tail; m->cq_head++, any = true) {
-		const uint8_t request = m->cq[m->cq_head % setting.places];
+		const struct completion *c = &m->cq[m->cq_head % setting.places];
 
-		if (request == NOBODY)
+		if (c->request == NOBODY) {
 			m->garbage = true;
-		else
-			m->got[request]++;
+			continue;
+		}
+		m->got[c->request]++;
+		m->told[c->request] = c->lease;
 	}
 	for (; m->filled < REQUESTS && m->filled - m->sq_head < setting.places; m->filled++, any = true)
 		m->sq[m->filled % setting.places] = m->filled;
@@ -136,7 +145,13 @@ static void store(struct machine *m, enum journal_step step)
 		m->last = m->slot;
 		break;
 	case STEP_CQE:
-		m->cq[m->number % setting.places] = m->asked[m->slot];
+		m->cq[m->number % setting.places] = (struct completion){m->asked[m->slot], m->lease};
+		break;
+	case STEP_CHOOSE:
+		slot->lease = m->lease;
+		break;
+	case STEP_EFFECT:
+		m->leases |= (uint16_t)(1u << slot->lease);
 		break;
 	case STEP_CQ_TAIL:
 		m->cq_tail = m->number + 1;
@@ -146,6 +161,10 @@ static void store(struct machine *m, enum journal_step step)
 		break;
 	case STEP_USED:
 		m->used = m->number + 1;
+		break;
+	case STEP_FIX_EFFECT:
+		if (m->used != m->cq_tail)
+			m->leases |= (uint16_t)(1u << m->slots[m->last].lease);
 		break;
 	case STEP_FIX_CLEAR:
 		if (m->used != m->cq_tail)
@@ -208,6 +227,7 @@ static void begin(const struct machine *before, const enum journal_step *sequenc
 	} else {
 		m.runs[slot] = false; /* from its first store on it is not run by this daemon again */
 		m.number = m.cq_tail;
+		m.lease = (uint8_t)__builtin_ctz(~(unsigned)m.leases) % LEASES_MAX;
 	}
 	explore(m);
 }
@@ -215,14 +235,17 @@ static void begin(const struct machine *before, const enum journal_step *sequenc
 static void judge(const struct machine *m)
 {
 	bool lost = m->garbage, doubled = false;
+	uint16_t told = 0;
 
 	for (unsigned i = 0; i < REQUESTS; i++) {
 		lost |= m->got[i] == 0;
 		doubled |= m->got[i] > 1;
+		told |= (uint16_t)(1u << m->told[i]);
 	}
 	verdict.schedules++;
 	verdict.lost += lost;
 	verdict.doubled += doubled;
+	verdict.leases += told != m->leases || __builtin_popcount(told) != REQUESTS;
 }
 
 /* Between two sequences: a crash, a claim, the completion of any that runs; or the client, who is late; or the end. */
@@ -297,7 +320,8 @@ static struct verdict try_all(const struct variant *v, struct setting with)
 static const struct variant right[] = {
 	{"the right order", CLAIM(ORDER_CLAIM)},
 	{"entry before counter", CLAIM(STEP_ENTRY, STEP_COUNTER, STEP_INFLIGHT, STEP_NEXT, STEP_SQ_HEAD)},
-	{"completion before `last`", COMPLETE(STEP_CQE, STEP_LAST, STEP_CQ_TAIL, STEP_CLEAR, STEP_USED)},
+	{"completion before `last`",
+	 COMPLETE(STEP_CQE, STEP_LAST, STEP_CHOOSE, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR, STEP_USED)},
 };
 
 static const struct variant mutants[] = {
@@ -305,19 +329,37 @@ static const struct variant mutants[] = {
 	{"journal late: `next` first", CLAIM(STEP_COUNTER, STEP_ENTRY, STEP_NEXT, STEP_SQ_HEAD, STEP_INFLIGHT)},
 	{"in flight before its counter", CLAIM(STEP_ENTRY, STEP_INFLIGHT, STEP_COUNTER, STEP_NEXT, STEP_SQ_HEAD)},
 	{"in flight before its entry", CLAIM(STEP_COUNTER, STEP_INFLIGHT, STEP_ENTRY, STEP_NEXT, STEP_SQ_HEAD)},
-	{"clear before the completion", COMPLETE(STEP_LAST, STEP_CLEAR, STEP_CQE, STEP_CQ_TAIL, STEP_USED)},
-	{"clear before cq_tail", COMPLETE(STEP_LAST, STEP_CQE, STEP_CLEAR, STEP_CQ_TAIL, STEP_USED)},
-	{"no `last`", COMPLETE(STEP_CQE, STEP_CQ_TAIL, STEP_CLEAR, STEP_USED)},
-	{"`last` after cq_tail", COMPLETE(STEP_CQE, STEP_CQ_TAIL, STEP_LAST, STEP_CLEAR, STEP_USED)},
-	{"cq_tail before the completion", COMPLETE(STEP_LAST, STEP_CQ_TAIL, STEP_CQE, STEP_CLEAR, STEP_USED)},
-	{"used before clear", COMPLETE(STEP_LAST, STEP_CQE, STEP_CQ_TAIL, STEP_USED, STEP_CLEAR)},
-	{"used before cq_tail", COMPLETE(STEP_LAST, STEP_CQE, STEP_USED, STEP_CQ_TAIL, STEP_CLEAR)},
-	{"recovery without fix-up", RECOVER(STEP_FIX_USED, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
+	{"clear before the completion",
+	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CLEAR, STEP_CQE, STEP_CQ_TAIL, STEP_EFFECT, STEP_USED)},
+	{"clear before cq_tail",
+	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_CLEAR, STEP_CQ_TAIL, STEP_EFFECT, STEP_USED)},
+	{"no `last`", COMPLETE(STEP_CHOOSE, STEP_CQE, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR, STEP_USED)},
+	{"`last` after cq_tail",
+	 COMPLETE(STEP_CHOOSE, STEP_CQE, STEP_CQ_TAIL, STEP_LAST, STEP_EFFECT, STEP_CLEAR, STEP_USED)},
+	{"cq_tail before the completion",
+	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQ_TAIL, STEP_CQE, STEP_EFFECT, STEP_CLEAR, STEP_USED)},
+	{"used before clear",
+	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_CQ_TAIL, STEP_EFFECT, STEP_USED, STEP_CLEAR)},
+	{"used before cq_tail",
+	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_USED, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR)},
+	{"lease chosen after cq_tail",
+	 COMPLETE(STEP_LAST, STEP_CQE, STEP_CQ_TAIL, STEP_CHOOSE, STEP_EFFECT, STEP_CLEAR, STEP_USED)},
+	{"effect before cq_tail",
+	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_EFFECT, STEP_CQ_TAIL, STEP_CLEAR, STEP_USED)},
+	{"effect after used",
+	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_CQ_TAIL, STEP_CLEAR, STEP_USED, STEP_EFFECT)},
+	{"recovery without clear",
+	 RECOVER(STEP_FIX_EFFECT, STEP_FIX_USED, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
+	{"recovery without effect",
+	 RECOVER(STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
 	{"recovery: used before clear",
-	 RECOVER(STEP_FIX_USED, STEP_FIX_CLEAR, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
-	{"recovery: fix-up after what runs again",
-	 RECOVER(STEP_REISSUE, STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD)},
-	{"recovery believes `next` alone", RECOVER(STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
+	 RECOVER(STEP_FIX_EFFECT, STEP_FIX_USED, STEP_FIX_CLEAR, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
+	{"recovery: used before effect",
+	 RECOVER(STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_EFFECT, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
+	{"recovery: what is in flight runs again first",
+	 RECOVER(STEP_REISSUE, STEP_FIX_EFFECT, STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD)},
+	{"recovery believes `next` alone",
+	 RECOVER(STEP_FIX_EFFECT, STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
 	{"recovery reads the queue, not the copy", CLAIM(ORDER_CLAIM), .from_ring = true},
 };
 
@@ -325,16 +367,24 @@ static struct verdict try_settings(const struct variant *v, uint8_t crashes)
 {
 	struct verdict sum = {0};
 
-	for (uint8_t places = 2; places <= PLACES_MAX; places++) {
+	for (uint8_t places = 2; places <= PLACES_MAX; places *= 2) {
 		for (unsigned eager = 0; eager < 2; eager++) {
 			const struct verdict one = try_all(v, (struct setting){places, eager, crashes});
 
 			sum.schedules += one.schedules;
 			sum.lost += one.lost;
 			sum.doubled += one.doubled;
+			sum.leases += one.leases;
 		}
 	}
 	return sum;
+}
+
+static bool report(const struct variant *v, const struct verdict *of, bool good)
+{
+	return ok(good, "%s: %llu schedules, lost in %llu, doubled in %llu, wrong leases in %llu", v->what,
+		  (unsigned long long)of->schedules, (unsigned long long)of->lost, (unsigned long long)of->doubled,
+		  (unsigned long long)of->leases);
 }
 
 int main(void)
@@ -342,15 +392,13 @@ int main(void)
 	for (size_t i = 0; i < ARRAY_LEN(right); i++) {
 		const struct verdict v = try_settings(&right[i], i == 0 ? 3 : 2);
 
-		ok(v.schedules >= SCHEDULES_MIN && v.lost == 0 && v.doubled == 0,
-		   "%s: %llu schedules, %llu lose, %llu double", right[i].what, (unsigned long long)v.schedules,
-		   (unsigned long long)v.lost, (unsigned long long)v.doubled);
+		report(&right[i], &v, v.schedules >= SCHEDULES_MIN && v.lost == 0 && v.doubled == 0 && v.leases == 0);
 	}
+	diag("mutants: each must be caught");
 	for (size_t i = 0; i < ARRAY_LEN(mutants); i++) {
 		const struct verdict v = try_settings(&mutants[i], 2);
 
-		ok(v.lost + v.doubled > 0, "caught, %s: of %llu schedules %llu lose, %llu double", mutants[i].what,
-		   (unsigned long long)v.schedules, (unsigned long long)v.lost, (unsigned long long)v.doubled);
+		report(&mutants[i], &v, v.lost + v.doubled + v.leases > 0);
 	}
 	return tap_done();
 }

@@ -20,18 +20,20 @@
  *
  * Rules:
  *   1. claim:    COUNTER, ENTRY (in either order), INFLIGHT, NEXT, SQ_HEAD
- *   2. complete: LAST and CQE (in either order), CQ_TAIL, CLEAR, USED
- *   3. recover:  FIX_CLEAR (if used != cq_tail, the slot that `last` names is not in flight), FIX_USED (used =
- *                cq_tail), FIX_NEXT, FIX_SQ_HEAD, and only then REISSUE: all slots in flight, in the order of their
- *                counters. A crash in the middle is recovered by the same steps from the beginning.
+ *   2. complete: CHOOSE, LAST and CQE (in any order), CQ_TAIL, EFFECT, CLEAR, USED
+ *   3. recover:  if used != cq_tail, the slot that `last` names has its effect (FIX_EFFECT) and is not in flight
+ *                (FIX_CLEAR); FIX_USED (used = cq_tail), FIX_NEXT, FIX_SQ_HEAD, and only then REISSUE: all slots in
+ *                flight, in the order of their counters. A crash in the middle is recovered by the same steps from the
+ *                beginning.
  *   4. A session's claims, completions and recovery are one thread's, and a sequence that has begun ends before the
  *      next begins. One completion at a time: `last` names one slot, so cq_tail goes up by one.
  *
  * Conditions: the model has stores that are seen in the order of the program. A SIGKILL keeps that as long as the
  * compiler does: each of these words is stored with release order. A machine that loses power keeps nothing. To run a
- * request twice must be as to run it once: COMPUTE and FILL are like that while their inputs stay, a step that takes or
- * gives something back (a lease) has to be remembered under the claim's counter. A crash may come between CQ_TAIL and
- * the wake-up of its sleepers, so recovery wakes them all.
+ * request twice must be as to run it once, while its inputs stay: COMPUTE and FILL are like that. What a request takes
+ * or gives back for good (a lease) is its effect: chosen while it runs, written to the slot, had once it is completed,
+ * and had twice it is had once. A crash may come between CQ_TAIL and the wake-up of its sleepers, so recovery wakes
+ * them all.
  */
 #ifndef TESTS_CRASH_ORDER_H
 #define TESTS_CRASH_ORDER_H
@@ -47,13 +49,16 @@ enum journal_step {
 	STEP_SQ_HEAD,  /* sq_head = the lower half of that */
 
 	/* completion of what runs in a slot */
+	STEP_CHOOSE,  /* slot.lease = one that is free */
 	STEP_LAST,    /* journal.last = slot */
 	STEP_CQE,     /* the completion at cq_tail is written */
 	STEP_CQ_TAIL, /* cq_tail = cq_tail + 1 */
+	STEP_EFFECT,  /* the slot's lease is held */
 	STEP_CLEAR,   /* slot.inflight = 0 */
 	STEP_USED,    /* journal.used = cq_tail */
 
 	/* recovery */
+	STEP_FIX_EFFECT,  /* used != cq_tail: the lease of slot[last] is held */
 	STEP_FIX_CLEAR,   /* used != cq_tail: slot[last].inflight = 0 */
 	STEP_FIX_USED,    /* journal.used = cq_tail */
 	STEP_FIX_NEXT,    /* journal.next = max(next, counter + 1 of each slot in flight) */
@@ -61,7 +66,7 @@ enum journal_step {
 	STEP_REISSUE,     /* what is in flight runs again */
 };
 
-#define ORDER_STEPS_MAX 6
+#define ORDER_STEPS_MAX 8
 
 /* One order of all stores, each list ended by STEP_END; the right one follows. */
 struct journal_order {
@@ -69,7 +74,7 @@ struct journal_order {
 };
 
 #define ORDER_CLAIM STEP_COUNTER, STEP_ENTRY, STEP_INFLIGHT, STEP_NEXT, STEP_SQ_HEAD
-#define ORDER_COMPLETE STEP_LAST, STEP_CQE, STEP_CQ_TAIL, STEP_CLEAR, STEP_USED
-#define ORDER_RECOVER STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE
+#define ORDER_COMPLETE STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR, STEP_USED
+#define ORDER_RECOVER STEP_FIX_EFFECT, STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE
 
 #endif
