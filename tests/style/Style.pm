@@ -2,7 +2,8 @@
 #
 # Style - what the style tests share: the repository's files, and TAP.
 #
-# A file counts as source when a person writes it: not what is built, not models, not licence texts.
+# A file counts as source when a person writes it: not what is built, not models, not licence texts, not what a fuzzer
+# found.
 package Style;
 use strict;
 use warnings;
@@ -24,7 +25,7 @@ sub files {
 
 	find({no_chdir => 1, wanted => sub {
 		my $path = s{^\./}{}r;
-		if (-d $_ && $path =~ m{^(?:\.git|build(?:-[^/]*)?|LICENSES|models/[^/]+)$}) {
+		if (-d $_ && $path =~ m{^(?:\.git|build(?:-[^/]*)?|LICENSES|models/[^/]+|tests/fuzz/corpus)$}) {
 			$File::Find::prune = 1;
 			return;
 		}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * fuzz-daemon - the whole service in this process, with a model of 60 KiB and a pool of one thread; its reactor turns
+ * only when it is asked to, so that an input always meets the same daemon.
+ */
+#ifndef TESTS_FUZZ_FUZZ_DAEMON_H
+#define TESTS_FUZZ_FUZZ_DAEMON_H
+
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/util.h"
+#include "daemon/pages.h"
+#include "daemon/peer.h"
+#include "daemon/service.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/gguf-file.h"
+
+#define QUIET_TURNS 4
+
+struct fuzz_daemon {
+	struct service *service;
+	struct config config;
+	char folder[64], socket[96], model[96];
+	struct source turner; /* always readable: stops the loop after QUIET_TURNS turns */
+	unsigned int turns;
+	bool (*done)(const struct service *service);
+};
+
+static struct fuzz_daemon fuzz_daemon;
+
+static inline void fuzz_turner_ready(struct source *source, uint32_t events)
+{
+	struct fuzz_daemon *d = container_of(source, struct fuzz_daemon, turner);
+
+	if (d->done && !d->done(d->service))
+		return;
+	if (++d->turns >= QUIET_TURNS)
+		loop_stop(d->service->loop, 0);
+}
+
+/* A few turns: what has come is handled, what it leads to at once as well. `done`: and then until it holds. */
+static inline void fuzz_daemon_turn(bool (*done)(const struct service *service))
+{
+	fuzz_daemon.turns = 0;
+	fuzz_daemon.done = done;
+	fuzz_check(loop_run(fuzz_daemon.service->loop) == 0);
+}
+
+static inline void fuzz_daemon_stop(void)
+{
+	service_free(fuzz_daemon.service);
+	unlink(fuzz_daemon.model);
+	rmdir(fuzz_daemon.folder);
+}
+
+static inline bool fuzz_daemon_loaded(const struct service *service)
+{
+	return !service->load;
+}
+
+/* Again if the input before took it away. */
+static inline void fuzz_daemon_load(void)
+{
+	struct moe_error err = {0};
+
+	if (fuzz_daemon.service->registry.n > 0)
+		return;
+	fuzz_check(service_load(fuzz_daemon.service, NULL, fuzz_daemon.model, "small", &err) == 0);
+	fuzz_daemon_turn(fuzz_daemon_loaded);
+	fuzz_check(fuzz_daemon.service->registry.n == 1);
+}
+
+/* Two layers of experts, one in each of two formats. */
+static inline void fuzz_daemon_write_model(const char *path)
+{
+	struct gguf_file f = gf_new(5);
+
+	gf_config(&f, "qwen3moe", 2, 64, 4, 2, "expert_feed_forward_length", 32);
+	gf_experts(&f, 0, GF_BF16, GF_BF16, 64, 32, 4);
+	gf_experts(&f, 1, GF_Q8_0, GF_Q8_0, 64, 32, 4);
+	gf_write(&f, path);
+	gf_free(&f);
+}
+
+static inline void fuzz_daemon_start(void)
+{
+	struct fuzz_daemon *d = &fuzz_daemon;
+	struct moe_error err = {0};
+	sigset_t before;
+
+	if (d->service)
+		return;
+	snprintf(d->folder, sizeof d->folder, "/tmp/moe-fuzz-XXXXXX");
+	fuzz_check(mkdtemp(d->folder));
+	snprintf(d->socket, sizeof d->socket, "%.63s/socket", d->folder);
+	snprintf(d->model, sizeof d->model, "%.63s/small.gguf", d->folder);
+	fuzz_daemon_write_model(d->model);
+	log_open("fuzz", (enum log_level)0);
+	d->config = (struct config){
+		.socket = d->socket, .socket_mode = 0600, .threads = 1, .pages = PAGES_AUTO, .ready_fd = -1};
+	d->config.isa = isa_detect(&d->config.isa_why);
+	sigprocmask(SIG_SETMASK, NULL, &before);
+	fuzz_check(service_new(&d->service, &d->config, &err) == 0);
+	sigprocmask(SIG_SETMASK, &before, NULL); /* the fuzzer ends by signals too */
+	atexit(fuzz_daemon_stop);
+	d->turner = (struct source){.fd = eventfd(1, EFD_CLOEXEC), .ready = fuzz_turner_ready};
+	fuzz_check(d->turner.fd >= 0 && loop_add(d->service->loop, &d->turner, &err) == 0);
+}
+
+#endif
