@@ -4,8 +4,9 @@
  *
  * Law: one protocol, two keepers. What is put goes to whoever started the daemon: systemd's file descriptor store, or
  * the small process of `moe-expertd --keep` (daemon/keeper.h), which speaks the same protocol. The next daemon finds it
- * by name. A name is put once, until it is dropped; taking leaves it with the keeper. The keeper drops a socket by
- * itself when its other end has hung up; nothing else is watched, so memory stays until it is dropped.
+ * by name. A name is put once, until it is dropped; taking leaves it with the keeper. An open file has one name: a
+ * keeper passes over a second one, without a word to the daemon. The keeper drops a socket by itself when its other end
+ * has hung up; nothing else is watched, so memory stays until it is dropped.
  *
  * A daemon without a keeper has a handover that keeps nothing, and so is NULL everywhere here.
  */

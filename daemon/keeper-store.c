@@ -4,12 +4,15 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/kcmp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -21,6 +24,8 @@
 
 struct keeper_kept {
 	int fd;
+	dev_t dev;
+	ino_t ino;
 	char name[HANDOVER_NAME_MAX + 1];
 };
 
@@ -74,31 +79,61 @@ static bool name_is_good(const char *name)
 	return *name && strlen(name) <= HANDOVER_NAME_MAX;
 }
 
+/* As systemd, which keeps an open file once. Where the kernel does not tell, it is kept twice. */
+static const char *name_of_same(const struct keeper_store *s, int fd, const struct stat *st)
+{
+	for (uint32_t i = 0; i < s->n; i++) {
+		const struct keeper_kept *k = &s->kept[i];
+
+		if (k->dev == st->st_dev && k->ino == st->st_ino &&
+		    syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILE, fd, k->fd) == 0)
+			return k->name;
+	}
+	return NULL;
+}
+
+/* NULL: it is kept. */
+static const char *why_not(const struct keeper_store *s, int fd, const char *name, const struct stat *st, char *ret,
+			   size_t size)
+{
+	const char *same;
+
+	if (!name_is_good(name))
+		return "names have 1 to 100 printable characters and no colon";
+	if (s->n >= s->max)
+		return "there is room for no more";
+	if (s->names_bytes + strlen(name) + 1 > HANDOVER_NAMES_BYTES_MAX)
+		return "no room for names is left";
+	same = name_of_same(s, fd, st);
+	if (!same)
+		return NULL;
+	snprintf(ret, size, "it is the same open file as %s", same);
+	return ret;
+}
+
 void keeper_store_put(struct keeper_store *s, int fd, const char *name, bool watched)
 {
-	const size_t bytes = strlen(name) + 1;
 	struct epoll_event event = {.events = 0}; /* hang-ups and errors are always told */
+	struct keeper_kept *k = &s->kept[s->n];
+	const char *why;
+	char words[256];
+	struct stat st;
 	int high;
 
-	if (!name_is_good(name)) {
-		refuse(s, name, "names have 1 to 100 printable characters and no colon");
-		return;
-	}
-	if (s->n >= s->max || s->names_bytes + bytes > HANDOVER_NAMES_BYTES_MAX) {
-		refuse(s, name, s->n >= s->max ? "no descriptor is left (ulimit -Hn)" : "no room for names is left");
-		return;
-	}
-	high = fcntl(fd, F_DUPFD_CLOEXEC, s->first);
-	if (high < 0) {
-		refuse(s, name, strerror(errno));
+	high = fstat(fd, &st) < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, s->first);
+	why = high < 0 ? strerror(errno) : why_not(s, fd, name, &st, words, sizeof words);
+	if (why) {
+		refuse(s, name, why);
+		close_fd(high);
 		return;
 	}
 	event.data.fd = high;
 	if (watched && epoll_ctl(s->epoll, EPOLL_CTL_ADD, high, &event) < 0 && errno != EPERM)
 		log_warning("keeper: %s: epoll: %s; kept, but not watched", name, strerror(errno));
-	s->kept[s->n].fd = high;
-	memcpy(s->kept[s->n++].name, name, bytes);
-	s->names_bytes += bytes;
+	*k = (struct keeper_kept){.fd = high, .dev = st.st_dev, .ino = st.st_ino};
+	memcpy(k->name, name, strlen(name) + 1);
+	s->names_bytes += strlen(name) + 1;
+	s->n++;
 }
 
 const char *keeper_store_hand_back(const struct keeper_store *s)

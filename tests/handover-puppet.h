@@ -97,12 +97,23 @@ static inline void puppet_send(const char *fields, int fd)
 /* Puts memory until it has done so `n` times or is refused; each name has `length` characters. */
 static inline void puppet_fill(struct handover *h, int n, int length)
 {
-	const int fd = puppet_make("memory", "x");
 	int i, r = 0;
 
-	for (i = 0; i < n && r == 0; i++)
-		r = handover_put(h, fd, "%0*d", length, i);
+	for (i = 0; i < n && r == 0; i++) {
+		const int fd = puppet_make("memory", "x");
+
+		r = fd < 0 ? fd : handover_put(h, fd, "%0*d", length, i);
+		close(fd);
+	}
 	printf("%d %d\n", r == 0 ? i : i - 1, r);
+}
+
+/* Memory under a name, and that same open file under another one. */
+static inline void puppet_twice(struct handover *h, const char *a, const char *b)
+{
+	const int fd = puppet_make("memory", a), r = handover_put(h, fd, "%s", a);
+
+	printf("%d %d\n", r, handover_put(h, fd, "%s", b));
 	close(fd);
 }
 
@@ -139,6 +150,8 @@ static inline void puppet_obey(struct handover *h, const char *verb, const char 
 		printf("%d\n", handover_drop(h, "%s", a));
 	else if (strcmp(verb, "fill") == 0)
 		puppet_fill(h, atoi(a), atoi(b));
+	else if (strcmp(verb, "twice") == 0)
+		puppet_twice(h, a, b);
 	else if (strcmp(verb, "names") == 0)
 		puppet_names(h, a);
 	else if (strcmp(verb, "sync") == 0)
@@ -150,7 +163,7 @@ static inline void puppet_obey(struct handover *h, const char *verb, const char 
 	else if (strcmp(verb, "ready") == 0)
 		printf("%d\n", handover_notify(h, "READY=1\nSTATUS=a puppet"));
 	else if (strcmp(verb, "deaf") == 0)
-		printf("%d\n", signal(SIGTERM, SIG_IGN) == SIG_ERR);
+		printf("%d\n", signal(SIGTERM, SIG_IGN) == SIG_ERR || signal(SIGUSR2, SIG_IGN) == SIG_ERR);
 	else if (strcmp(verb, "exit") == 0)
 		exit(atoi(a));
 	else
