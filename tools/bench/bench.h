@@ -9,6 +9,7 @@
 #ifndef TOOLS_BENCH_H
 #define TOOLS_BENCH_H
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -18,7 +19,7 @@ struct options {
 	const char *socket, *model, *path;
 	const char *shape, *format, *isa;
 	bool json, check, skew;
-	uint32_t samples, tokens, hold, threads, hidden, inter, experts, topk, active;
+	uint32_t samples, sessions, tokens, hold, threads, hidden, inter, experts, topk, active;
 	uint64_t bytes; /* of weights in rotation */
 	double seconds;
 };
@@ -46,21 +47,38 @@ struct summary summarise(double *samples, uint32_t n);
  * patterns; `memory` is aligned to 64. */
 double limit_read(const void *memory, uint64_t bytes, uint32_t threads);
 
+/* Nanoseconds of a copy by so many threads, with stores that go past the caches or by memcpy. All are multiples of
+ * 64. */
+double limit_copy(void *to, const void *from, uint64_t bytes, uint32_t threads, bool past_caches);
+
 /* Operations per nanosecond of struct kernels' peak_bf16 or peak_int8 in `threads` threads. */
 double limit_compute(uint64_t (*peak)(uint64_t rounds), uint64_t rounds, uint32_t threads);
 
 /* Memory for limit_read: huge pages where the system gives them, touched. NULL without room. */
 void *limit_memory(uint64_t bytes);
 
-enum pingpong { PINGPONG_MEMORY, PINGPONG_FUTEX, PINGPONG_EVENTFD, PINGPONGS };
-extern const char *const pingpong_names[PINGPONGS];
-
-/* Round trips between two processes without any daemon, into samples[n]. 0 or -errno. */
-int limit_pingpong(enum pingpong kind, double *samples, uint32_t n);
-
 /* Bytes per nanosecond of O_DIRECT reads of all *.safetensors of the folder, queue depth 16, 512 KiB. -errno below
  * 0. */
 double limit_disk(const char *folder, uint64_t *ret_bytes);
+
+/* -- pingpong.c --------------------------------------------------------------------------------------------------- */
+
+enum pingpong { PINGPONG_MEMORY, PINGPONG_FUTEX, PINGPONG_EVENTFD };
+
+/* The CPUs of the two sides; -1: wherever the scheduler puts them. */
+struct pingpong_place {
+	int self, partner;
+};
+
+/* The CPU where the other side (a daemon) is, -1 for unknown, and another for us: the present one if it can be. */
+struct pingpong_place limit_place(int partner_cpu);
+
+/* This thread stays on place->self until sched_setaffinity gives it back what *ret_before has. */
+void limit_pin(const struct pingpong_place *place, cpu_set_t *ret_before);
+
+/* Round trips between two processes without any daemon, each after a pause, into samples[n]. 0 or -errno. */
+int limit_pingpong(const struct pingpong_place *place, enum pingpong kind, uint32_t pause_us, double *samples,
+		   uint32_t n);
 
 /* -- main.c ------------------------------------------------------------------------------------------------------- */
 

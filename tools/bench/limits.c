@@ -6,19 +6,14 @@
 #include <liburing.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/futex.h"
 #include "base/host.h"
 #include "base/util.h"
 #include "bench.h"
@@ -29,6 +24,8 @@ struct reader {
 	pthread_t thread;
 	pthread_barrier_t *start;
 	const char *from;
+	char *to; /* instead of reading only */
+	bool past_caches;
 	uint64_t bytes, streams;
 	uint64_t (*peak)(uint64_t rounds); /* instead of reading */
 	uint64_t rounds, operations;
@@ -53,6 +50,16 @@ static inline __attribute__((always_inline)) uint64_t read_streams(const char *f
 	return (uint64_t)_mm256_extract_epi64(sum, 0);
 }
 
+static void copy_past_caches(char *to, const char *from, uint64_t bytes)
+{
+	for (uint64_t i = 0; i < bytes; i += 64) {
+		_mm_prefetch(from + i + 2048, _MM_HINT_T0);
+		_mm256_stream_si256((__m256i *)(to + i), _mm256_loadu_si256((const __m256i *)(from + i)));
+		_mm256_stream_si256((__m256i *)(to + i + 32), _mm256_loadu_si256((const __m256i *)(from + i + 32)));
+	}
+	_mm_sfence();
+}
+
 static void *reader_main(void *userdata)
 {
 	struct reader *r = userdata;
@@ -61,6 +68,8 @@ static void *reader_main(void *userdata)
 	r->begin_ns = now_ns();
 	if (r->peak)
 		r->operations = r->peak(r->rounds);
+	else if (r->to)
+		r->past_caches ? copy_past_caches(r->to, r->from, r->bytes) : (void)memcpy(r->to, r->from, r->bytes);
 	else
 		r->sum = r->streams == 2 ? read_streams(r->from, r->bytes, 2) : read_streams(r->from, r->bytes, 4);
 	r->end_ns = now_ns();
@@ -115,6 +124,20 @@ double limit_read(const void *memory, uint64_t bytes, uint32_t threads)
 	return best;
 }
 
+double limit_copy(void *to, const void *from, uint64_t bytes, uint32_t threads, bool past_caches)
+{
+	struct reader readers[HOST_CPUS_MAX];
+	const uint32_t n = MIN(MAX(threads, 1u), (uint32_t)ARRAY_LEN(readers));
+	const uint64_t share = bytes / n & ~(uint64_t)63;
+
+	for (uint32_t i = 0; i < n; i++)
+		readers[i] = (struct reader){.from = (const char *)from + i * share,
+					     .to = (char *)to + i * share,
+					     .bytes = i + 1 < n ? share : bytes - i * share,
+					     .past_caches = past_caches};
+	return run_readers(readers, n);
+}
+
 double limit_compute(uint64_t (*peak)(uint64_t rounds), uint64_t rounds, uint32_t threads)
 {
 	struct reader readers[HOST_CPUS_MAX];
@@ -138,83 +161,6 @@ void *limit_memory(uint64_t bytes)
 	madvise(p, bytes, MADV_HUGEPAGE);
 	memset(p, 1, bytes);
 	return p;
-}
-
-/* -- round trips -------------------------------------------------------------------------------------------------- */
-
-const char *const pingpong_names[PINGPONGS] = {"shared memory", "futex", "eventfd"};
-
-struct table {
-	_Atomic uint32_t ball; /* odd: the other side's turn */
-	char pad[60];
-	int fds[2];
-};
-
-static void wait_ball(struct table *t, enum pingpong kind, uint32_t want, int fd)
-{
-	uint64_t count;
-
-	switch (kind) {
-	case PINGPONG_EVENTFD:
-		if (read(fd, &count, sizeof count) != sizeof count)
-			_exit(1);
-		return;
-	case PINGPONG_FUTEX:
-		for (uint32_t seen; (seen = atomic_load(&t->ball)) != want;)
-			futex_wait(&t->ball, seen, 0);
-		return;
-	default:
-		for (int i = 1; atomic_load(&t->ball) != want; i++) {
-			cpu_relax();
-			if (i % 1024 == 0)
-				sched_yield(); /* one core for both: let the other side have it */
-		}
-	}
-}
-
-static void throw_ball(struct table *t, enum pingpong kind, uint32_t value, int fd)
-{
-	const uint64_t one = 1;
-
-	atomic_store(&t->ball, value);
-	if (kind == PINGPONG_FUTEX)
-		futex_wake(&t->ball, 1);
-	else if (kind == PINGPONG_EVENTFD && write(fd, &one, sizeof one) != sizeof one)
-		_exit(1);
-}
-
-int limit_pingpong(enum pingpong kind, double *samples, uint32_t n)
-{
-	struct table *t = mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	pid_t other;
-
-	if (t == MAP_FAILED)
-		return -errno;
-	t->fds[0] = eventfd(0, EFD_CLOEXEC);
-	t->fds[1] = eventfd(0, EFD_CLOEXEC);
-	other = fork();
-	if (other < 0)
-		return -errno;
-	if (other == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		for (uint32_t i = 0; i < n; i++) {
-			wait_ball(t, kind, 2 * i + 1, t->fds[0]);
-			throw_ball(t, kind, 2 * i + 2, t->fds[1]);
-		}
-		_exit(0);
-	}
-	for (uint32_t i = 0; i < n; i++) {
-		const uint64_t begin = now_ns();
-
-		throw_ball(t, kind, 2 * i + 1, t->fds[0]);
-		wait_ball(t, kind, 2 * i + 2, t->fds[1]);
-		samples[i] = (double)(now_ns() - begin);
-	}
-	waitpid(other, NULL, 0);
-	close(t->fds[0]);
-	close(t->fds[1]);
-	munmap(t, sizeof *t);
-	return 0;
 }
 
 /* -- disk --------------------------------------------------------------------------------------------------------- */

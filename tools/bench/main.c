@@ -20,6 +20,7 @@ enum {
 	OPTION_SKEW,
 	OPTION_BYTES,
 	OPTION_CHECK,
+	OPTION_SESSIONS,
 };
 
 static const struct verb {
@@ -28,7 +29,7 @@ static const struct verb {
 	uint32_t samples;
 	const char *usage, *help;
 } verbs[] = {
-	{"ring", bench_ring, 20000, "ring", "round trips through the daemon, beside bare ping-pongs"},
+	{"ring", bench_ring, 20000, "ring [--sessions N]", "round trips through the daemon, beside bare ping-pongs"},
 	{"compute", bench_compute, 200, "compute [--tokens N]", "the CPU pool, beside the streaming read limit"},
 	{"ffn", bench_ffn, 15, "ffn [OPTION]...",
 	 "the CPU pool alone, in this process, on weights of any shape and format"},
@@ -50,6 +51,7 @@ static void print_help(void)
 	       "  --model NAME    the loaded model (default: the only one)\n"
 	       "  --samples N     how many (defaults differ by verb)\n"
 	       "  --tokens N      of a request (default 1)\n"
+	       "  --sessions N    of ring: that are attached and take turns (default 1)\n"
 	       "  --json          one JSON object a line\n"
 	       "\nOf ffn and compare:\n"
 	       "  --model-shape NAME  qwen3-30b-a3b (the default), mixtral-8x7b, deepseek-v3, gpt-oss-20b, kimi-k2\n"
@@ -138,6 +140,8 @@ static int set_option(struct options *o, int id, char *word)
 	case 'j':
 		o->json = true;
 		return 0;
+	case OPTION_SESSIONS:
+		return parse_count(&o->sessions, word);
 	case OPTION_SHAPE:
 		o->shape = word;
 		return 0;
@@ -190,13 +194,14 @@ int main(int argc, char **argv)
 		{"skew", no_argument, NULL, OPTION_SKEW},
 		{"bytes", required_argument, NULL, OPTION_BYTES},
 		{"check", no_argument, NULL, OPTION_CHECK},
+		{"sessions", required_argument, NULL, OPTION_SESSIONS},
 		{"seconds", required_argument, NULL, 's'},
 		{"json", no_argument, NULL, 'j'},
 		{"help", no_argument, NULL, 'h'},
 		{"version", no_argument, NULL, 'V'},
 		{0},
 	};
-	struct options o = {.tokens = 1, .seconds = 10, .bytes = 4ull << 30};
+	struct options o = {.tokens = 1, .sessions = 1, .seconds = 10, .bytes = 4ull << 30};
 	int id;
 
 	while ((id = getopt_long(argc, argv, "h", options, NULL)) != -1) {

@@ -1,79 +1,196 @@
 /* SPDX-License-Identifier: MIT */
-/* ring - round trips of a NOP through the daemon, busy and after idle, beside bare ping-pongs of the same run. */
+/* ring - round trips of a NOP through the daemon, busy and after idle, in turns with bare ping-pongs. */
+#include "ring.h"
+
+#include <errno.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
+#include "base/error.h"
 #include "base/util.h"
-#include "bench.h"
 
-#define IDLE_US 2000
-#define IDLE_SAMPLES 200
+#define WARM 20
+#define ROUNDS 100
+#define IDLE_SHARE 50 /* of so many busy samples one idle one is taken: each takes 2 ms */
 
-static void print_line(const struct options *o, const char *name, const struct summary *s, double floor)
+enum { MEMORY, FUTEX, EVENTFD, FUTEX_IDLE, EVENTFD_IDLE, NOP, NOP_IDLE, N_SERIES };
+
+int series_new(struct series *ret, uint32_t room)
 {
-	if (o->json)
-		printf("{\"what\": \"%s\", \"p50_ns\": %.0f, \"p99_ns\": %.0f, \"p999_ns\": %.0f, \"ratio\": %.2f}\n",
-		       name, s->p50, s->p99, s->p999, s->p50 / floor);
-	else
-		printf("%-28s %9.2f %9.2f %9.2f us   %6.1f x\n", name, s->p50 / 1e3, s->p99 / 1e3, s->p999 / 1e3,
-		       s->p50 / floor);
+	*ret = (struct series){.samples = calloc(room, sizeof *ret->samples), .room = room};
+	return ret->samples ? 0 : -ENOMEM;
 }
 
-static int measure_nops(struct moe_session *session, double *samples, uint32_t n, useconds_t pause,
-			struct moe_error *err)
+struct summary series_end(struct series *series)
 {
-	for (uint32_t i = 0; i < n; i++) {
-		uint64_t begin;
-		int r;
+	const struct summary s = series->n ? summarise(series->samples, series->n) : (struct summary){0};
 
-		if (pause)
-			usleep(pause);
-		begin = now_ns();
-		r = moe_nop(session, err);
-		if (r < 0)
-			return r;
-		samples[i] = (double)(now_ns() - begin);
+	free(series->samples);
+	series->samples = NULL;
+	return s;
+}
+
+/* Of the samples that the series took last. */
+static double median_of_last(const struct series *series, uint32_t n)
+{
+	double *copy = calloc(n + 1, sizeof *copy), median;
+
+	if (!copy || n == 0) {
+		free(copy);
+		return 1;
 	}
+	memcpy(copy, series->samples + series->n - n, n * sizeof *copy);
+	median = summarise(copy, n).p50;
+	free(copy);
+	return median;
+}
+
+/* The CPU on which the daemon's reactor, its first thread, ran last; -1: not known, another PID namespace perhaps. */
+static int reactor_cpu(struct moe_client *client)
+{
+	_cleanup_free_ char *text = NULL;
+	json_t *status = NULL;
+	char path[64], line[1024], *at;
+	FILE *stat;
+	int cpu = -1;
+
+	if (moe_query(client, MOE_DOCUMENT_STATUS, &text, NULL) == 0)
+		status = json_loads(text, 0, NULL);
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)json_integer_value(json_object_get(status, "pid")));
+	json_decref(status);
+	stat = fopen(path, "re");
+	if (!stat)
+		return -1;
+	/* proc(5): field 39; the second, the name, ends with the last parenthesis. */
+	at = fgets(line, sizeof line, stat) ? strrchr(line, ')') : NULL;
+	for (int field = 2; at && field < 39; field++)
+		at = strchr(at + 1, ' ');
+	if (at)
+		cpu = atoi(at);
+	fclose(stat);
+	return cpu;
+}
+
+static int run_bare(const struct pingpong_place *place, enum pingpong kind, bool idle, struct series *series,
+		    uint32_t round, struct moe_error *err)
+{
+	const uint32_t n = series_share(series, round, ROUNDS);
+	const int r = limit_pingpong(place, kind, idle ? RING_IDLE_US : 0, series->samples + series->n, n);
+
+	if (r < 0)
+		return moe_error_sys(err, r, "bare round trips");
+	series->n += n;
 	return 0;
+}
+
+/* The sessions take turns. Busy trips begin with some that do not count: the daemon wakes up. */
+static int run_nops(struct moe_session **sessions, uint32_t n_sessions, bool idle, struct series *series,
+		    uint32_t round, struct moe_error *err)
+{
+	const uint32_t n = series_share(series, round, ROUNDS);
+	int r = 0;
+
+	for (uint32_t i = 0; !idle && i < WARM && r == 0; i++)
+		r = moe_nop(sessions[i % n_sessions], err);
+	for (uint32_t i = 0; i < n && r == 0; i++) {
+		uint64_t begin;
+
+		if (idle)
+			usleep(RING_IDLE_US);
+		begin = now_ns();
+		r = moe_nop(sessions[series->n % n_sessions], err);
+		series->samples[series->n++] = (double)(now_ns() - begin);
+	}
+	return r;
+}
+
+/* Ours is another CPU than the reactor's, and the bare partner has the reactor's: the same two for all. */
+static int run_round(struct series *all, struct moe_client *client, struct moe_session **sessions, uint32_t n_sessions,
+		     uint32_t round, struct moe_error *err)
+{
+	const struct pingpong_place place = limit_place(reactor_cpu(client));
+	cpu_set_t before;
+	int r;
+
+	limit_pin(&place, &before);
+	r = run_nops(sessions, n_sessions, false, &all[NOP], round, err);
+	if (r == 0)
+		r = run_bare(&place, PINGPONG_MEMORY, false, &all[MEMORY], round, err);
+	if (r == 0)
+		r = run_bare(&place, PINGPONG_FUTEX, false, &all[FUTEX], round, err);
+	if (r == 0)
+		r = run_bare(&place, PINGPONG_EVENTFD, false, &all[EVENTFD], round, err);
+	if (r == 0)
+		r = run_nops(sessions, n_sessions, true, &all[NOP_IDLE], round, err);
+	if (r == 0)
+		r = run_bare(&place, PINGPONG_FUTEX, true, &all[FUTEX_IDLE], round, err);
+	if (r == 0)
+		r = run_bare(&place, PINGPONG_EVENTFD, true, &all[EVENTFD_IDLE], round, err);
+	sched_setaffinity(0, sizeof before, &before);
+	return r;
+}
+
+static int measure_nops(struct ring_result *result, const struct options *o, struct moe_client *client,
+			struct moe_session **sessions, struct moe_error *err)
+{
+	const uint32_t idle = MAX(o->samples / IDLE_SHARE, 1u);
+	struct series all[N_SERIES] = {0};
+	double ratios[ROUNDS];
+	int r = 0;
+
+	for (int i = 0; i < N_SERIES; i++)
+		if (series_new(&all[i], i == FUTEX_IDLE || i == EVENTFD_IDLE || i == NOP_IDLE ? idle : o->samples) < 0)
+			r = moe_error_set(err, -ENOMEM, "no memory for %u samples", o->samples);
+	for (uint32_t round = 0; round < ROUNDS && r == 0; round++) {
+		const uint32_t n = series_share(&all[NOP], round, ROUNDS);
+
+		r = run_round(all, client, sessions, o->sessions, round, err);
+		ratios[round] = r == 0 ? median_of_last(&all[NOP], n) / median_of_last(&all[MEMORY], n) : 0;
+	}
+	result->nop_ratio = r == 0 ? summarise(ratios, ROUNDS).p50 : 0;
+	result->memory.busy = series_end(&all[MEMORY]);
+	result->futex = (struct ring_trips){series_end(&all[FUTEX]), series_end(&all[FUTEX_IDLE])};
+	result->eventfd = (struct ring_trips){series_end(&all[EVENTFD]), series_end(&all[EVENTFD_IDLE])};
+	result->nop = (struct ring_trips){series_end(&all[NOP]), series_end(&all[NOP_IDLE])};
+	return r;
+}
+
+static int attach_all(const struct options *o, struct moe_client *client, struct moe_session **sessions,
+		      struct moe_error *err)
+{
+	const struct moe_attach_params params = {.size = sizeof params, .model = o->model, .max_tokens = 1};
+	int r = 0;
+
+	for (uint32_t i = 0; i < o->sessions && r == 0; i++)
+		r = moe_attach(client, &sessions[i], &params, err);
+	return r;
 }
 
 int bench_ring(const struct options *o)
 {
-	const struct moe_attach_params params = {.size = sizeof params, .model = o->model};
-	double *samples = calloc(o->samples, sizeof *samples), floor = 1;
-	struct moe_session *session = NULL;
+	_cleanup_free_ struct moe_session **sessions = calloc(o->sessions, sizeof(struct moe_session *));
+	struct ring_result result = {.sessions = o->sessions};
 	struct moe_client *client = NULL;
 	struct moe_error err = {0};
-	struct summary s;
-	int r = samples ? moe_open(&client, o->socket, &err) : -1;
+	int r = sessions ? moe_open(&client, o->socket, &err) : -ENOMEM;
 
-	if (!o->json)
-		printf("%-28s %9s %9s %9s      p50 ratio\n", "round trip", "p50", "p99", "p99.9");
-	for (int kind = 0; r == 0 && kind < PINGPONGS; kind++) {
-		r = limit_pingpong((enum pingpong)kind, samples, o->samples);
-		if (r < 0)
-			break;
-		s = summarise(samples, o->samples);
-		if (kind == PINGPONG_MEMORY)
-			floor = s.p50;
-		print_line(o, pingpong_names[kind], &s, floor);
-	}
 	if (r == 0)
-		r = moe_attach(client, &session, &params, &err);
+		r = attach_all(o, client, sessions, &err);
 	if (r == 0)
-		r = measure_nops(session, samples, o->samples, 0, &err);
-	if (r == 0) {
-		s = summarise(samples, o->samples);
-		print_line(o, "NOP through the daemon", &s, floor);
-		r = measure_nops(session, samples, MIN(o->samples, IDLE_SAMPLES), IDLE_US, &err);
-	}
-	if (r == 0) {
-		s = summarise(samples, MIN(o->samples, IDLE_SAMPLES));
-		print_line(o, "NOP after 2 ms idle", &s, floor);
-	}
-	moe_detach(session);
+		r = measure_nops(&result, o, client, sessions, &err);
+	if (r == 0)
+		r = ring_compute(&result, o, sessions[0], &err);
+	for (uint32_t i = 0; sessions && i < o->sessions; i++)
+		moe_detach(sessions[i]);
+	if (r == 0)
+		r = ring_fills(&result, o, client, &err);
 	moe_close(client);
-	free(samples);
-	return r < 0 ? bench_fail(&err) : 0;
+	if (r < 0)
+		return bench_fail(&err);
+	ring_print(&result, o->json);
+	return 0;
 }
