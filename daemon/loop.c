@@ -17,6 +17,8 @@
 
 #define RING_ENTRIES 256
 #define SPINS_TURN 64 /* polls between two yields: a pool thread may need this core */
+#define LOOKS_TURN 4  /* polls between two pauses, each of which is as long as several polls */
+#define EVENTS_TURN 8 /* polls between two looks at io_uring: rings are hurried, events are not */
 
 struct loop {
 	struct io_uring ring;
@@ -192,27 +194,37 @@ static int sleep_until_event(struct loop *loop)
 int loop_run(struct loop *loop)
 {
 	uint64_t last_work = now_ns();
-	unsigned int turns = 0;
+	uint32_t turns = 0, idle = 0;
+	bool worked = false;
 
 	loop->stopped = false;
 	while (!loop->stopped) {
-		bool work = handle_events(loop);
+		bool work = loop->hooks.poll(loop->hooks.userdata);
+		uint64_t now;
 
-		work |= loop->hooks.poll(loop->hooks.userdata);
+		if (++turns % EVENTS_TURN == 0)
+			work |= handle_events(loop);
 		if (work) {
-			last_work = now_ns();
+			worked = true;
+			idle = 0;
 			continue;
 		}
-		cpu_relax();
-		if (++turns % SPINS_TURN)
+		if (++idle % LOOKS_TURN == 0)
+			cpu_relax();
+		if (idle % SPINS_TURN)
 			continue;
 		sched_yield();
-		if (now_ns() - last_work >= (uint64_t)loop->hooks.spin_us * 1000) {
+		now = now_ns();
+		if (worked) {
+			last_work = now;
+			worked = false;
+		} else if (now - last_work >= (uint64_t)loop->hooks.spin_us * 1000) {
 			int r = sleep_until_event(loop);
 
 			if (r < 0)
 				return r;
 			last_work = now_ns();
+			handle_events(loop);
 		}
 	}
 	return loop->code;

@@ -16,6 +16,10 @@
 #define COPIED_MAX ((uint64_t)32 << 20)
 /* Entries claimed from one session before the next one has its turn. */
 #define CLAIM_BATCH 32
+/* A look at cq_head takes its cache line from the client, which is about to write it: it waits for so many completions,
+ * or so many polls. */
+#define RETIRED_MAX 8
+#define RETIRED_POLLS 64
 /* A step of more tokens has prefill's priority whatever its PHASE says. */
 #define DECODE_TOKENS_MAX 256
 
@@ -367,8 +371,6 @@ void ringsrv_complete(struct request *q)
 		ringsrv_drop(q);
 		return;
 	}
-	drop_copy(s, q);
-	count_ended(s, q);
 	journal_last(&s->journal, slot_of(q));
 	crash_at(CRASH_LAST);
 	cqes[s->cq_tail & (s->entries - 1)] = q->cqe;
@@ -376,65 +378,55 @@ void ringsrv_complete(struct request *q)
 	crash_at(CRASH_CQE);
 	__atomic_store_n(&s->page->cq_tail, ++s->cq_tail, __ATOMIC_RELEASE);
 	crash_at(CRASH_TAIL);
-	journal_end(&s->journal, slot_of(q), s->cq_tail);
-	request_move(q, MOE_REQUEST_COMPLETED);
 	/* Partner: the fence between the client's cq_wait store and its last look at cq_tail. */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&client_page(s)->cq_wait, __ATOMIC_RELAXED))
 		futex_wake(&s->page->cq_tail, FUTEX_ALL);
+	/* The books come after: the client waits for none of them. */
+	journal_end(&s->journal, slot_of(q), s->cq_tail);
+	request_move(q, MOE_REQUEST_COMPLETED);
+	drop_copy(s, q);
+	count_ended(s, q);
 }
 
 /* -- claim and reap ----------------------------------------------------------------------------------------------- */
 
-/* The journal has it. */
-static void claim(struct session *s, struct sched *sched, struct request *q, const struct moe_sqe *entry)
+/* Of the entry that comes next. */
+static uint64_t entry_offset(const struct session *s)
+{
+	return MOE_RING_PAGE + (s->sq_head & (s->entries - 1)) * sizeof(struct moe_sqe);
+}
+
+/* The one copy; what the client writes there afterwards is of no interest. */
+static void copy_entry(struct session *s, struct request *q)
+{
+	memcpy(&q->sqe, client_at(&s->client, entry_offset(s)), sizeof q->sqe);
+	__asm__ volatile("" ::: "memory"); /* the compiler must not read the ring again in place of the copy */
+	q->session = s;
+	journal_claim(&s->journal, slot_of(q), &q->sqe);
+	crash_at(CRASH_JOURNALLED);
+	__atomic_store_n(&s->page->sq_head, ++s->sq_head, __ATOMIC_RELEASE);
+}
+
+/* A request that the journal has; its session and entry are set. Of the rest each operation sets what it has a use
+ * for. */
+static void claim(struct session *s, struct sched *sched, struct request *q)
 {
 	bool wait = false;
 
 	s->in_flight++;
-	*q = (struct request){.session = s, .sqe = *entry, .claim_ns = now_ns(), .state = MOE_REQUEST_PUBLISHED};
+	q->copy = NULL;
+	q->cqe = (struct moe_cqe){.user_data = q->sqe.user_data, .op = q->sqe.op, .layer = q->sqe.layer};
+	atomic_store_explicit(&q->state, MOE_REQUEST_PUBLISHED, memory_order_relaxed);
 	request_move(q, MOE_REQUEST_CLAIMED);
-	q->cqe = (struct moe_cqe){.user_data = entry->user_data, .op = entry->op, .layer = entry->layer};
 	q->cqe.status = claim_operation(s, q, &wait);
 	if (wait) {
+		q->claim_ns = now_ns();
 		sched_queue(sched, &s->sched, q);
 		return;
 	}
 	request_move(q, MOE_REQUEST_DONE);
 	ringsrv_complete(q);
-}
-
-static bool claim_published(struct session *s, struct sched *sched, uint32_t tail)
-{
-	const uint32_t published = tail - s->sq_head;
-
-	if (published == 0)
-		return false;
-	if (published > s->entries) {
-		s->broken = "sq_tail ran more than the queue's length ahead of sq_head";
-		return false;
-	}
-	for (uint32_t i = 0; i < MIN(published, (uint32_t)CLAIM_BATCH); i++) {
-		struct request *q = s->free_requests;
-		struct moe_sqe entry;
-
-		if (s->copied >= COPIED_MAX)
-			return i > 0; /* it goes on when the pool has given some back */
-		if (!q) {
-			s->broken = "more requests in flight than the completion queue has entries";
-			return false;
-		}
-		/* The one copy; what the client writes there afterwards is of no interest. */
-		memcpy(&entry, client_at(&s->client, MOE_RING_PAGE + (s->sq_head & (s->entries - 1)) * sizeof entry),
-		       sizeof entry);
-		__asm__ volatile("" ::: "memory"); /* the compiler must not read the ring again in place of the copy */
-		s->free_requests = q->next;
-		journal_claim(&s->journal, (uint32_t)(q - s->requests), &entry);
-		crash_at(CRASH_JOURNALLED);
-		__atomic_store_n(&s->page->sq_head, ++s->sq_head, __ATOMIC_RELEASE);
-		claim(s, sched, q, &entry);
-	}
-	return true;
 }
 
 static bool reap_retired(struct session *s)
@@ -456,19 +448,58 @@ static bool reap_retired(struct session *s)
 	return true;
 }
 
-bool ringsrv_poll(struct session *s, struct sched *sched)
+static bool claim_published(struct session *s, struct sched *sched, uint32_t tail)
 {
-	uint32_t tail;
-	bool any;
+	const uint32_t published = tail - s->sq_head;
 
-	if (s->dead || s->broken)
+	if (published == 0)
 		return false;
-	/* The tail before the head: what was retired before an entry was published is then seen as retired. */
-	tail = __atomic_load_n(&client_page(s)->sq_tail, __ATOMIC_ACQUIRE);
-	any = reap_retired(s);
+	if (published > s->entries) {
+		s->broken = "sq_tail ran more than the queue's length ahead of sq_head";
+		return false;
+	}
+	for (uint32_t i = 0; i < MIN(published, (uint32_t)CLAIM_BATCH); i++) {
+		struct request *q;
+
+		if (s->copied >= COPIED_MAX)
+			return i > 0; /* it goes on when the pool has given some back */
+		if (!s->free_requests && !reap_retired(s)) {
+			if (!s->broken)
+				s->broken = "more requests in flight than the completion queue has entries";
+			return false;
+		}
+		q = s->free_requests;
+		s->free_requests = q->next;
+		copy_entry(s, q);
+		claim(s, sched, q);
+	}
+	return true;
+}
+
+/* Not inlined: what finds nothing stays short. */
+static __attribute__((noinline)) bool serve(struct session *s, struct sched *sched, uint32_t tail, bool look)
+{
+	bool any = look && reap_retired(s);
+
 	if (!s->broken)
 		any |= claim_published(s, sched, tail);
 	return any;
+}
+
+bool ringsrv_poll(struct session *s, struct sched *sched)
+{
+	const uint32_t completed = s->cq_tail - s->cq_head;
+	const bool look = completed >= RETIRED_MAX || ++s->polls % RETIRED_POLLS == 0;
+	uint32_t tail;
+
+	if (s->dead || s->broken)
+		return false;
+	/* What the tail announces is needed next: the two lines come at the same time. */
+	if (completed > 0)
+		__builtin_prefetch(client_at(&s->client, entry_offset(s)));
+	/* The tail before the head: what was retired before an entry was published is then seen as retired. */
+	tail = __atomic_load_n(&client_page(s)->sq_tail, __ATOMIC_ACQUIRE);
+	return look || tail != s->sq_head ? serve(s, sched, tail, look) : false;
 }
 
 /* -- after the daemon's end --------------------------------------------------------------------------------------- */
@@ -516,10 +547,12 @@ void ringsrv_revive(struct session *s, struct sched *sched)
 	if (n < 0)
 		s->broken = "its journal and its ring are not of one session";
 	for (int i = 0; i < n; i++) {
-		const struct moe_sqe entry = s->journal.page->slots[slots[i]].sqe;
+		struct request *q = &s->requests[slots[i]];
 
 		crash_at(CRASH_RECOVERY);
-		claim(s, sched, &s->requests[slots[i]], &entry);
+		q->session = s;
+		q->sqe = s->journal.page->slots[slots[i]].sqe;
+		claim(s, sched, q);
 	}
 	s->page->sq_wait = 0;
 	/* The last daemon may have been killed between a completion and the wake-up. */

@@ -132,7 +132,7 @@ static void end(struct sched *s, struct request *request)
 
 struct request *sched_next_done(struct sched *s)
 {
-	if (!s->ended.head) {
+	if (!s->ended.head && atomic_load_explicit(&s->done, memory_order_relaxed)) {
 		struct request *stack = atomic_exchange_explicit(&s->done, NULL, memory_order_acquire);
 		struct request *oldest = NULL;
 

@@ -200,13 +200,16 @@ static void free_dead(struct service *s)
 
 static bool serve_rings(struct service *s)
 {
-	bool any = false;
+	bool any = false, dead = false;
 
 	for (struct session *session = s->sessions; session; session = session->next) {
 		any |= ringsrv_poll(session, s->sched);
 		if (session->broken && !session->dead)
 			peer_close(peer_of(s, session), session->broken);
+		dead |= session->dead;
 	}
+	if (dead)
+		free_dead(s);
 	return any;
 }
 
@@ -220,7 +223,6 @@ static bool service_turn(void *userdata)
 		ringsrv_complete(request);
 		any = true;
 	}
-	free_dead(s);
 	if (s->load && atomic_load(&s->load->finished)) {
 		finish_load(s);
 		any = true;

@@ -22,6 +22,14 @@
 #include "uapi/moe_proto.h"
 
 struct session {
+	/* What each poll of the rings looks at, together. */
+	struct session *next;
+	struct clientmem client; /* the client region */
+	const char *broken;      /* the client broke the ring's law: why */
+	bool dead;               /* the connection is gone */
+	uint32_t entries, sq_head, cq_tail, cq_head;
+	uint32_t polls;
+
 	uint64_t id;
 	pid_t pid;
 	uid_t uid;
@@ -33,13 +41,11 @@ struct session {
 	int client_fd, daemon_fd;
 	struct source doorbell; /* an eventfd */
 	struct loop *loop;
-	struct clientmem client; /* the client region */
 	struct moe_daemon_page *page;
 	uint64_t daemon_bytes;
 	uint64_t stats_offset; /* in the client region */
 	struct clientmem arenas[MOE_ARENA_SLOTS + 1];
 
-	uint32_t entries, sq_head, cq_tail, cq_head;
 	struct request *requests, *free_requests; /* [entries] */
 	struct request **completed;               /* [entries]: who stands at which place of the completion queue */
 	uint32_t in_flight;                       /* claimed and not reaped */
@@ -53,10 +59,6 @@ struct session {
 	enum moe_phase phase;
 	bool dummy;
 	uint64_t step, ops[MOE_OP_COUNT], failed;
-
-	bool dead;          /* the connection is gone */
-	const char *broken; /* the client broke the ring's law: why */
-	struct session *next;
 };
 
 /* What a session is made of in the keeper's hands (handover.h); -1: not there. */

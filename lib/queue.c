@@ -13,6 +13,7 @@
 #define SPIN_US 20
 #define LOOK_NS 100000000u /* how often a sleeper looks whether the daemon still lives */
 #define SPINS_TURN 64      /* polls between two yields: the daemon may need this very core */
+#define LOOKS_TURN 4       /* polls between two pauses, each of which is as long as several polls */
 
 int queue_init(struct queue *queue, struct moe_client_page *client, const struct moe_daemon_page *daemon, int doorbell,
 	       int socket)
@@ -53,6 +54,15 @@ static uint32_t load_cq_tail(const struct queue *queue)
 	return __atomic_load_n(&queue->daemon->cq_tail, __ATOMIC_ACQUIRE);
 }
 
+/* Under the lock, as their counting is: one that is only about to sleep sees the new turn and does not. */
+static void wake_followers(struct queue *queue)
+{
+	if (queue->followers == 0)
+		return;
+	atomic_fetch_add(&queue->turn, 1);
+	futex_wake(&queue->turn, FUTEX_ALL);
+}
+
 /* Under the lock. The op may be freed by its waiter as soon as it is RETIRED; and once the queue is dead, at any
  * time. */
 static void drain(struct queue *queue)
@@ -73,10 +83,8 @@ static void drain(struct queue *queue)
 		queue->in_flight--;
 		op_move(op, MOE_REQUEST_COMPLETED, MOE_REQUEST_RETIRED);
 	}
-	if (any) {
-		atomic_fetch_add(&queue->turn, 1);
-		futex_wake(&queue->turn, FUTEX_ALL);
-	}
+	if (any)
+		wake_followers(queue);
 }
 
 static bool daemon_gone(const struct queue *queue)
@@ -106,9 +114,11 @@ static int wait_change(struct queue *queue, uint64_t timeout_ns)
 	if (queue->leading) {
 		const uint32_t turn = atomic_load(&queue->turn);
 
+		queue->followers++;
 		pthread_mutex_unlock(&queue->lock);
 		futex_wait(&queue->turn, turn, nap);
 		pthread_mutex_lock(&queue->lock);
+		queue->followers--;
 		return 0;
 	}
 	queue->leading = true;
@@ -122,8 +132,7 @@ static int wait_change(struct queue *queue, uint64_t timeout_ns)
 	if (gone)
 		atomic_store(&queue->dead, true);
 	/* Another waiter must take the lead, whether or not something came. */
-	atomic_fetch_add(&queue->turn, 1);
-	futex_wake(&queue->turn, FUTEX_ALL);
+	wake_followers(queue);
 	return 0;
 }
 
@@ -133,7 +142,8 @@ int queue_submit(struct queue *queue, const struct moe_sqe *sqe, struct queue_op
 	int r = 0;
 
 	pthread_mutex_lock(&queue->lock);
-	drain(queue);
+	if (queue->in_flight == queue->entries)
+		drain(queue);
 	while (queue->in_flight == queue->entries && r == 0)
 		r = wait_change(queue, 0);
 	if (r == 0 && atomic_load(&queue->dead))
@@ -170,10 +180,15 @@ static bool spin_for(struct queue *queue, struct queue_op *op)
 
 	do {
 		for (int i = 0; i < SPINS_TURN; i++) {
+			const uint32_t head = __atomic_load_n(&queue->client->cq_head, __ATOMIC_RELAXED);
+
 			if (op_ended(op))
 				return true;
-			if (load_cq_tail(queue) != __atomic_load_n(&queue->client->cq_head, __ATOMIC_RELAXED))
+			/* The entry is needed as soon as the tail says so: both lines come at once. */
+			__builtin_prefetch(&queue->cqes[head & (queue->entries - 1)]);
+			if (load_cq_tail(queue) != head)
 				return false; /* somebody's completion: drain it */
+
 			cpu_relax();
 		}
 		sched_yield();

@@ -34,7 +34,8 @@ struct queue {
 	uint32_t sq_tail, cq_head; /* ours, under the lock */
 	uint32_t in_flight;        /* under the lock */
 	bool leading;              /* a thread waits on cq_tail; under the lock */
-	_Atomic uint32_t turn; /* futex word of the other waiters: changes with each drain and each change of leader */
+	uint32_t followers;        /* the other waiters that sleep on `turn`; under the lock */
+	_Atomic uint32_t turn;     /* changes with each drain and each change of leader, if there are any */
 	_Atomic bool dead;
 	int doorbell, socket;
 	uint32_t spin_us;

@@ -103,7 +103,7 @@ static inline void fuzz_daemon_start(void)
 		.socket = d->socket, .socket_mode = 0600, .threads = 1, .pages = PAGES_AUTO, .ready_fd = -1};
 	d->config.isa = isa_detect(&d->config.isa_why);
 	sigprocmask(SIG_SETMASK, NULL, &before);
-	fuzz_check(service_new(&d->service, &d->config, &err) == 0);
+	fuzz_check(service_new(&d->service, &d->config, NULL, &err) == 0);
 	sigprocmask(SIG_SETMASK, &before, NULL); /* the fuzzer ends by signals too */
 	atexit(fuzz_daemon_stop);
 	d->turner = (struct source){.fd = eventfd(1, EFD_CLOEXEC), .ready = fuzz_turner_ready};
