@@ -152,9 +152,17 @@ int estate_keep_session(struct handover *h, const struct session *s, int sock)
 	return r;
 }
 
+/* Keepers hold an open file under one name only, and a client may register one memory file twice: it is opened anew. */
 int estate_keep_arena(struct handover *h, const struct session *s, uint32_t kind, int fd)
 {
-	return handover_put(h, fd, "s%" PRIu64 ".%s", s->id, arena_names[kind]);
+	_cleanup_close_ int own = -1;
+	char path[64];
+
+	if (!handover_keeps(h))
+		return 0;
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	own = open(path, O_RDWR | O_CLOEXEC);
+	return handover_put(h, own < 0 ? fd : own, "s%" PRIu64 ".%s", s->id, arena_names[kind]);
 }
 
 static int take_session(struct handover *h, struct registry *registry, struct loop *loop, uint64_t id,
