@@ -147,6 +147,10 @@ struct kernels {
 	void (*bf16_to_f32)(size_t n, const uint16_t *from, float *to);
 	void (*f32_to_bf16)(size_t n, const float *from, uint16_t *to);
 
+	/* Rows of `width` bytes, `pitch` apart, become one run at `to`, which is not to be read soon: where the level
+	 * can, by stores that go past the caches. All is written, for other processors too, when this returns. */
+	void (*copy_rows)(size_t rows, size_t width, size_t pitch, const void *from, void *to);
+
 	/* What the level's dot products of floats, of BF16 and of 8-bit weights are made of, as fast as the processor
 	 * can: for benchmarks. Each returns how many multiplications and additions `rounds` were; NULL: not known. */
 	uint64_t (*peak_f32)(uint64_t rounds), (*peak_bf16)(uint64_t rounds), (*peak_int8)(uint64_t rounds);

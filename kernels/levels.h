@@ -41,7 +41,8 @@ uint64_t peak_int8_amx(uint64_t rounds);
 #define KERNELS_LEVEL(level)                                                                                           \
 	void axpy_##level(size_t n, float a, const float *x, float *y);                                                \
 	void bf16_to_f32_##level(size_t n, const uint16_t *from, float *to);                                           \
-	void f32_to_bf16_##level(size_t n, const float *from, uint16_t *to)
+	void f32_to_bf16_##level(size_t n, const float *from, uint16_t *to);                                           \
+	void copy_rows_##level(size_t rows, size_t width, size_t pitch, const void *from, void *to)
 
 KERNELS_LEVEL(ref);
 KERNELS_LEVEL(avx2);
@@ -55,6 +56,7 @@ KERNELS_LEVEL(avx512);
 
 /* The members of a level's table that no format has its own of. */
 #define KERNELS_COMMON(level)                                                                                          \
-	.name = #level, .axpy = axpy_##level, .bf16_to_f32 = bf16_to_f32_##level, .f32_to_bf16 = f32_to_bf16_##level
+	.name = #level, .axpy = axpy_##level, .bf16_to_f32 = bf16_to_f32_##level, .f32_to_bf16 = f32_to_bf16_##level,  \
+	.copy_rows = copy_rows_##level
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * test-kernels - which tables a CPU gets, and what in them has no format: axpy, conversions, activations. Results
- * within the stated bounds, nothing written outside the outputs, nothing read outside the inputs (each ends at a page
- * that cannot be touched).
+ * test-kernels - which tables a CPU gets, and what in them has no format: axpy, conversions, copies, activations.
+ * Results within the stated bounds, nothing written outside the outputs, nothing read outside the inputs (each ends at
+ * a page that cannot be touched).
  */
 #include <errno.h>
 
@@ -379,6 +379,30 @@ static void gated_check(void)
 	   "clamped SwiGLU: the gate is cut above, the other on both sides");
 }
 
+/* -- copies ------------------------------------------------------------------------------------------------------- */
+
+static bool copy_check(const struct kernels *k, const struct wall *wfrom, const struct wall *wto)
+{
+	static const unsigned char edges[] = {0, 1, 63, 64, 65, 127, 128, 192};
+	const size_t rows = pick(6), width = once_in(2) ? edges[pick(sizeof(edges))] : pick(200);
+	const size_t pitch = once_in(2) ? width : width + pick(80);
+	const size_t from_bytes = rows ? (rows - 1) * pitch + width : 0, skew = once_in(2) ? 0 : pick(64);
+	char *from = wall_before(wfrom, from_bytes), *to = wall_before(wto, rows * width + skew);
+
+	fill_random(from, from_bytes);
+	fill_random(to, rows * width + skew);
+	memset(to - 64, 0x5a, 64);
+	memset(to + rows * width, 0x5a, skew);
+	k->copy_rows(rows, width, pitch, from, to);
+	for (size_t r = 0; r < rows; r++)
+		if (memcmp(to + r * width, from + r * pitch, width) != 0)
+			return false;
+	for (size_t i = 0; i < 64 + skew; i++)
+		if ((i < 64 ? to[(long)i - 64] : to[rows * width + i - 64]) != 0x5a)
+			return false;
+	return true;
+}
+
 /* -- tables ------------------------------------------------------------------------------------------------------- */
 
 static void peak_check(const struct kernels *k, const char *what, uint64_t (*peak)(uint64_t rounds))
@@ -398,6 +422,9 @@ static void table_check(const struct kernels *k)
 	for (int i = 0; i < 1000 && good; i++)
 		good = convert_check(k, &a, &b);
 	ok(good, "%s: bfloat16 there and back", k->variant);
+	for (int i = 0; i < 4000 && good; i++)
+		good = copy_check(k, &a, &b);
+	ok(good, "%s: rows are packed", k->variant);
 	activation_check(k);
 	peak_check(k, "FP32", k->peak_f32);
 	peak_check(k, "BF16", k->peak_bf16);

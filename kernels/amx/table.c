@@ -17,6 +17,7 @@ const struct kernels kernels_amx = {
 	.axpy = axpy_avx512,
 	.bf16_to_f32 = bf16_to_f32_avx512,
 	.f32_to_bf16 = f32_to_bf16_avx512,
+	.copy_rows = copy_rows_avx512,
 	.peak_f32 = peak_f32_avx512,
 	.peak_bf16 = peak_bf16_amx,
 	.peak_int8 = peak_int8_amx,
