@@ -44,10 +44,16 @@ int wire_recv(int sock, enum moe_msg_type type, void *reply, size_t bytes, int *
 	const struct moe_msg *msg = (const struct moe_msg *)buffer;
 	int got[FDMSG_FDS_MAX];
 	size_t n_got = 0;
+	bool reset = false;
 	long n;
 
 	for (;;) {
 		n = fdmsg_recv(sock, buffer, sizeof buffer, got, &n_got, 0);
+		/* Said once, before what arrived earlier: a refusal that came before the end. */
+		if (n == -ECONNRESET && !reset) {
+			reset = true;
+			continue;
+		}
 		if (n == 0 || n == -ECONNRESET)
 			return moe_error_set(err, -EPIPE, "moe-expertd closed the connection (see its log)");
 		if (n < 0)
@@ -82,7 +88,8 @@ int wire_call(int sock, const void *request, enum moe_msg_type type, void *reply
 {
 	int r = wire_send(sock, request, NULL, err);
 
-	if (r < 0)
+	/* A daemon that closed the connection may have said why. */
+	if (r < 0 && r != -EPIPE)
 		return r;
 	return wire_recv(sock, type, reply, bytes, NULL, 0, NULL, NULL, NULL, err);
 }

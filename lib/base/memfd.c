@@ -12,6 +12,9 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/util.h"
+
+#define PIECE_BYTES (64u << 20)
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3 */
@@ -35,15 +38,33 @@ int memfd_open(const char *name, unsigned flags)
 	return fd;
 }
 
+/* In pieces, because a signal undoes the one that it interrupts. */
+static int make_pages(int fd, uint64_t bytes)
+{
+	for (uint64_t done = 0; done < bytes;) {
+		const uint64_t piece = MIN(bytes - done, (uint64_t)PIECE_BYTES);
+
+		if (fallocate(fd, 0, (off_t)done, (off_t)piece) == 0)
+			done += piece;
+		else if (errno != EINTR)
+			return -errno;
+	}
+	return 0;
+}
+
 int memfd_new(const char *name, uint64_t bytes, struct moe_error *err)
 {
 	_cleanup_close_ int fd = memfd_open(name, 0);
+	int r;
 
 	if (fd < 0)
 		return moe_error_sys(err, fd, "memfd_create(%s)", name);
 	if (ftruncate(fd, (off_t)bytes) < 0)
 		return moe_error_sys(err, -errno, "memfd %s: cannot make it %llu bytes", name,
 				     (unsigned long long)bytes);
+	r = make_pages(fd, bytes);
+	if (r < 0)
+		return moe_error_sys(err, r, "memfd %s: no memory for %llu bytes", name, (unsigned long long)bytes);
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
 		return moe_error_sys(err, -errno, "memfd %s: cannot seal its size", name);
 	return steal_fd(&fd);

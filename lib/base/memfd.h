@@ -20,7 +20,8 @@
 int memfd_open(const char *name, unsigned flags);
 
 /* Creates a zeroed memfd of `bytes` (rounded up to pages by the caller), close-on-exec, mode 0600, not executable
- * where the kernel knows that, size sealed. Returns the fd or -errno. */
+ * where the kernel knows that, size sealed. All of its pages are made here, on the caller's bill: a shortage is an
+ * error now and not SIGBUS later. Returns the fd or -errno. */
 int memfd_new(const char *name, uint64_t bytes, struct moe_error *err);
 
 /* As memfd_new, with `bytes` of content and F_SEAL_WRITE: an immutable document. */
