@@ -9,6 +9,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/util.h"
 
 /* Users who hold nothing are remembered (pool time, that a refusal was logged) until so many others have come. */
 #define IDLE_MAX 64
@@ -165,8 +166,9 @@ static uint64_t most(const struct account *u, enum account_resource resource)
 {
 	const struct accounts *a = u->accounts;
 	const uint64_t others = a->held[resource] - u->held[resource];
+	const uint64_t whole = MAX(2 * a->limits[resource], others); /* limits may be lower than at what was granted */
 
-	return (2 * a->limits[resource] - others) / (users_with(u, resource) + 1);
+	return (whole - others) / (users_with(u, resource) + 1);
 }
 
 static int refuse(struct account *u, enum account_resource resource, uint64_t amount, const char *what,
@@ -196,7 +198,7 @@ int charge_take(struct charge *charge, enum account_resource resource, uint64_t 
 
 	if (amount == 0)
 		return 0;
-	if (!checked_add(&will, u->held[resource], amount) || will > most(u, resource))
+	if (!checked_add(&will, u->held[resource], amount) || (!charge->granted && will > most(u, resource)))
 		return refuse(u, resource, amount, what, err);
 	u->accounts->users[resource] += u->held[resource] == 0;
 	u->accounts->held[resource] += amount;

@@ -53,6 +53,7 @@ struct account {
 /* What one thing holds, on its user's account. All zero: not open. */
 struct charge {
 	struct account *account;
+	bool granted; /* a daemon before this one did: what it takes is not asked for again */
 	uint64_t held[ACCOUNT_RESOURCES];
 };
 

@@ -15,6 +15,10 @@
 #define DEFAULT_SPIN_US 50
 #define THREADS_MAX 4096
 #define SPIN_US_MAX 1000000
+#define DEFAULT_CONNECTIONS 2048
+#define DEFAULT_SESSIONS 1024
+#define DEFAULT_REQUESTS (1 << 20) /* each session's queue at its default length, four times */
+#define DEFAULT_LEASES (4 << 20)   /* every expert of a large model, for 170 sessions */
 
 enum option_id {
 	OPT_SOCKET = 256,
@@ -26,6 +30,7 @@ enum option_id {
 	OPT_PAGES,
 	OPT_ISA,
 	OPT_MEMORY_MAX,
+	OPT_UID_LIMIT,
 	OPT_WRITABLE,
 	OPT_PRIVATE,
 	OPT_KEEP,
@@ -43,6 +48,7 @@ static const struct option long_options[] = {
 	{"pages", required_argument, NULL, OPT_PAGES},
 	{"isa", required_argument, NULL, OPT_ISA},
 	{"memory-max", required_argument, NULL, OPT_MEMORY_MAX},
+	{"uid-limit", required_argument, NULL, OPT_UID_LIMIT},
 	{"writable-weights", no_argument, NULL, OPT_WRITABLE},
 	{"private", no_argument, NULL, OPT_PRIVATE},
 	{"keep", no_argument, NULL, OPT_KEEP},
@@ -64,6 +70,10 @@ static void print_help(void)
 	       "  --socket-mode OCTAL  permissions of the socket (default 0660)\n"
 	       "  --pages RUNG         auto, or required: 1g, 2m, thp, 4k (default auto: the best that has room)\n"
 	       "  --memory-max BYTES   models may take this much; suffixes K, M, G, T (default: what the host has)\n"
+	       "  --uid-limit NAME=N   one user may hold so many bytes, fds, connections, sessions, requests or "
+	       "leases\n"
+	       "                       (default: bytes and fds half of what there is, connections %d, sessions %d,\n"
+	       "                       requests %d, leases %d); may be repeated\n"
 	       "  --writable-weights   leave weights writable by clients: for GPUs that register only writable "
 	       "mappings\n"
 	       "  --threads N          threads of the CPU pool (default: one per core of the affinity mask,\n"
@@ -81,7 +91,8 @@ static void print_help(void)
 	       "  --version            version and exit\n\n"
 	       "Exit status: 0 done, 1 failed, 2 usage, 77 cannot run here (io_uring is forbidden).\n"
 	       "Example: moe-expertd --model /models/Qwen3-30B-A3B --pages 1g\n",
-	       MOE_SOCKET_DEFAULT, DEFAULT_SPIN_US);
+	       MOE_SOCKET_DEFAULT, DEFAULT_CONNECTIONS, DEFAULT_SESSIONS, DEFAULT_REQUESTS, DEFAULT_LEASES,
+	       DEFAULT_SPIN_US);
 }
 
 static int parse_number(uint64_t *ret, const char *option, const char *text, int base, uint64_t min, uint64_t max,
@@ -117,6 +128,25 @@ static int parse_bytes(uint64_t *ret, const char *option, const char *text, stru
 		return moe_error_set(err, -EINVAL, "%s '%s': bytes expected, e.g. 512M or 1.5T", option, text);
 	*ret = (uint64_t)(value * factor);
 	return 0;
+}
+
+/* "sessions=64", "bytes=16G" */
+static int parse_uid_limit(struct config *c, const char *text, struct moe_error *err)
+{
+	const char *equals = strchr(text, '=');
+	const int resource = equals ? account_resource_from_name(text, (size_t)(equals - text)) : -EINVAL;
+	char option[32];
+
+	if (resource < 0)
+		return moe_error_set(
+			err, -EINVAL,
+			"--uid-limit '%s': NAME=N expected, NAME one of bytes, fds, connections, sessions, "
+			"requests, leases",
+			text);
+	snprintf(option, sizeof option, "--uid-limit %s", account_resource_name((enum account_resource)resource));
+	if (resource == ACCOUNT_BYTES)
+		return parse_bytes(&c->uid_limits[resource], option, equals + 1, err);
+	return parse_number(&c->uid_limits[resource], option, equals + 1, 10, 1, UINT32_MAX, err);
 }
 
 static int parse_isa(struct config *c, const char *text, struct moe_error *err)
@@ -175,6 +205,9 @@ static int take_option(struct config *c, int id, const char *arg, struct moe_err
 	case OPT_MEMORY_MAX:
 		r = parse_bytes(&c->memory_max, "--memory-max", arg, err);
 		break;
+	case OPT_UID_LIMIT:
+		r = parse_uid_limit(c, arg, err);
+		break;
 	case OPT_WRITABLE:
 		c->writable_weights = true;
 		break;
@@ -204,6 +237,13 @@ int config_parse(struct config *ret, int argc, char **argv, struct moe_error *er
 		.socket_mode = 0660,
 		.spin_us = DEFAULT_SPIN_US,
 		.pages = PAGES_AUTO,
+		.uid_limits =
+			{
+				[ACCOUNT_CONNECTIONS] = DEFAULT_CONNECTIONS,
+				[ACCOUNT_SESSIONS] = DEFAULT_SESSIONS,
+				[ACCOUNT_REQUESTS] = DEFAULT_REQUESTS,
+				[ACCOUNT_LEASES] = DEFAULT_LEASES,
+			},
 		.ready_fd = -1,
 	};
 	int id, r, first = optind;

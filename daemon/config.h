@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/accounts.h"
 #include "kernels/kernels.h"
 #include "moe-error.h"
 
@@ -23,6 +24,8 @@ struct config {
 	enum isa isa;
 	const char *isa_why;
 	uint64_t memory_max; /* bytes of all models, 0: what the host has */
+	/* Of one user; 0: what the machine has is shared out. */
+	uint64_t uid_limits[ACCOUNT_RESOURCES];
 	bool writable_weights;
 	bool private_mode; /* end with the parent or with stdin */
 	bool keep;         /* be the keeper, not the daemon */

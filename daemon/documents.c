@@ -135,14 +135,17 @@ static json_t *session_json(const struct session *x)
 	for (int i = 0; i < MOE_OP_COUNT; i++)
 		json_object_set_new(ops, op_names[i], integer(x->ops[i]));
 	return json_pack(
-		"{s:I, s:i, s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:I, s:i, s:i, s:I, s:I, s:I, s:o}", "id",
-		(json_int_t)x->id, "pid", (int)x->pid, "uid", (int)x->uid, "model", x->entry->model->manifest->name,
-		"group", group, "tp_rank", (int)x->attach.tp_rank, "tp_size", (int)x->attach.tp_size, "dp_rank",
-		(int)x->attach.dp_rank, "ep_rank", (int)x->attach.ep_rank, "attached_ns",
-		(json_int_t)(now_ns() - x->attached_ns), "phase", phase_names[x->phase], "dummy", x->dummy, "step",
-		(json_int_t)x->step, "in_flight", (int)x->in_flight, "leases", (int)x->leases_held, "data_bytes",
-		(json_int_t)x->arenas[MOE_ARENA_DATA].bytes, "slot_bytes", (json_int_t)x->arenas[MOE_ARENA_SLOTS].bytes,
-		"failed", (json_int_t)x->failed, "requests", ops);
+		"{s:I, s:i, s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:I, "
+		"s:o}",
+		"id", (json_int_t)x->id, "pid", (int)x->pid, "uid", (int)x->uid, "model",
+		x->entry->model->manifest->name, "group", group, "tp_rank", (int)x->attach.tp_rank, "tp_size",
+		(int)x->attach.tp_size, "dp_rank", (int)x->attach.dp_rank, "ep_rank", (int)x->attach.ep_rank,
+		"attached_ns", (json_int_t)(now_ns() - x->attached_ns), "phase", phase_names[x->phase], "dummy",
+		x->dummy, "step", (json_int_t)x->step, "in_flight", (int)x->in_flight, "leases", (int)x->leases_held,
+		"data_bytes", (json_int_t)x->arenas[MOE_ARENA_DATA].bytes, "slot_bytes",
+		(json_int_t)x->arenas[MOE_ARENA_SLOTS].bytes, "charged_bytes",
+		(json_int_t)x->charge.held[ACCOUNT_BYTES], "pool_ns", (json_int_t)x->pool_ns, "failed",
+		(json_int_t)x->failed, "requests", ops);
 }
 
 static json_t *sessions_array(const struct service *s)
@@ -153,6 +156,35 @@ static json_t *sessions_array(const struct service *s)
 		if (!x->dead)
 			json_array_append_new(sessions, session_json(x));
 	return sessions;
+}
+
+/* -- accounts ----------------------------------------------------------------------------------------------------- */
+
+static json_t *resources_json(const uint64_t amounts[ACCOUNT_RESOURCES])
+{
+	json_t *o = json_object();
+
+	for (int i = 0; i < ACCOUNT_RESOURCES; i++)
+		json_object_set_new(o, account_resource_name((enum account_resource)i), integer(amounts[i]));
+	return o;
+}
+
+static json_t *accounts_json(const struct service *s)
+{
+	uint64_t limits[ACCOUNT_RESOURCES];
+	json_t *users = json_array();
+
+	for (int i = 0; i < ACCOUNT_RESOURCES; i++)
+		limits[i] = accounts_limit(s->accounts, (enum account_resource)i);
+	for (const struct account *u = accounts_first(s->accounts); u; u = u->next) {
+		json_t *user = resources_json(u->held);
+
+		json_object_set_new(user, "uid", integer(u->uid));
+		json_object_set_new(user, "pool_ns", integer(u->pool_ns));
+		json_object_set_new(user, "refused", resources_json(u->refused));
+		json_array_append_new(users, user);
+	}
+	return json_pack("{s:o, s:o}", "limits", resources_json(limits), "users", users);
 }
 
 /* -- stats -------------------------------------------------------------------------------------------------------- */
@@ -287,7 +319,7 @@ static json_t *stats_json(const struct service *s)
 	for (const struct session *x = s->sessions; x; x = x->next)
 		if (!x->dead)
 			json_array_append_new(sessions, session_stats_json(x));
-	return json_pack("{s:o, s:o}", "models", models, "sessions", sessions);
+	return json_pack("{s:o, s:o, s:o}", "models", models, "sessions", sessions, "accounts", accounts_json(s));
 }
 
 /* -- status ------------------------------------------------------------------------------------------------------- */
@@ -330,6 +362,7 @@ static json_t *status_json(const struct service *s)
 	json_object_set_new(o, "connections", integer(s->n_peers));
 	json_object_set_new(o, "queues_readonly", json_boolean(!s->writable_queues));
 	json_object_set_new(o, "weights_sealed", json_boolean(!s->config->writable_weights));
+	json_object_set_new(o, "accounts", accounts_json(s));
 	json_object_set_new(o, "loading", loading_json(s));
 	return o;
 }

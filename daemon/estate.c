@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
@@ -165,8 +166,8 @@ int estate_keep_arena(struct handover *h, const struct session *s, uint32_t kind
 	return handover_put(h, own < 0 ? fd : own, "s%" PRIu64 ".%s", s->id, arena_names[kind]);
 }
 
-static int take_session(struct handover *h, struct registry *registry, struct loop *loop, uint64_t id,
-			struct session **ret, struct moe_error *err)
+static int take_session(struct handover *h, struct registry *registry, struct accounts *accounts, struct loop *loop,
+			uint64_t id, int sock, struct session **ret, struct moe_error *err)
 {
 	struct session_fds fds = {
 		.client = handover_take(h, "s%" PRIu64 ".client", id),
@@ -176,11 +177,15 @@ static int take_session(struct handover *h, struct registry *registry, struct lo
 		.arenas = {-1, handover_take(h, "s%" PRIu64 ".data", id), handover_take(h, "s%" PRIu64 ".slots", id)},
 	};
 
-	return session_revive(ret, registry, &fds, loop, err);
+	struct ucred cred = {.uid = (uid_t)-1};
+	socklen_t size = sizeof cred;
+
+	getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &size); /* if it is no socket, peer.c says so */
+	return session_revive(ret, registry, &fds, accounts, cred.uid, loop, err);
 }
 
-bool estate_take_session(struct handover *h, struct registry *registry, struct loop *loop, struct session **ret,
-			 int *ret_sock)
+bool estate_take_session(struct handover *h, struct registry *registry, struct accounts *accounts, struct loop *loop,
+			 struct session **ret, int *ret_sock)
 {
 	const char *name;
 	uint32_t cursor = 0;
@@ -194,7 +199,7 @@ bool estate_take_session(struct handover *h, struct registry *registry, struct l
 		if (sscanf(name, "s%" SCNu64 ".%31s", &id, what) != 2 || strcmp(what, "sock") != 0)
 			continue;
 		sock = handover_take(h, "s%" PRIu64 ".sock", id);
-		r = take_session(h, registry, loop, id, ret, &err);
+		r = take_session(h, registry, accounts, loop, id, sock, ret, &err);
 		if (r == 0) {
 			*ret_sock = sock;
 			return true;

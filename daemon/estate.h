@@ -42,7 +42,7 @@ void estate_drop_session(struct handover *handover, const struct session *sessio
 void estate_take_models(struct handover *handover, struct registry *registry, const struct host *host);
 
 /* The next session and its connection, which is then the caller's; false: no more. Models come first. */
-bool estate_take_session(struct handover *handover, struct registry *registry, struct loop *loop, struct session **ret,
-			 int *ret_sock);
+bool estate_take_session(struct handover *handover, struct registry *registry, struct accounts *accounts,
+			 struct loop *loop, struct session **ret, int *ret_sock);
 
 #endif

@@ -21,11 +21,14 @@ static void put(uint32_t *at, uint32_t value)
 	__asm__ volatile("" ::: "memory");
 }
 
+uint64_t journal_books_bytes(uint32_t entries)
+{
+	return sizeof(struct journal_page) + entries * sizeof(struct journal_slot);
+}
+
 static uint64_t journal_bytes(uint32_t entries)
 {
-	return ALIGN_UP(sizeof(struct journal_page) + entries * sizeof(struct journal_slot) +
-				JOURNAL_LEASES_MAX * sizeof(uint64_t),
-			(uint64_t)MOE_RING_PAGE);
+	return ALIGN_UP(journal_books_bytes(entries) + JOURNAL_LEASES_MAX * sizeof(uint64_t), (uint64_t)MOE_RING_PAGE);
 }
 
 static int journal_map(struct journal *j, uint32_t entries, struct moe_error *err)
@@ -45,7 +48,7 @@ int journal_new(struct journal *ret, uint32_t entries, struct moe_error *err)
 	struct journal j = {.bytes = journal_bytes(entries)};
 	int r;
 
-	j.fd = memfd_new("moe-journal", j.bytes, err);
+	j.fd = memfd_new_sparse("moe-journal", j.bytes, journal_books_bytes(entries), err);
 	if (j.fd < 0)
 		return j.fd;
 	r = journal_map(&j, entries, err);
@@ -109,6 +112,13 @@ void journal_free(struct journal *j)
 		munmap(j->page, j->bytes);
 	close_fd(j->fd);
 	*j = (struct journal){.fd = -1};
+}
+
+int journal_make_leases(struct journal *j, uint64_t from, uint64_t to)
+{
+	const uint64_t table = journal_books_bytes(j->page->entries);
+
+	return memfd_make_pages(j->fd, table + from * sizeof *j->leases, (to - from) * sizeof *j->leases);
 }
 
 void journal_claim(struct journal *j, uint32_t slot, const struct moe_sqe *sqe)
@@ -195,10 +205,12 @@ int journal_recover(struct journal *j, struct moe_daemon_page *page, uint32_t *s
 
 uint64_t journal_free_lease(const struct journal *j)
 {
-	for (uint64_t i = 0; i < JOURNAL_LEASES_MAX; i++)
-		if (i >= j->page->n_leases || !(j->leases[i] & 1))
+	const uint64_t n = j->page->n_leases;
+
+	for (uint64_t i = 0; i < n; i++)
+		if (!(j->leases[i] & 1))
 			return (((j->leases[i] >> 1) + 1) & UINT32_MAX) << 32 | (i + 1);
-	return 0;
+	return n < JOURNAL_LEASES_MAX ? (uint64_t)1 << 32 | (n + 1) : 0;
 }
 
 bool journal_holds(const struct journal *j, uint64_t lease)

@@ -67,6 +67,10 @@ int journal_new(struct journal *ret, uint32_t entries, struct moe_error *err);
 int journal_open(struct journal *ret, int fd, struct moe_error *err);
 void journal_free(struct journal *journal);
 
+/* Bytes of a new journal but for its leases, and the making of places for those; -errno. */
+uint64_t journal_books_bytes(uint32_t entries);
+int journal_make_leases(struct journal *journal, uint64_t from, uint64_t to);
+
 /* Before sq_head is stored. */
 void journal_claim(struct journal *journal, uint32_t slot, const struct moe_sqe *sqe);
 
@@ -89,7 +93,8 @@ void journal_drop(struct journal *journal, uint32_t slot);
  * returns how many; -EBADMSG: page and journal are not of one session. */
 int journal_recover(struct journal *journal, struct moe_daemon_page *page, uint32_t *slots);
 
-/* A lease that is free, not taken yet: 0 when all are lent. Whether one is held. How many are. */
+/* A lease that is free, not taken yet, whose place may be still to make: 0 when all are lent. Whether one is held. How
+ * many are. */
 uint64_t journal_free_lease(const struct journal *journal);
 bool journal_holds(const struct journal *journal, uint64_t lease);
 uint32_t journal_leases(const struct journal *journal);

@@ -238,10 +238,14 @@ void loop_stop(struct loop *loop, int code)
 
 void loop_drain(struct loop *loop)
 {
-	for (int i = 0; loop && loop->leaving > 0 && i < 100; i++) {
+	uint32_t before = 0;
+
+	/* A second in which none goes. */
+	for (int i = 0; loop && loop->leaving > 0 && i < 100; i = loop->leaving < before ? 0 : i + 1) {
 		struct __kernel_timespec t = {.tv_nsec = 10000000};
 		struct io_uring_cqe *cqe;
 
+		before = loop->leaving;
 		io_uring_submit_and_wait_timeout(&loop->ring, &cqe, 1, &t, NULL);
 		handle_events(loop);
 	}

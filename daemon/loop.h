@@ -44,7 +44,8 @@ void loop_remove(struct loop *loop, struct source *source);
 int loop_run(struct loop *loop);
 void loop_stop(struct loop *loop, int code);
 
-/* Lets the kernel finish with removed sources, so that their `gone` runs; waits a second at most. For the end. */
+/* Lets the kernel finish with removed sources, so that their `gone` runs; gives up when none has gone for a second. For
+ * the end. */
 void loop_drain(struct loop *loop);
 
 /* From any thread: the loop polls again soon, asleep or not. */

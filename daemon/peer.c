@@ -30,6 +30,8 @@
 #define MESSAGES_MAX 16
 /* Room for some twenty replies: a peer that does not read them holds few of our descriptors in flight. */
 #define SEND_BUFFER 16384
+/* The socket and the pidfd. */
+#define PEER_FDS 2
 
 /* -- replies ------------------------------------------------------------------------------------------------------ */
 
@@ -207,11 +209,10 @@ static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, str
 	if (r == 0)
 		r = check_attach(peer, &a, entry, err);
 	if (r == 0)
-		r = session_new(&s, entry, &a, peer->service->loop, err);
+		r = session_new(&s, entry, &a, peer->service->accounts, peer->uid, peer->service->loop, err);
 	if (r < 0)
 		return r;
 	s->pid = peer->pid;
-	s->uid = peer->uid;
 	service_add_session(peer->service, s);
 	region = readonly_region(peer->service, s->daemon_fd, err);
 	if (region < 0) {
@@ -407,6 +408,7 @@ static void source_gone(struct peer *peer)
 		return;
 	close_fd(peer->source.fd);
 	close_fd(peer->pidfd.fd);
+	charge_close(&peer->charge);
 	free(peer);
 }
 
@@ -431,11 +433,49 @@ static int peer_pidfd(int sock, pid_t pid)
 	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
-int peer_new(struct service *service, int sock)
+/* A connection that is refused has no peer: it gets the reason and is closed. */
+static void turn_away(int sock, int code, const char *text)
+{
+	struct moe_msg_error e = {
+		.msg = {.magic = MOE_PROTO_MAGIC, .type = MOE_MSG_ERROR, .bytes = sizeof e, .status = code}};
+
+	snprintf(e.text, sizeof e.text, "%s", text);
+	fdmsg_send(sock, &e, sizeof e, NULL, 0, 1);
+}
+
+static int charge_peer(struct peer *peer, bool granted, struct moe_error *err)
+{
+	int r = charge_open(&peer->charge, peer->service->accounts, peer->uid, err);
+
+	if (r < 0)
+		return r;
+	peer->charge.granted = granted;
+	r = charge_take(&peer->charge, ACCOUNT_CONNECTIONS, 1, "connect", err);
+	if (r == 0)
+		r = charge_take(&peer->charge, ACCOUNT_FDS, PEER_FDS, "connect", err);
+	return r;
+}
+
+static int watch_peer(struct peer *peer, struct moe_error *err)
+{
+	struct loop *loop = peer->service->loop;
+	int r = loop_add(loop, &peer->source, err);
+
+	if (r < 0)
+		return r;
+	peer->sources = 1;
+	peer->pidfd.fd = peer_pidfd(peer->source.fd, peer->pid);
+	if (peer->pidfd.fd >= 0 && loop_add(loop, &peer->pidfd, NULL) == 0)
+		peer->sources++;
+	return 0;
+}
+
+static int peer_make(struct service *service, int sock, bool granted)
 {
 	struct ucred cred;
 	socklen_t size = sizeof cred;
 	struct peer *peer = calloc(1, sizeof *peer);
+	struct moe_error err = {0};
 	int r;
 
 	if (!peer || getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &size) < 0) {
@@ -446,30 +486,35 @@ int peer_new(struct service *service, int sock)
 	setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &(int){SEND_BUFFER}, sizeof(int));
 	*peer = (struct peer){
 		.source = {.fd = sock, .ready = socket_ready, .gone = socket_gone},
-		.pidfd = {.fd = peer_pidfd(sock, cred.pid), .ready = pidfd_ready, .gone = pidfd_gone},
+		.pidfd = {.fd = -1, .ready = pidfd_ready, .gone = pidfd_gone},
 		.service = service,
 		.pid = cred.pid,
 		.uid = cred.uid,
 	};
-	r = loop_add(service->loop, &peer->source, NULL);
+	r = charge_peer(peer, granted, &err);
+	if (r == 0)
+		r = watch_peer(peer, &err);
 	if (r < 0) {
-		close_fd(peer->pidfd.fd);
+		turn_away(sock, r, err.text);
+		charge_close(&peer->charge);
 		close_fd(sock);
 		free(peer);
 		return r;
 	}
-	peer->sources = 1;
-	if (peer->pidfd.fd >= 0 && loop_add(service->loop, &peer->pidfd, NULL) == 0)
-		peer->sources++;
 	peer->next = service->peers;
 	service->peers = peer;
 	service->n_peers++;
 	return 0;
 }
 
+int peer_new(struct service *service, int sock)
+{
+	return peer_make(service, sock, false);
+}
+
 int peer_revive(struct service *service, int sock, struct session *session)
 {
-	int r = peer_new(service, sock);
+	int r = peer_make(service, sock, true);
 
 	service_add_session(service, session);
 	if (r < 0) {
@@ -479,8 +524,8 @@ int peer_revive(struct service *service, int sock, struct session *session)
 	service->peers->hello = true;
 	service->peers->session = session;
 	session->pid = service->peers->pid;
-	session->uid = service->peers->uid;
 	ringsrv_revive(session, service->sched);
+	session->charge.granted = false;
 	return 0;
 }
 

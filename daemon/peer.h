@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#include "daemon/accounts.h"
 #include "daemon/loop.h"
 #include "uapi/moe_proto.h"
 
@@ -25,12 +26,13 @@ struct peer {
 	struct session *session; /* NULL until ATTACH */
 	pid_t pid;
 	uid_t uid;
+	struct charge charge; /* the connection and its descriptors; the session has its own */
 	bool hello, closed;
 	int sources; /* that the kernel still holds */
 	struct peer *next;
 };
 
-/* Takes the connected socket over. */
+/* Takes the connected socket over. -EDQUOT: the peer was told why, and it is in the log; -ENOMEM. */
 int peer_new(struct service *service, int sock);
 
 /* A connection of the daemon before with the session that it had. Both are taken over, also on failure. */

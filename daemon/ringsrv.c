@@ -10,10 +10,9 @@
 #include "base/util.h"
 #include "daemon/crash.h"
 
-/* Bounds the time for one entry: 1 M pairs are 8 MiB of ids and weights to copy (COPIED_MAX bounds a turn). */
+/* Bounds the time for one entry: 1 M pairs are 8 MiB of ids and weights to copy (copied_max bounds a turn). */
 #define PAIRS_MAX (1u << 20)
-/* Ids and weights that one session may have copied before it waits for the pool. */
-#define COPIED_MAX ((uint64_t)32 << 20)
+#define PAIR_BYTES (sizeof(int32_t) + sizeof(float))
 /* Entries claimed from one session before the next one has its turn. */
 #define CLAIM_BATCH 32
 /* A look at cq_head takes its cache line from the client, which is about to write it: it waits for so many completions,
@@ -105,7 +104,7 @@ static int copy_routing(struct session *s, struct request *q, uint64_t pairs)
 {
 	const struct moe_sqe *e = &q->sqe;
 	const int32_t n_experts = (int32_t)s->entry->model->manifest->n_experts;
-	int32_t *ids = malloc(pairs * (sizeof(int32_t) + sizeof(float)));
+	int32_t *ids = malloc(pairs * PAIR_BYTES);
 	float *weights = (float *)(ids + pairs);
 	uint64_t asked = 0;
 
@@ -124,7 +123,7 @@ static int copy_routing(struct session *s, struct request *q, uint64_t pairs)
 		use_hint(s, e->layer, (uint32_t)ids[i]);
 	}
 	q->copy = ids;
-	s->copied += pairs * (sizeof *ids + sizeof *weights);
+	s->copied += pairs * PAIR_BYTES;
 	q->compute.ids = ids;
 	q->compute.weights = weights;
 	q->cost = compute_cost(s, q->compute.slice, asked);
@@ -181,13 +180,19 @@ static int lend(struct session *s, struct request *q, int row)
 	const struct resident *model = s->entry->model;
 	const struct moe_sqe *e = &q->sqe;
 	const struct moe_record *record = &model->records[(uint64_t)row * model->manifest->n_experts + e->fill.expert];
+	uint64_t lease;
+	int r;
 
 	if (e->fill.dst)
 		return -EINVAL;
-	q->cqe.lease = journal_free_lease(&s->journal);
-	if (!q->cqe.lease)
+	lease = journal_free_lease(&s->journal);
+	if (!lease)
 		return -ENOSPC;
-	journal_set_effect(&s->journal, slot_of(q), JOURNAL_LEND, q->cqe.lease);
+	r = session_room_for_lease(s, lease);
+	if (r < 0)
+		return r;
+	q->cqe.lease = lease;
+	journal_set_effect(&s->journal, slot_of(q), JOURNAL_LEND, lease);
 	q->cqe.offset = record->offset;
 	q->cqe.bytes = session_slice(s, (uint32_t)row)->bytes;
 	return 0;
@@ -317,7 +322,7 @@ static void count_served(struct session *s, const struct request *q)
 static void drop_copy(struct session *s, struct request *q)
 {
 	if (q->copy)
-		s->copied -= (uint64_t)q->sqe.count * q->sqe.compute.topk * (sizeof(int32_t) + sizeof(float));
+		s->copied -= (uint64_t)q->sqe.count * q->sqe.compute.topk * PAIR_BYTES;
 	free(q->copy);
 	q->copy = NULL;
 }
@@ -391,18 +396,31 @@ void ringsrv_complete(struct request *q)
 
 /* -- claim and reap ----------------------------------------------------------------------------------------------- */
 
+/* Of ids and weights that claiming the entry copies, at most. One entry alone never copies more than copied_max. */
+static uint64_t routing_bytes(const struct moe_sqe *e)
+{
+	if (e->op != MOE_OP_COMPUTE)
+		return 0;
+	return MIN((uint64_t)e->count * e->compute.topk, PAIRS_MAX) * PAIR_BYTES;
+}
+
 /* Of the entry that comes next. */
 static uint64_t entry_offset(const struct session *s)
 {
 	return MOE_RING_PAGE + (s->sq_head & (s->entries - 1)) * sizeof(struct moe_sqe);
 }
 
-/* The one copy; what the client writes there afterwards is of no interest. */
+/* The one copy that counts; what the client writes there afterwards is of no interest. */
 static void copy_entry(struct session *s, struct request *q)
 {
 	memcpy(&q->sqe, client_at(&s->client, entry_offset(s)), sizeof q->sqe);
 	__asm__ volatile("" ::: "memory"); /* the compiler must not read the ring again in place of the copy */
 	q->session = s;
+}
+
+static void take_entry(struct session *s, struct request *q)
+{
+	s->free_requests = q->next;
 	journal_claim(&s->journal, slot_of(q), &q->sqe);
 	crash_at(CRASH_JOURNALLED);
 	__atomic_store_n(&s->page->sq_head, ++s->sq_head, __ATOMIC_RELEASE);
@@ -461,16 +479,16 @@ static bool claim_published(struct session *s, struct sched *sched, uint32_t tai
 	for (uint32_t i = 0; i < MIN(published, (uint32_t)CLAIM_BATCH); i++) {
 		struct request *q;
 
-		if (s->copied >= COPIED_MAX)
-			return i > 0; /* it goes on when the pool has given some back */
 		if (!s->free_requests && !reap_retired(s)) {
 			if (!s->broken)
 				s->broken = "more requests in flight than the completion queue has entries";
 			return false;
 		}
 		q = s->free_requests;
-		s->free_requests = q->next;
 		copy_entry(s, q);
+		if (s->copied > 0 && s->copied + routing_bytes(&q->sqe) > s->copied_max)
+			return i > 0; /* it goes on when the pool has given some back */
+		take_entry(s, q);
 		claim(s, sched, q);
 	}
 	return true;

@@ -26,7 +26,7 @@
 #include "daemon/peer.h"
 #include "daemon/ringsrv.h"
 
-#define PEERS_MAX 4096
+#define FDS_OWN 256            /* descriptors that the daemon keeps for itself: models, loads, rings */
 #define PROGRESS_NS 250000000u /* to a peer that shows a bar */
 #define LOGGED_NS 5000000000u  /* to the log */
 
@@ -220,6 +220,8 @@ static bool service_turn(void *userdata)
 	bool any = serve_rings(s);
 
 	while ((request = sched_next_done(s->sched))) {
+		request->session->pool_ns += request->cqe.work_ns;
+		request->session->charge.account->pool_ns += request->cqe.work_ns;
 		ringsrv_complete(request);
 		any = true;
 	}
@@ -292,12 +294,8 @@ static void listen_ready(struct source *source, uint32_t events)
 		return;
 	}
 	s->shedding = false;
-	if (s->n_peers >= PEERS_MAX) {
-		log_warning("refused a connection: %d are open", PEERS_MAX);
-		close_fd(sock);
-	} else if (peer_new(s, sock) < 0) {
+	if (peer_new(s, sock) == -ENOMEM)
 		log_warning("refused a connection: no memory");
-	}
 }
 
 static void signal_ready(struct source *source, uint32_t events)
@@ -337,6 +335,40 @@ static void raise_limits(void)
 		files.rlim_cur = files.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &files);
 	}
+}
+
+/* Half of the memory that this process may have. */
+static uint64_t half_memory(const struct host *host)
+{
+	const uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+
+	return (host->mem_limit > 0 ? MIN((uint64_t)host->mem_limit, memory) : memory) / 2;
+}
+
+/* Half of the descriptors that the daemon does not need for itself. */
+static uint64_t half_files(void)
+{
+	struct rlimit files;
+
+	if (getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_cur > ACCOUNT_LIMIT_MAX)
+		return ACCOUNT_LIMIT_MAX;
+	return (files.rlim_cur - MIN(files.rlim_cur / 4, FDS_OWN)) / 2;
+}
+
+static int open_accounts(struct service *s, struct moe_error *err)
+{
+	const uint64_t files = half_files();
+	uint64_t limits[ACCOUNT_RESOURCES];
+
+	memcpy(limits, s->config->uid_limits, sizeof limits);
+	if (limits[ACCOUNT_BYTES] == 0)
+		limits[ACCOUNT_BYTES] = half_memory(s->host);
+	if (limits[ACCOUNT_FDS] > files)
+		log_warning("--uid-limit fds=%llu: %llu is what ulimit -n (LimitNOFILE= of the unit) allows",
+			    (unsigned long long)limits[ACCOUNT_FDS], (unsigned long long)files);
+	if (limits[ACCOUNT_FDS] == 0 || limits[ACCOUNT_FDS] > files)
+		limits[ACCOUNT_FDS] = files;
+	return accounts_new(&s->accounts, limits, err);
 }
 
 static int open_signals(struct service *s, struct moe_error *err)
@@ -408,7 +440,7 @@ static void revive(struct service *s)
 	int sock;
 
 	estate_take_models(s->handover, &s->registry, s->host);
-	while (estate_take_session(s->handover, &s->registry, s->loop, &session, &sock))
+	while (estate_take_session(s->handover, &s->registry, s->accounts, s->loop, &session, &sock))
 		sessions += peer_revive(s, sock, session) == 0;
 	if (s->registry.n || sessions)
 		log_notice("went on with %u models and %u sessions of the daemon before", s->registry.n, sessions);
@@ -448,8 +480,10 @@ int service_new(struct service **ret, const struct config *config, struct handov
 	}
 	if (r == 0) {
 		host_read(s->host, false);
-		r = start_workers(s, err);
+		r = open_accounts(s, err);
 	}
+	if (r == 0)
+		r = start_workers(s, err);
 	if (r == 0) {
 		revive(s);
 		r = watch(s, err);
@@ -492,6 +526,7 @@ struct service *service_free(struct service *s)
 	if (s->sched)
 		end_sessions(s);
 	loop_drain(s->loop);
+	accounts_free(s->accounts);
 	pool_free(s->pool);
 	sched_free(s->sched);
 	registry_clear(&s->registry);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "base/host.h"
+#include "daemon/accounts.h"
 #include "daemon/config.h"
 #include "daemon/listener.h"
 #include "daemon/load.h"
@@ -34,6 +35,7 @@ struct service {
 	struct registry registry;
 	struct handover *handover; /* main's */
 	struct estate_page *estate;
+	struct accounts *accounts;
 	struct listener listener;
 	struct source listen_source, signal_source, parent_source;
 	int spare_fd;  /* given up to refuse a connection when no other is left */

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 
 #include "base/cleanup.h"
@@ -15,6 +16,11 @@
 #include "base/memfd.h"
 #include "base/util.h"
 #include "daemon/ringsrv.h"
+
+/* Client region, daemon region, doorbell, journal. Arenas are mapped, and their descriptors closed. */
+#define SESSION_FDS 4
+/* Places for leases are made, and charged, so many at a time. */
+#define LEASES_BLOCK 64
 
 static void doorbell_ready(struct source *source, uint32_t events)
 {
@@ -43,6 +49,7 @@ static void session_destroy(struct session *s)
 	journal_free(&s->journal);
 	free(s->hinted);
 	free(s->slices);
+	charge_close(&s->charge);
 	free(s);
 }
 
@@ -61,6 +68,40 @@ static void size_regions(struct session *s)
 	s->client.bytes = ALIGN_UP(s->stats_offset + m->n_layers * sizeof(struct moe_layer_stats),
 				   (uint64_t)MOE_RING_PAGE);
 	s->daemon_bytes = ALIGN_UP(MOE_RING_PAGE + cqes, (uint64_t)MOE_RING_PAGE);
+}
+
+static size_t hint_words(const struct moe_manifest *m)
+{
+	return (size_t)m->n_layers * DIV_UP(m->n_experts, 64);
+}
+
+/* On the account what the session takes from its beginning to its end. */
+static int charge_session(struct session *s, struct moe_error *err)
+{
+	const struct moe_manifest *m = s->entry->model->manifest;
+	const uint64_t entry_bytes = sizeof *s->requests + sizeof(struct request *);
+	const uint64_t books = sizeof *s + s->entries * entry_bytes + hint_words(m) * sizeof *s->hinted +
+			       2 * (uint64_t)m->n_layouts * sizeof *s->slices + journal_books_bytes(s->entries);
+	int r = charge_take(&s->charge, ACCOUNT_SESSIONS, 1, "attach", err);
+
+	if (r == 0)
+		r = charge_take(&s->charge, ACCOUNT_FDS, SESSION_FDS, "attach", err);
+	if (r == 0)
+		r = charge_take(&s->charge, ACCOUNT_REQUESTS, s->entries, "attach", err);
+	if (r == 0)
+		r = charge_take(&s->charge, ACCOUNT_BYTES, books + s->client.bytes + s->daemon_bytes, "attach", err);
+	return r;
+}
+
+static int open_charge(struct session *s, struct accounts *accounts, uid_t uid, bool granted, struct moe_error *err)
+{
+	int r = charge_open(&s->charge, accounts, uid, err);
+
+	if (r < 0)
+		return r;
+	s->uid = uid;
+	s->charge.granted = granted;
+	return charge_session(s, err);
 }
 
 static int make_regions(struct session *s, struct moe_error *err)
@@ -129,7 +170,7 @@ static int make_books(struct session *s, struct moe_error *err)
 
 	s->requests = calloc(s->entries, sizeof *s->requests);
 	s->completed = calloc(s->entries, sizeof *s->completed);
-	s->hinted = calloc((size_t)m->n_layers * DIV_UP(m->n_experts, 64), sizeof *s->hinted);
+	s->hinted = calloc(hint_words(m), sizeof *s->hinted);
 	s->slices = calloc((size_t)2 * m->n_layouts, sizeof *s->slices);
 	if (!s->requests || !s->completed || !s->hinted || !s->slices)
 		return moe_error_sys(err, -ENOMEM, "session with %u entries", s->entries);
@@ -155,8 +196,8 @@ static struct session *session_alloc(struct loop *loop)
 	return s;
 }
 
-int session_new(struct session **ret, struct entry *entry, const struct moe_msg_attach *attach, struct loop *loop,
-		struct moe_error *err)
+int session_new(struct session **ret, struct entry *entry, const struct moe_msg_attach *attach,
+		struct accounts *accounts, uid_t uid, struct loop *loop, struct moe_error *err)
 {
 	struct session *s = session_alloc(loop);
 	int r;
@@ -167,7 +208,9 @@ int session_new(struct session **ret, struct entry *entry, const struct moe_msg_
 	s->attach = *attach;
 	s->entries = attach->entries;
 	size_regions(s);
-	r = make_regions(s, err);
+	r = open_charge(s, accounts, uid, false, err);
+	if (r == 0)
+		r = make_regions(s, err);
 	if (r == 0)
 		r = map_regions(s, err);
 	if (r == 0)
@@ -183,6 +226,94 @@ int session_new(struct session **ret, struct entry *entry, const struct moe_msg_
 	*ret = s;
 	return 0;
 }
+
+/* -- arenas ------------------------------------------------------------------------------------------------------- */
+
+/* A file of ordinary pages, all of them there: a page that is made only when the pool touches it would be on the
+ * daemon's bill, and where there is none left that is SIGBUS. A hole punched into huge pages gives their reservation
+ * back: touching it could be SIGBUS, too. */
+static int check_arena(int fd, uint64_t bytes, const char *what, struct moe_error *err)
+{
+	uint64_t have;
+	struct stat st;
+	int r;
+
+	if (bytes == 0 || bytes % MOE_RING_PAGE)
+		return moe_error_set(err, -EINVAL, "%s: %llu bytes found, a multiple of %d expected", what,
+				     (unsigned long long)bytes, MOE_RING_PAGE);
+	if (memfd_is_hugetlb(fd))
+		return moe_error_set(err, -EINVAL, "%s: a memfd of ordinary pages expected, huge pages found", what);
+	r = memfd_verify(fd, bytes, F_SEAL_SHRINK | F_SEAL_GROW, &have, what, err);
+	if (r < 0)
+		return r;
+	if (have != bytes)
+		return moe_error_set(err, -EINVAL, "%s: %llu bytes found, %llu announced", what,
+				     (unsigned long long)have, (unsigned long long)bytes);
+	if (fstat(fd, &st) < 0)
+		return moe_error_sys(err, -errno, "%s: cannot examine the file descriptor", what);
+	if ((uint64_t)st.st_blocks < bytes / 512)
+		return moe_error_set(err, -ENODATA,
+				     "%s: %llu of its %llu bytes have pages: fallocate(2) all of it before it is "
+				     "registered",
+				     what, (unsigned long long)st.st_blocks * 512, (unsigned long long)bytes);
+	return 0;
+}
+
+/* The arena, and for data as much as may be copied out of it: two halves of each request's routing, each as long as the
+ * arena at most. */
+static int charge_arena(struct session *s, uint32_t kind, uint64_t bytes, const char *what, struct moe_error *err)
+{
+	const uint64_t copies = kind == MOE_ARENA_DATA ? MIN(2 * bytes, (uint64_t)SESSION_COPIED_MAX) : 0;
+	int r = charge_take(&s->charge, ACCOUNT_BYTES, bytes + copies, what, err);
+
+	if (r == 0 && kind == MOE_ARENA_DATA)
+		s->copied_max = copies;
+	return r;
+}
+
+int session_add_arena(struct session *s, uint32_t kind, int fd, uint64_t bytes, struct moe_error *err)
+{
+	const char *what = kind == MOE_ARENA_DATA ? "data arena" : "slot arena";
+	const uint64_t before = s->charge.held[ACCOUNT_BYTES];
+	void *map;
+	int r;
+
+	if (kind != MOE_ARENA_DATA && kind != MOE_ARENA_SLOTS)
+		return moe_error_set(err, -EINVAL, "arena: kind %u found, 1 (data) or 2 (slots) expected", kind);
+	if (s->arenas[kind].base)
+		return moe_error_set(err, -EEXIST, "%s: registered already", what);
+	r = check_arena(fd, bytes, what, err);
+	if (r == 0)
+		r = charge_arena(s, kind, bytes, what, err);
+	if (r < 0)
+		return r;
+	r = memfd_map(&map, fd, bytes, PROT_READ | PROT_WRITE, what, err);
+	if (r < 0) {
+		charge_give(&s->charge, ACCOUNT_BYTES, s->charge.held[ACCOUNT_BYTES] - before);
+		return r;
+	}
+	s->arenas[kind] = (struct clientmem){.base = map, .bytes = bytes};
+	s->journal.page->arenas[kind] = bytes;
+	return 0;
+}
+
+/* -- leases ------------------------------------------------------------------------------------------------------- */
+
+int session_room_for_lease(struct session *s, uint64_t lease)
+{
+	const uint64_t have = s->charge.held[ACCOUNT_LEASES], place = lease & UINT32_MAX;
+	const uint64_t more = place > have ? ALIGN_UP(place, (uint64_t)LEASES_BLOCK) - have : 0;
+	int r = charge_take(&s->charge, ACCOUNT_LEASES, more, "lease", NULL);
+
+	if (r == 0 && more > 0) {
+		r = journal_make_leases(&s->journal, have, have + more);
+		if (r < 0)
+			charge_give(&s->charge, ACCOUNT_LEASES, more);
+	}
+	return r;
+}
+
+/* -- after the daemon's end --------------------------------------------------------------------------------------- */
 
 /* The journal is the daemon's own; the rest is checked against it all the same, because a bad map ends the daemon. */
 static int check_revived(struct session *s, struct registry *registry, struct moe_error *err)
@@ -234,8 +365,8 @@ static void revive_books(struct session *s)
 	s->entry->model->sessions++;
 }
 
-int session_revive(struct session **ret, struct registry *registry, struct session_fds *fds, struct loop *loop,
-		   struct moe_error *err)
+int session_revive(struct session **ret, struct registry *registry, struct session_fds *fds, struct accounts *accounts,
+		   uid_t uid, struct loop *loop, struct moe_error *err)
 {
 	struct session *s = session_alloc(loop);
 	int r = s ? 0 : moe_error_sys(err, -ENOMEM, "session");
@@ -248,6 +379,10 @@ int session_revive(struct session **ret, struct registry *registry, struct sessi
 	}
 	if (r == 0)
 		r = check_revived(s, registry, err);
+	if (r == 0)
+		r = open_charge(s, accounts, uid, true, err);
+	if (r == 0)
+		r = session_room_for_lease(s, s->journal.page->n_leases);
 	if (r == 0)
 		r = map_regions(s, err);
 	if (r == 0)
@@ -265,37 +400,6 @@ int session_revive(struct session **ret, struct registry *registry, struct sessi
 	}
 	revive_books(s);
 	*ret = s;
-	return 0;
-}
-
-int session_add_arena(struct session *s, uint32_t kind, int fd, uint64_t bytes, struct moe_error *err)
-{
-	const char *what = kind == MOE_ARENA_DATA ? "data arena" : "slot arena";
-	uint64_t have;
-	void *map;
-	int r;
-
-	if (kind != MOE_ARENA_DATA && kind != MOE_ARENA_SLOTS)
-		return moe_error_set(err, -EINVAL, "arena: kind %u found, 1 (data) or 2 (slots) expected", kind);
-	if (s->arenas[kind].base)
-		return moe_error_set(err, -EEXIST, "%s: registered already", what);
-	if (bytes == 0 || bytes % MOE_RING_PAGE)
-		return moe_error_set(err, -EINVAL, "%s: %llu bytes found, a multiple of %d expected", what,
-				     (unsigned long long)bytes, MOE_RING_PAGE);
-	/* A hole punched into huge pages gives their reservation back: touching it could be SIGBUS. */
-	if (memfd_is_hugetlb(fd))
-		return moe_error_set(err, -EINVAL, "%s: a memfd of ordinary pages expected, huge pages found", what);
-	r = memfd_verify(fd, bytes, F_SEAL_SHRINK | F_SEAL_GROW, &have, what, err);
-	if (r < 0)
-		return r;
-	if (have != bytes)
-		return moe_error_set(err, -EINVAL, "%s: %llu bytes found, %llu announced", what,
-				     (unsigned long long)have, (unsigned long long)bytes);
-	r = memfd_map(&map, fd, bytes, PROT_READ | PROT_WRITE, what, err);
-	if (r < 0)
-		return r;
-	s->arenas[kind] = (struct clientmem){.base = map, .bytes = bytes};
-	s->journal.page->arenas[kind] = bytes;
 	return 0;
 }
 

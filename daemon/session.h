@@ -5,6 +5,10 @@
  * Law: a session lives as long as its connection and, after that, until the pool has given back the last request that
  * touches its memory. When the connection ends, waiting requests are cancelled and leases are dropped at once; mappings
  * and model wait for the pool. Freeing asserts that the books balance: no request, no lease.
+ *
+ * Everything that a session can make the daemon hold is on its charge before it is there: at the attach its regions,
+ * books and queue entries; with the data arena as many bytes of ids and weights as may be copied out of it at once. So
+ * no request waits or fails because of another user.
  */
 #ifndef DAEMON_SESSION_H
 #define DAEMON_SESSION_H
@@ -13,6 +17,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "daemon/accounts.h"
 #include "daemon/clientmem.h"
 #include "daemon/journal.h"
 #include "daemon/loop.h"
@@ -20,6 +25,9 @@
 #include "daemon/request.h"
 #include "daemon/scheduler.h"
 #include "uapi/moe_proto.h"
+
+/* Ids and weights that one session may have copied before it waits for the pool: four of the largest requests. */
+#define SESSION_COPIED_MAX (32u << 20)
 
 struct session {
 	/* What each poll of the rings looks at, together. */
@@ -33,6 +41,7 @@ struct session {
 	uint64_t id;
 	pid_t pid;
 	uid_t uid;
+	struct charge charge;
 	struct entry *entry;
 	struct moe_msg_attach attach; /* as asked, checked */
 	struct moe_slice *slices;     /* of each layout: the session's own, then the whole */
@@ -49,7 +58,8 @@ struct session {
 	struct request *requests, *free_requests; /* [entries] */
 	struct request **completed;               /* [entries]: who stands at which place of the completion queue */
 	uint32_t in_flight;                       /* claimed and not reaped */
-	uint64_t copied;                          /* bytes of ids and weights that they hold */
+	uint64_t copied, copied_max;              /* bytes of ids and weights that they hold, and may hold */
+	uint64_t pool_ns;                         /* that the pool worked on them */
 	struct sched_client sched;
 
 	struct journal journal;
@@ -66,16 +76,16 @@ struct session_fds {
 	int client, daemon, doorbell, journal, arenas[MOE_ARENA_SLOTS + 1];
 };
 
-/* Makes regions, doorbell and journal. `attach` has been checked against the model. */
-int session_new(struct session **ret, struct entry *entry, const struct moe_msg_attach *attach, struct loop *loop,
-		struct moe_error *err);
+/* Makes regions, doorbell and journal, on the user's account. `attach` has been checked against the model. */
+int session_new(struct session **ret, struct entry *entry, const struct moe_msg_attach *attach,
+		struct accounts *accounts, uid_t uid, struct loop *loop, struct moe_error *err);
 
 /* The session of a daemon that is no more, by its journal: `fds` are taken over, also on failure. Its requests are
- * ringsrv_revive's. */
-int session_revive(struct session **ret, struct registry *registry, struct session_fds *fds, struct loop *loop,
-		   struct moe_error *err);
+ * ringsrv_revive's; until then its charge takes what the session had before, whatever the limits are. */
+int session_revive(struct session **ret, struct registry *registry, struct session_fds *fds, struct accounts *accounts,
+		   uid_t uid, struct loop *loop, struct moe_error *err);
 
-/* Maps a client's arena after checking seals and size. */
+/* Maps a client's arena after checking seals, size and that all of its pages are there. */
 int session_add_arena(struct session *session, uint32_t kind, int fd, uint64_t bytes, struct moe_error *err);
 
 /* The connection is gone: cancels what waits and drops the leases. The model is held until session_free, because the
@@ -101,5 +111,8 @@ static inline bool session_busy(const struct session *session)
 
 /* Dead and not busy. The memory goes when the kernel has let go of the doorbell. */
 void session_free(struct session *session);
+
+/* A place for the lease, in memory and on the user's account: 0, -EDQUOT or -ENOMEM. */
+int session_room_for_lease(struct session *session, uint64_t lease);
 
 #endif

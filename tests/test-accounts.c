@@ -84,6 +84,25 @@ static void test_small_neighbour(void)
 	accounts_free(a);
 }
 
+/* A successor with lower limits takes over what its predecessor granted, and nobody gets more. */
+static void test_granted(void)
+{
+	struct accounts *a = accounts_of(10);
+	struct charge first = charge_of(a, 0), second = charge_of(a, 1);
+
+	first.granted = true;
+	ok(charge_take(&first, ACCOUNT_BYTES, 100, "test", NULL) == 0, "what was granted is had");
+	ok(room_is(&second, ACCOUNT_BYTES, 0), "there is nothing left for others");
+	first.granted = false;
+	charge_give(&first, ACCOUNT_BYTES, 95);
+	ok(room_is(&second, ACCOUNT_BYTES, 5) && room_is(&first, ACCOUNT_BYTES, 0), "then the rule is as always");
+	first.granted = true;
+	ok(charge_take(&first, ACCOUNT_BYTES, UINT64_MAX, "test", NULL) == -EDQUOT, "but never more than a number");
+	charge_close(&first);
+	charge_close(&second);
+	accounts_free(a);
+}
+
 static void test_one_for_each(void)
 {
 	struct accounts *a = accounts_of(1);
@@ -304,6 +323,7 @@ int main(void)
 	for (int i = 0; i < ACCOUNT_RESOURCES; i++)
 		test_exact((enum account_resource)i);
 	test_small_neighbour();
+	test_granted();
 	test_one_for_each();
 	test_overflow();
 	test_words();

@@ -39,12 +39,12 @@ int memfd_open(const char *name, unsigned flags)
 }
 
 /* In pieces, because a signal undoes the one that it interrupts. */
-static int make_pages(int fd, uint64_t bytes)
+int memfd_make_pages(int fd, uint64_t offset, uint64_t bytes)
 {
 	for (uint64_t done = 0; done < bytes;) {
 		const uint64_t piece = MIN(bytes - done, (uint64_t)PIECE_BYTES);
 
-		if (fallocate(fd, 0, (off_t)done, (off_t)piece) == 0)
+		if (fallocate(fd, 0, (off_t)(offset + done), (off_t)piece) == 0)
 			done += piece;
 		else if (errno != EINTR)
 			return -errno;
@@ -54,6 +54,11 @@ static int make_pages(int fd, uint64_t bytes)
 
 int memfd_new(const char *name, uint64_t bytes, struct moe_error *err)
 {
+	return memfd_new_sparse(name, bytes, bytes, err);
+}
+
+int memfd_new_sparse(const char *name, uint64_t bytes, uint64_t with_pages, struct moe_error *err)
+{
 	_cleanup_close_ int fd = memfd_open(name, 0);
 	int r;
 
@@ -62,9 +67,10 @@ int memfd_new(const char *name, uint64_t bytes, struct moe_error *err)
 	if (ftruncate(fd, (off_t)bytes) < 0)
 		return moe_error_sys(err, -errno, "memfd %s: cannot make it %llu bytes", name,
 				     (unsigned long long)bytes);
-	r = make_pages(fd, bytes);
+	r = memfd_make_pages(fd, 0, with_pages);
 	if (r < 0)
-		return moe_error_sys(err, r, "memfd %s: no memory for %llu bytes", name, (unsigned long long)bytes);
+		return moe_error_sys(err, r, "memfd %s: no memory for %llu bytes", name,
+				     (unsigned long long)with_pages);
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
 		return moe_error_sys(err, -errno, "memfd %s: cannot seal its size", name);
 	return steal_fd(&fd);

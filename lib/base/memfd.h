@@ -24,6 +24,10 @@ int memfd_open(const char *name, unsigned flags);
  * error now and not SIGBUS later. Returns the fd or -errno. */
 int memfd_new(const char *name, uint64_t bytes, struct moe_error *err);
 
+/* As memfd_new, with pages for its first `with_pages` bytes only. More can be made, from `offset` on: 0 or -errno. */
+int memfd_new_sparse(const char *name, uint64_t bytes, uint64_t with_pages, struct moe_error *err);
+int memfd_make_pages(int fd, uint64_t offset, uint64_t bytes);
+
 /* As memfd_new, with `bytes` of content and F_SEAL_WRITE: an immutable document. */
 int memfd_new_sealed(const char *name, const void *content, uint64_t bytes, struct moe_error *err);
 

@@ -6,7 +6,8 @@
  * come with it. The first message of a connection is HELLO. The client asks; the daemon answers each request with the
  * type | MOE_MSG_REPLY, or with MOE_MSG_ERROR (status and one line of text), in order, but for LOAD: it is answered by
  * any number of MOE_MSG_PROGRESS and, when it ends, by its reply. Identity is never in a message: the kernel gives it
- * (SO_PEERCRED, pidfd). Reserved bytes are zero. A connection that breaks these rules is closed.
+ * (SO_PEERCRED, pidfd). Reserved bytes are zero. A connection that breaks these rules is closed; one that is too many
+ * for its user is closed after a MOE_MSG_ERROR that nobody asked for.
  */
 #ifndef MOE_UAPI_PROTO_H
 #define MOE_UAPI_PROTO_H
@@ -24,7 +25,8 @@ enum moe_msg_type {
 	MOE_MSG_HELLO = 1,
 	MOE_MSG_ATTACH =
 		2, /* reply: manifest, client region, daemon region (read-only), doorbell, then n_pools pool files */
-	MOE_MSG_ARENA = 3, /* one fd: an arena, a size-sealed memfd that the client made; each kind once */
+	MOE_MSG_ARENA =
+		3, /* one fd: an arena, a size-sealed memfd that the client made with all its pages; each kind once */
 	MOE_MSG_QUERY = 4, /* reply: one fd, a sealed JSON document */
 	MOE_MSG_LOAD = 5,
 	MOE_MSG_UNLOAD = 6,

@@ -12,6 +12,29 @@ static void print_loading(const json_t *loading)
 	       show_bytes(size, total), show_time(eta, get_number(loading, "eta_ns")));
 }
 
+/* Who holds something: what, and how often more was refused. */
+static void print_users(const json_t *accounts)
+{
+	const json_t *user, *count;
+	const char *resource;
+	size_t i;
+
+	json_array_foreach (json_object_get(accounts, "users"), i, user) {
+		json_t *refused = json_object_get(user, "refused");
+		char bytes[SHOW_TEXT], time[SHOW_TEXT];
+
+		printf("  user      uid %.0f: %.0f connections, %.0f sessions, %s, pool %s\n", get_number(user, "uid"),
+		       get_number(user, "connections"), get_number(user, "sessions"),
+		       show_bytes(bytes, get_number(user, "bytes")), show_time(time, get_number(user, "pool_ns")));
+		json_object_foreach (refused, resource, count)
+			if (json_number_value(count) > 0)
+				printf("  NOTE      uid %.0f was refused %s %.0f times: at most %.0f for one user "
+				       "(--uid-limit %s=)\n",
+				       get_number(user, "uid"), resource, json_number_value(count),
+				       get_number(json_object_get(accounts, "limits"), resource), resource);
+	}
+}
+
 int verb_status(const struct arguments *arg)
 {
 	json_t *s = ask(arg, MOE_DOCUMENT_STATUS);
@@ -37,6 +60,7 @@ int verb_status(const struct arguments *arg)
 	printf("  computed  %.0f pairs in %.0f jobs, %s busy; %s copied\n", get_number(cpu, "pairs"),
 	       get_number(cpu, "jobs"), show_time(a, get_number(cpu, "busy_ns")),
 	       show_bytes(b, get_number(cpu, "copy_bytes")));
+	print_users(json_object_get(s, "accounts"));
 	if (json_is_false(json_object_get(s, "weights_sealed")))
 		printf("  NOTE      weights are writable by clients (--writable-weights)\n");
 	if (json_is_false(json_object_get(s, "queues_readonly")))
