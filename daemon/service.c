@@ -198,10 +198,20 @@ static void free_dead(struct service *s)
 	}
 }
 
+static void cut_off_lost(struct service *s)
+{
+	s->guard_hits = guard_hits();
+	for (struct session *session = s->sessions; session; session = session->next)
+		if (session_lost_page(session) && !session->broken)
+			session->broken = "a page of its memory is lost: a hole without memory to fill it, or a fault";
+}
+
 static bool serve_rings(struct service *s)
 {
 	bool any = false, dead = false;
 
+	if (guard_hits() != s->guard_hits)
+		cut_off_lost(s);
 	for (struct session *session = s->sessions; session; session = session->next) {
 		any |= ringsrv_poll(session, s->sched);
 		if (session->broken && !session->dead)
@@ -482,6 +492,8 @@ int service_new(struct service **ret, const struct config *config, struct handov
 		host_read(s->host, false);
 		r = open_accounts(s, err);
 	}
+	if (r == 0)
+		r = guard_start(err);
 	if (r == 0)
 		r = start_workers(s, err);
 	if (r == 0) {

@@ -43,6 +43,7 @@ struct service {
 	struct peer *peers;
 	uint32_t n_peers;
 	struct session *sessions;
+	uint64_t guard_hits; /* that were looked at */
 	uint64_t instance, started_ns;
 	uint64_t weight_bytes_read; /* from disk, by this daemon */
 

@@ -34,6 +34,8 @@ static void doorbell_ready(struct source *source, uint32_t events)
 
 static void session_destroy(struct session *s)
 {
+	for (size_t i = 0; i < ARRAY_LEN(s->guards); i++)
+		guard_free(s->guards[i]);
 	for (size_t i = 0; i < ARRAY_LEN(s->arenas); i++)
 		if (s->arenas[i].base)
 			munmap((void *)(uintptr_t)s->arenas[i].base, s->arenas[i].bytes);
@@ -126,6 +128,9 @@ static int map_regions(struct session *s, struct moe_error *err)
 	if (r < 0)
 		return r;
 	s->client.base = client;
+	r = guard_new(&s->guards[0], client, s->client.bytes, err);
+	if (r < 0)
+		return r;
 	r = memfd_map(&daemon, s->daemon_fd, s->daemon_bytes, PROT_READ | PROT_WRITE, "daemon region", err);
 	if (r < 0)
 		return r;
@@ -271,6 +276,19 @@ static int charge_arena(struct session *s, uint32_t kind, uint64_t bytes, const 
 	return r;
 }
 
+static int map_arena(struct session *s, uint32_t kind, int fd, uint64_t bytes, const char *what, void **ret,
+		     struct moe_error *err)
+{
+	int r = memfd_map(ret, fd, bytes, PROT_READ | PROT_WRITE, what, err);
+
+	if (r < 0)
+		return r;
+	r = guard_new(&s->guards[kind], *ret, bytes, err);
+	if (r < 0)
+		munmap(*ret, bytes);
+	return r;
+}
+
 int session_add_arena(struct session *s, uint32_t kind, int fd, uint64_t bytes, struct moe_error *err)
 {
 	const char *what = kind == MOE_ARENA_DATA ? "data arena" : "slot arena";
@@ -287,7 +305,7 @@ int session_add_arena(struct session *s, uint32_t kind, int fd, uint64_t bytes, 
 		r = charge_arena(s, kind, bytes, what, err);
 	if (r < 0)
 		return r;
-	r = memfd_map(&map, fd, bytes, PROT_READ | PROT_WRITE, what, err);
+	r = map_arena(s, kind, fd, bytes, what, &map, err);
 	if (r < 0) {
 		charge_give(&s->charge, ACCOUNT_BYTES, s->charge.held[ACCOUNT_BYTES] - before);
 		return r;
@@ -401,6 +419,15 @@ int session_revive(struct session **ret, struct registry *registry, struct sessi
 	revive_books(s);
 	*ret = s;
 	return 0;
+}
+
+bool session_lost_page(const struct session *s)
+{
+	bool lost = false;
+
+	for (size_t i = 0; i < ARRAY_LEN(s->guards); i++)
+		lost |= guard_hit(s->guards[i]);
+	return lost;
 }
 
 void session_kill(struct session *s, struct sched *sched)

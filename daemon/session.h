@@ -19,6 +19,7 @@
 
 #include "daemon/accounts.h"
 #include "daemon/clientmem.h"
+#include "daemon/guard.h"
 #include "daemon/journal.h"
 #include "daemon/loop.h"
 #include "daemon/registry.h"
@@ -54,6 +55,7 @@ struct session {
 	uint64_t daemon_bytes;
 	uint64_t stats_offset; /* in the client region */
 	struct clientmem arenas[MOE_ARENA_SLOTS + 1];
+	struct guard *guards[MOE_ARENA_SLOTS + 1]; /* 0: of the client region; then of the arenas */
 
 	struct request *requests, *free_requests; /* [entries] */
 	struct request **completed;               /* [entries]: who stands at which place of the completion queue */
@@ -102,6 +104,9 @@ static inline const struct moe_slice *session_whole(const struct session *sessio
 {
 	return session_slice(session, row) + session->entry->model->manifest->n_layouts;
 }
+
+/* True when the kernel could not give a page of the client's memory. */
+bool session_lost_page(const struct session *session);
 
 /* True while requests are with the pool. */
 static inline bool session_busy(const struct session *session)

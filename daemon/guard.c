@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/guard.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "base/error.h"
+#include "base/memfd.h"
+#include "base/util.h"
+
+/* Replaced at once: what a thread touches next is next to what it touched, and mappings are few (max_map_count). */
+#define SPARE_BYTES (2u << 20)
+
+struct guard {
+	_Atomic uintptr_t base, end; /* base 0: not in use */
+	_Atomic bool hit;
+	struct guard *next, *next_free;
+};
+
+static struct {
+	_Atomic(struct guard *) head;
+	struct guard *unused;
+	_Atomic uint64_t hits;
+	int spare; /* a memfd with pages: mapping it commits nothing */
+} guards = {.spare = -1};
+
+static bool replace(struct guard *g, uintptr_t at)
+{
+	const uintptr_t base = atomic_load_explicit(&g->base, memory_order_acquire);
+	const uintptr_t end = atomic_load_explicit(&g->end, memory_order_relaxed);
+	const uintptr_t from = at & ~(uintptr_t)(SPARE_BYTES - 1), to = MIN(from + SPARE_BYTES, end);
+	const uintptr_t begin = MAX(from, base);
+
+	if (base == 0 || at < base || at >= end)
+		return false;
+	if (mmap((void *)begin, to - begin, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, guards.spare, 0) ==
+	    MAP_FAILED)
+		return false;
+	atomic_store(&g->hit, true);
+	atomic_fetch_add(&guards.hits, 1);
+	return true;
+}
+
+static void on_bus(int number, siginfo_t *info, void *context)
+{
+	const int saved = errno;
+
+	for (struct guard *g = atomic_load_explicit(&guards.head, memory_order_acquire); g; g = g->next)
+		if (replace(g, (uintptr_t)info->si_addr)) {
+			errno = saved;
+			return;
+		}
+	signal(SIGBUS, SIG_DFL); /* it happens again, and ends the daemon */
+}
+
+int guard_start(struct moe_error *err)
+{
+	struct sigaction action = {.sa_sigaction = on_bus, .sa_flags = SA_SIGINFO};
+
+	if (guards.spare >= 0)
+		return 0;
+	guards.spare = memfd_new("moe-spare", SPARE_BYTES, err);
+	if (guards.spare < 0)
+		return guards.spare;
+	if (sigaction(SIGBUS, &action, NULL) < 0)
+		return moe_error_sys(err, -errno, "sigaction(SIGBUS)");
+	return 0;
+}
+
+int guard_new(struct guard **ret, const volatile void *base, uint64_t bytes, struct moe_error *err)
+{
+	struct guard *g = guards.unused;
+
+	if (g) {
+		guards.unused = g->next_free;
+	} else {
+		g = calloc(1, sizeof *g);
+		if (!g)
+			return moe_error_sys(err, -ENOMEM, "guard of client memory");
+		g->next = atomic_load_explicit(&guards.head, memory_order_relaxed);
+		/* Partner: the handler's load of the head. */
+		atomic_store_explicit(&guards.head, g, memory_order_release);
+	}
+	atomic_store(&g->hit, false);
+	atomic_store_explicit(&g->end, (uintptr_t)base + bytes, memory_order_relaxed);
+	/* Partner: the load of base in `replace`. */
+	atomic_store_explicit(&g->base, (uintptr_t)base, memory_order_release);
+	*ret = g;
+	return 0;
+}
+
+struct guard *guard_free(struct guard *g)
+{
+	if (g) {
+		atomic_store(&g->base, 0);
+		g->next_free = guards.unused;
+		guards.unused = g;
+	}
+	return NULL;
+}
+
+bool guard_hit(const struct guard *g)
+{
+	return g && atomic_load(&g->hit);
+}
+
+uint64_t guard_hits(void)
+{
+	return atomic_load(&guards.hits);
+}
