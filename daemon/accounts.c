@@ -59,6 +59,8 @@ static void account_free(struct account *u)
 	assert(u->charges == 0);
 	for (int i = 0; i < ACCOUNT_RESOURCES; i++)
 		assert(u->held[i] == 0);
+	for (int i = 0; i < POOL_PRIORITIES; i++)
+		assert(u->sched.busy[i] == 0);
 	free(u);
 }
 

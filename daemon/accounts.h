@@ -23,6 +23,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "daemon/scheduler.h"
 #include "moe-error.h"
 
 enum account_resource {
@@ -45,7 +46,8 @@ struct account {
 	uint64_t held[ACCOUNT_RESOURCES];
 	uint64_t refused[ACCOUNT_RESOURCES]; /* how often; the first time is logged */
 	uint64_t pool_ns;                    /* that the pool worked on its requests */
-	uint32_t charges;                    /* open ones */
+	struct sched_user sched;
+	uint32_t charges; /* open ones */
 	struct accounts *accounts;
 	struct account *next;
 };

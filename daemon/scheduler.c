@@ -108,14 +108,31 @@ static void start_waiting(struct sched *s, struct sched_client *client, int clas
 		start(s, request_list_pop(&client->waiting[class]));
 }
 
+/* The request joins those of its client; returns what its cost counts for. */
+static uint64_t join(struct sched_client *client, const struct request *request)
+{
+	const int class = request->priority;
+
+	if (client->pending[class]++ == 0 && client->user)
+		client->user->busy[class]++;
+	return MAX(request->cost, 1) * (client->user ? client->user->busy[class] : 1);
+}
+
+static void leave(struct sched_client *client, int class)
+{
+	if (--client->pending[class] == 0 && client->user)
+		client->user->busy[class]--;
+}
+
 void sched_queue(struct sched *s, struct sched_client *client, struct request *request)
 {
 	const int class = request->priority;
+	const uint64_t cost = join(client, request);
 
 	request_move(request, MOE_REQUEST_QUEUED);
 	request->sched = s;
 	request->client = client;
-	request->order = client->end[class] = MAX(client->end[class], s->time[class]) + MAX(request->cost, 1);
+	request->order = client->end[class] = MAX(client->end[class], s->time[class]) + cost;
 	request_list_push(&client->waiting[class], request);
 	start_waiting(s, client, class);
 }
@@ -126,6 +143,7 @@ static void end(struct sched *s, struct request *request)
 
 	s->running--;
 	request->client->running[class]--;
+	leave(request->client, class);
 	s->time[class] = MAX(s->time[class], request->order);
 	start_waiting(s, request->client, class);
 }
@@ -160,6 +178,7 @@ void sched_cancel(struct sched *s, struct sched_client *client, void (*cancelled
 		struct request *request;
 
 		while ((request = request_list_pop(&client->waiting[class]))) {
+			leave(client, class);
 			request->cqe.status = -ECANCELED;
 			request_move(request, MOE_REQUEST_DONE);
 			cancelled(request);

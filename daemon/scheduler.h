@@ -9,6 +9,9 @@
  * idle has no claim on the past, and who asks for little at a time does not wait for who asks for much. (This is
  * weighted fair queueing with equal weights.) Within a session requests go in the order of their claim.
  *
+ * Users have equal shares in the same way, however many sessions they have: what a request costs counts as many times
+ * as its user has sessions with requests in the class.
+ *
  * Of each session and class at most `window` requests are with the pool; the others can still be cancelled. All
  * functions are the reactor's, but for the pool's `done` callbacks, which put a request on a lock-free stack and wake
  * the loop.
@@ -23,11 +26,17 @@
 
 struct sched;
 
+/* A user, embedded in its account. */
+struct sched_user {
+	uint32_t busy[POOL_PRIORITIES]; /* its sessions that have requests */
+};
+
 /* A session's requests, embedded in struct session; it stays until all of them have ended. */
 struct sched_client {
+	struct sched_user *user; /* NULL: one of its own */
 	struct request_list waiting[POOL_PRIORITIES];
-	uint32_t running[POOL_PRIORITIES];
-	uint64_t end[POOL_PRIORITIES]; /* virtual, of the latest request */
+	uint32_t running[POOL_PRIORITIES], pending[POOL_PRIORITIES]; /* the latter: waiting or running */
+	uint64_t end[POOL_PRIORITIES];                               /* virtual, of the latest request */
 };
 
 int sched_new(struct sched **ret, struct pool *pool, struct moe_error *err);

@@ -103,6 +103,7 @@ static int open_charge(struct session *s, struct accounts *accounts, uid_t uid, 
 		return r;
 	s->uid = uid;
 	s->charge.granted = granted;
+	s->sched.user = &s->charge.account->sched;
 	return charge_session(s, err);
 }
 

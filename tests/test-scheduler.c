@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The scheduler's order, with a pool that does one unit of cost at a time, always of the job that goes first: decode
- * before prefill before background, sessions have equal shares whatever their requests are like, a session's own
- * requests keep their order, never more of a session than the window at once, and cancelling takes exactly one
- * session's waiting requests.
+ * before prefill before background, users and their sessions have equal shares whatever their requests are like, a
+ * session's own requests keep their order, never more of a session than the window at once, and cancelling takes
+ * exactly one session's waiting requests.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -195,12 +195,19 @@ static void load_ask(struct sched *sched, struct load *l, uint32_t i)
 	sched_queue(sched, &l->client, &l->requests[i]);
 }
 
-static void load_start(struct sched *sched, struct load *l, uint32_t depth, uint64_t cost_max)
+static void load_start_for(struct sched *sched, struct load *l, struct sched_user *user, uint32_t depth,
+			   uint64_t cost_max)
 {
 	*l = (struct load){.depth = depth, .cost_max = cost_max};
 	sched_client_init(&l->client);
+	l->client.user = user;
 	for (uint32_t i = 0; i < depth; i++)
 		load_ask(sched, l, i);
+}
+
+static void load_start(struct sched *sched, struct load *l, uint32_t depth, uint64_t cost_max)
+{
+	load_start_for(sched, l, NULL, depth, cost_max);
 }
 
 /* The pool works for so long, one unit of cost at a time. */
@@ -276,6 +283,46 @@ static void test_large_and_small(struct sched *sched)
 	drain(sched, loads, 2);
 }
 
+/* One user with a session, beside one with several. */
+static void test_users(struct sched *sched)
+{
+	uint64_t worst = 0;
+	bool good = true;
+
+	for (int round = 0; round < ROUNDS && good; round++) {
+		const uint32_t n = 2 + (uint32_t)pick(SESSIONS_MAX - 1);
+		const uint64_t cost_max = 1 + pick(200);
+		struct sched_user one = {0}, many = {0};
+		struct load loads[SESSIONS_MAX];
+		uint64_t before[SESSIONS_MAX], of_many = 0, of_one, most = 0, least = UINT64_MAX, apart;
+
+		for (uint32_t s = 0; s < n; s++)
+			load_start_for(sched, &loads[s], s ? &many : &one, 1 + (uint32_t)pick(DEPTH_MAX), cost_max);
+		good = one.busy[POOL_PREFILL] == 1 && many.busy[POOL_PREFILL] == n - 1;
+		serve(sched, n * DEPTH_MAX * cost_max); /* what came before all sessions were there */
+		for (uint32_t s = 0; s < n; s++)
+			before[s] = loads[s].served;
+		serve(sched, n * cost_max * (20 + pick(20)));
+		of_one = loads[0].served - before[0];
+		for (uint32_t s = 1; s < n; s++) {
+			of_many += loads[s].served - before[s];
+			most = MAX(most, loads[s].served - before[s]);
+			least = MIN(least, loads[s].served - before[s]);
+		}
+		apart = MAX(of_one, of_many) - MIN(of_one, of_many);
+		good &= apart <= 2 * n * cost_max && most - least <= 2 * cost_max;
+		worst = MAX(worst, 100 * apart / (n * cost_max));
+		if (!good)
+			diag("one user got %" PRIu64 ", one with %u sessions %" PRIu64 " (%" PRIu64 " to %" PRIu64
+			     " each), requests cost up to %" PRIu64,
+			     of_one, n - 1, of_many, least, most, cost_max);
+		drain(sched, loads, n);
+		good &= one.busy[POOL_PREFILL] == 0 && many.busy[POOL_PREFILL] == 0;
+	}
+	ok(good, "a user with one session gets as much as one with many, whose sessions get the same");
+	diag("%.2f of their largest requests apart at worst", (double)worst / 100);
+}
+
 static void test_no_claim_on_the_past(struct sched *sched)
 {
 	struct load loads[2];
@@ -302,6 +349,7 @@ static void cancelled(struct request *request)
 
 static void test_cancel(struct sched *sched)
 {
+	struct sched_user user = {0};
 	struct sched_client a, b;
 	struct request requests[60];
 	uint64_t names[60];
@@ -309,10 +357,12 @@ static void test_cancel(struct sched *sched)
 
 	sched_client_init(&a);
 	sched_client_init(&b);
+	a.user = b.user = &user;
 	for (int i = 0; i < 60; i++) {
 		requests[i] = make(MOE_OP_FILL, (enum pool_priority)(i / 2 % 3), (uint64_t)i, 3);
 		sched_queue(sched, i % 2 ? &b : &a, &requests[i]);
 	}
+	ok(user.busy[0] == 2 && user.busy[1] == 2 && user.busy[2] == 2, "both sessions of the user have requests");
 	sched_cancel(sched, &a, cancelled);
 	ok(n_cancelled == 30 - 3 * WINDOW, "all waiting requests of the session are cancelled");
 	count = run_all(sched, names);
@@ -320,6 +370,7 @@ static void test_cancel(struct sched *sched)
 		of_a += names[i] % 2 == 0;
 	ok(count == 30 + 3 * WINDOW && of_a == 3 * WINDOW,
 	   "those with the pool end, and all of the other session's run");
+	ok(user.busy[0] == 0 && user.busy[1] == 0 && user.busy[2] == 0, "then none has");
 }
 
 int main(void)
@@ -334,6 +385,7 @@ int main(void)
 	test_order(sched);
 	test_shares(sched);
 	test_large_and_small(sched);
+	test_users(sched);
 	test_no_claim_on_the_past(sched);
 	test_cancel(sched);
 	ok(strange == 0, "each request reaches the pool in its place, and ends once");

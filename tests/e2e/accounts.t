@@ -11,6 +11,9 @@ user() { status && json "$dir/status.json" "accounts.users.0.$1"; }
 # shellcheck disable=SC2317 # wait_for calls it
 holds() { [ "$(user "$1")" = "$2" ]; }
 
+# shellcheck disable=SC2317 # likewise
+restarted() { status && [ "$(json "$dir/status.json" restarts)" = 1 ]; }
+
 start_daemon --model "$sample" --uid-limit sessions=2 --uid-limit bytes=2G
 require $? 'the daemon serves the sample' "$dir/daemon.log"
 status
@@ -77,6 +80,29 @@ wait "$job" 2>/dev/null
 forget "$job"
 stop_daemon
 is $? 0 'the daemon ends with 0'
+
+# Kills are not counted: the keeper goes on.
+MOE_CRASH_PLAN=/dev/null
+export MOE_CRASH_PLAN
+start_daemon --keep --model "$sample"
+require $? 'a daemon with a keeper' "$dir/daemon.log"
+"$worker" score --model "$sample" --daemon "$socket" --text "$dir/long.txt" --experts cpu >"$dir/text" 2>"$dir/err" &
+job=$!
+started="$started $job"
+wait_for 20 have_sessions 1
+bytes=$(user bytes)
+kill -9 "$(ps -o pid= --ppid "$daemon" | tr -d ' ')"
+wait_for 20 restarted
+ok $? 'it is killed and comes back' "$dir/daemon.log"
+is "$(user bytes)" "$bytes" 'the session holds what it held'
+is "$(user sessions)" 1 'and is one'
+kill -9 "$job"
+wait "$job" 2>/dev/null
+forget "$job"
+wait_for 3 holds bytes 0
+ok $? 'all is given back when the worker dies' "$dir/status.json"
+stop_daemon
+is $? 0 'the daemon ends with 0: the books balance'
 
 "$expertd" --uid-limit cats=9 2>"$dir/err"
 is $? 2 'a limit of something else is a wrong command line'
