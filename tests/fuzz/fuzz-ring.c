@@ -63,8 +63,8 @@ static struct ring ring_open(uint8_t how)
 	struct ring r = {0};
 
 	attach.tp_rank = attach.tp_size - 1;
-	fuzz_check(session_new(&r.session, fuzz_daemon.service->registry.head, &attach, fuzz_daemon.service->loop,
-			       &err) == 0);
+	fuzz_check(session_new(&r.session, fuzz_daemon.service->registry.head, &attach, fuzz_daemon.service->accounts,
+			       getuid(), fuzz_daemon.service->loop, &err) == 0);
 	r.client = (struct moe_client_page *)(uintptr_t)r.session->client.base;
 	r.sqes = (struct moe_sqe *)((uint8_t *)r.client + MOE_RING_PAGE);
 	if (how & 8)
