@@ -36,6 +36,12 @@ enum account_resource {
 	ACCOUNT_RESOURCES
 };
 
+/* Of bytes and fds half of what there is. */
+#define ACCOUNT_CONNECTIONS_DEFAULT 2048
+#define ACCOUNT_SESSIONS_DEFAULT 1024
+#define ACCOUNT_REQUESTS_DEFAULT (1 << 20) /* four times as many as these sessions have in the library's queues */
+#define ACCOUNT_LEASES_DEFAULT (4 << 20)   /* all experts of a model of 24,000, for 170 sessions */
+
 /* More than any machine has, and twice of it is a number. */
 #define ACCOUNT_LIMIT_MAX (UINT64_MAX / 4)
 

@@ -15,10 +15,6 @@
 #define DEFAULT_SPIN_US 50
 #define THREADS_MAX 4096
 #define SPIN_US_MAX 1000000
-#define DEFAULT_CONNECTIONS 2048
-#define DEFAULT_SESSIONS 1024
-#define DEFAULT_REQUESTS (1 << 20) /* each session's queue at its default length, four times */
-#define DEFAULT_LEASES (4 << 20)   /* every expert of a large model, for 170 sessions */
 
 enum option_id {
 	OPT_SOCKET = 256,
@@ -91,8 +87,8 @@ static void print_help(void)
 	       "  --version            version and exit\n\n"
 	       "Exit status: 0 done, 1 failed, 2 usage, 77 cannot run here (io_uring is forbidden).\n"
 	       "Example: moe-expertd --model /models/Qwen3-30B-A3B --pages 1g\n",
-	       MOE_SOCKET_DEFAULT, DEFAULT_CONNECTIONS, DEFAULT_SESSIONS, DEFAULT_REQUESTS, DEFAULT_LEASES,
-	       DEFAULT_SPIN_US);
+	       MOE_SOCKET_DEFAULT, ACCOUNT_CONNECTIONS_DEFAULT, ACCOUNT_SESSIONS_DEFAULT, ACCOUNT_REQUESTS_DEFAULT,
+	       ACCOUNT_LEASES_DEFAULT, DEFAULT_SPIN_US);
 }
 
 static int parse_number(uint64_t *ret, const char *option, const char *text, int base, uint64_t min, uint64_t max,
@@ -237,13 +233,6 @@ int config_parse(struct config *ret, int argc, char **argv, struct moe_error *er
 		.socket_mode = 0660,
 		.spin_us = DEFAULT_SPIN_US,
 		.pages = PAGES_AUTO,
-		.uid_limits =
-			{
-				[ACCOUNT_CONNECTIONS] = DEFAULT_CONNECTIONS,
-				[ACCOUNT_SESSIONS] = DEFAULT_SESSIONS,
-				[ACCOUNT_REQUESTS] = DEFAULT_REQUESTS,
-				[ACCOUNT_LEASES] = DEFAULT_LEASES,
-			},
 		.ready_fd = -1,
 	};
 	int id, r, first = optind;

@@ -23,9 +23,8 @@ struct config {
 	int pages;        /* PAGES_AUTO or a required rung */
 	enum isa isa;
 	const char *isa_why;
-	uint64_t memory_max; /* bytes of all models, 0: what the host has */
-	/* Of one user; 0: what the machine has is shared out. */
-	uint64_t uid_limits[ACCOUNT_RESOURCES];
+	uint64_t memory_max;                    /* bytes of all models, 0: what the host has */
+	uint64_t uid_limits[ACCOUNT_RESOURCES]; /* 0: the default */
 	bool writable_weights;
 	bool private_mode; /* end with the parent or with stdin */
 	bool keep;         /* be the keeper, not the daemon */

@@ -396,14 +396,6 @@ void ringsrv_complete(struct request *q)
 
 /* -- claim and reap ----------------------------------------------------------------------------------------------- */
 
-/* Of ids and weights that claiming the entry copies, at most. One entry alone never copies more than copied_max. */
-static uint64_t routing_bytes(const struct moe_sqe *e)
-{
-	if (e->op != MOE_OP_COMPUTE)
-		return 0;
-	return MIN((uint64_t)e->count * e->compute.topk, PAIRS_MAX) * PAIR_BYTES;
-}
-
 /* Of the entry that comes next. */
 static uint64_t entry_offset(const struct session *s)
 {
@@ -415,12 +407,11 @@ static void copy_entry(struct session *s, struct request *q)
 {
 	memcpy(&q->sqe, client_at(&s->client, entry_offset(s)), sizeof q->sqe);
 	__asm__ volatile("" ::: "memory"); /* the compiler must not read the ring again in place of the copy */
-	q->session = s;
 }
 
 static void take_entry(struct session *s, struct request *q)
 {
-	s->free_requests = q->next;
+	q->session = s;
 	journal_claim(&s->journal, slot_of(q), &q->sqe);
 	crash_at(CRASH_JOURNALLED);
 	__atomic_store_n(&s->page->sq_head, ++s->sq_head, __ATOMIC_RELEASE);
@@ -445,6 +436,14 @@ static void claim(struct session *s, struct sched *sched, struct request *q)
 	}
 	request_move(q, MOE_REQUEST_DONE);
 	ringsrv_complete(q);
+}
+
+/* Of ids and weights that claiming the entry copies, at most. One entry alone never copies more than copied_max. */
+static uint64_t routing_bytes(const struct moe_sqe *e)
+{
+	if (e->op != MOE_OP_COMPUTE)
+		return 0;
+	return MIN((uint64_t)e->count * e->compute.topk, PAIRS_MAX) * PAIR_BYTES;
 }
 
 static bool reap_retired(struct session *s)
@@ -487,7 +486,8 @@ static bool claim_published(struct session *s, struct sched *sched, uint32_t tai
 		q = s->free_requests;
 		copy_entry(s, q);
 		if (s->copied > 0 && s->copied + routing_bytes(&q->sqe) > s->copied_max)
-			return i > 0; /* it goes on when the pool has given some back */
+			return i > 0; /* it is copied again when the pool has given some back */
+		s->free_requests = q->next;
 		take_entry(s, q);
 		claim(s, sched, q);
 	}

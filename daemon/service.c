@@ -367,17 +367,23 @@ static uint64_t half_files(void)
 
 static int open_accounts(struct service *s, struct moe_error *err)
 {
-	const uint64_t files = half_files();
-	uint64_t limits[ACCOUNT_RESOURCES];
+	const uint64_t files = half_files(), given = s->config->uid_limits[ACCOUNT_FDS];
+	uint64_t limits[ACCOUNT_RESOURCES] = {
+		[ACCOUNT_BYTES] = half_memory(s->host),
+		[ACCOUNT_FDS] = files,
+		[ACCOUNT_CONNECTIONS] = ACCOUNT_CONNECTIONS_DEFAULT,
+		[ACCOUNT_SESSIONS] = ACCOUNT_SESSIONS_DEFAULT,
+		[ACCOUNT_REQUESTS] = ACCOUNT_REQUESTS_DEFAULT,
+		[ACCOUNT_LEASES] = ACCOUNT_LEASES_DEFAULT,
+	};
 
-	memcpy(limits, s->config->uid_limits, sizeof limits);
-	if (limits[ACCOUNT_BYTES] == 0)
-		limits[ACCOUNT_BYTES] = half_memory(s->host);
-	if (limits[ACCOUNT_FDS] > files)
+	for (int i = 0; i < ACCOUNT_RESOURCES; i++)
+		if (s->config->uid_limits[i])
+			limits[i] = s->config->uid_limits[i];
+	if (given > files)
 		log_warning("--uid-limit fds=%llu: %llu is what ulimit -n (LimitNOFILE= of the unit) allows",
-			    (unsigned long long)limits[ACCOUNT_FDS], (unsigned long long)files);
-	if (limits[ACCOUNT_FDS] == 0 || limits[ACCOUNT_FDS] > files)
-		limits[ACCOUNT_FDS] = files;
+			    (unsigned long long)given, (unsigned long long)files);
+	limits[ACCOUNT_FDS] = MIN(limits[ACCOUNT_FDS], files);
 	return accounts_new(&s->accounts, limits, err);
 }
 
