@@ -522,31 +522,39 @@ bool ringsrv_poll(struct session *s, struct sched *sched)
 
 /* -- after the daemon's end --------------------------------------------------------------------------------------- */
 
-/* Requests that are completed and wait for the client to retire them, at any place that is free. */
-static bool revive_completed(struct session *s)
+/* Those in flight keep their places. Returns how many places are free. */
+static uint32_t revive_free(struct session *s)
 {
+	uint32_t n = 0;
+
+	s->free_requests = NULL;
+	for (uint32_t i = s->entries; i-- > 0;) {
+		if (s->journal.page->slots[i].inflight)
+			continue;
+		s->requests[i].next = s->free_requests;
+		s->free_requests = &s->requests[i];
+		n++;
+	}
+	return n;
+}
+
+/* Requests that are completed and wait for the client to retire them, at any place that is free. How many they are the
+ * client's cq_head says: with more than there can be it has broken the ring's law, and none is believed. */
+static void revive_completed(struct session *s, uint32_t n_free)
+{
+	s->cq_head = __atomic_load_n(&client_page(s)->cq_head, __ATOMIC_ACQUIRE);
+	if (s->cq_tail - s->cq_head > n_free) {
+		s->broken = "cq_head is ahead of cq_tail, or more requests are in flight than the queue has entries";
+		s->cq_head = s->cq_tail;
+	}
 	for (uint32_t at = s->cq_head; at != s->cq_tail; at++) {
 		struct request *q = s->free_requests;
 
-		if (!q)
-			return false;
 		s->free_requests = q->next;
 		s->in_flight++;
 		*q = (struct request){.session = s, .state = MOE_REQUEST_COMPLETED};
 		s->completed[at & (s->entries - 1)] = q;
 	}
-	return true;
-}
-
-/* Those in flight keep their places. */
-static void revive_free(struct session *s)
-{
-	s->free_requests = NULL;
-	for (uint32_t i = s->entries; i-- > 0;)
-		if (!s->journal.page->slots[i].inflight) {
-			s->requests[i].next = s->free_requests;
-			s->free_requests = &s->requests[i];
-		}
 }
 
 void ringsrv_revive(struct session *s, struct sched *sched)
@@ -556,12 +564,7 @@ void ringsrv_revive(struct session *s, struct sched *sched)
 
 	s->sq_head = s->page->sq_head;
 	s->cq_tail = s->page->cq_tail;
-	s->cq_head = __atomic_load_n(&client_page(s)->cq_head, __ATOMIC_ACQUIRE);
-	if (s->cq_tail - s->cq_head > s->entries)
-		s->cq_head = s->cq_tail, s->broken = "cq_head ran ahead of cq_tail";
-	revive_free(s);
-	if (!revive_completed(s))
-		s->broken = "more requests in flight than the completion queue has entries";
+	revive_completed(s, revive_free(s));
 	if (n < 0)
 		s->broken = "its journal and its ring are not of one session";
 	for (int i = 0; i < n; i++) {
