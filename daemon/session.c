@@ -334,6 +334,16 @@ int session_room_for_lease(struct session *s, uint64_t lease)
 
 /* -- after the daemon's end --------------------------------------------------------------------------------------- */
 
+/* Of every layout: what on_attach has found of it in the daemon before. */
+static bool slice_is_there(const struct resident *model, const struct moe_msg_attach *attach)
+{
+	bool good = attach->tp_rank < attach->tp_size;
+
+	for (uint32_t i = 0; i < model->manifest->n_layouts; i++)
+		good &= attach->tp_size <= moe_slice_units(&model->layouts[i]);
+	return good;
+}
+
 /* The journal is the daemon's own; the rest is checked against it all the same, because a bad map ends the daemon. */
 static int check_revived(struct session *s, struct registry *registry, struct moe_error *err)
 {
@@ -350,7 +360,7 @@ static int check_revived(struct session *s, struct registry *registry, struct mo
 	s->attach = p->attach;
 	s->entries = p->entries;
 	size_regions(s);
-	if (s->attach.tp_size == 0 || s->attach.tp_rank >= s->attach.tp_size)
+	if (!slice_is_there(s->entry->model, &s->attach))
 		return moe_error_set(err, -EBADMSG, "session %llu: no such slice", (unsigned long long)p->session);
 	r = memfd_verify(s->client_fd, s->client.bytes, F_SEAL_SHRINK | F_SEAL_GROW, NULL, "client region", err);
 	if (r == 0)
