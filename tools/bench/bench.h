@@ -9,6 +9,7 @@
 #ifndef TOOLS_BENCH_H
 #define TOOLS_BENCH_H
 
+#include <jansson.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -57,7 +58,7 @@ double limit_compute(uint64_t (*peak)(uint64_t rounds), uint64_t rounds, uint32_
 /* Memory for limit_read: huge pages where the system gives them, touched. NULL without room. */
 void *limit_memory(uint64_t bytes);
 
-/* Bytes per nanosecond of O_DIRECT reads of all *.safetensors of the folder, queue depth 16, 512 KiB. -errno below
+/* Bytes per nanosecond of O_DIRECT reads of all *.safetensors of the folder, queue depth 32, 512 KiB. -errno below
  * 0. */
 double limit_disk(const char *folder, uint64_t *ret_bytes);
 
@@ -81,6 +82,10 @@ int limit_pingpong(const struct pingpong_place *place, enum pingpong kind, uint3
 		   uint32_t n);
 
 /* -- main.c ------------------------------------------------------------------------------------------------------- */
+
+/* One of the daemon's documents, or NULL; its process id, or 0. */
+json_t *bench_document(struct moe_client *client, enum moe_document what);
+int bench_daemon_pid(struct moe_client *client);
 
 int bench_fail(const struct moe_error *err);
 

@@ -166,7 +166,7 @@ void *limit_memory(uint64_t bytes)
 /* -- disk --------------------------------------------------------------------------------------------------------- */
 
 #define DISK_BLOCK (512u << 10)
-#define DISK_DEPTH 16
+#define DISK_DEPTH 32
 
 static int read_file(struct io_uring *ring, char *buffers, int fd, uint64_t bytes)
 {

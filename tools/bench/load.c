@@ -1,41 +1,167 @@
 /* SPDX-License-Identifier: MIT */
-/* load - time to load a model folder, beside O_DIRECT reads of the same files in the same run. */
+/* load - time to load a model folder, in turns with O_DIRECT reads of the same files, and the memory that it takes. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/cleanup.h"
+#include "base/error.h"
 #include "base/util.h"
 #include "bench.h"
 
+#define NAME "moe-bench-load"
+#define SAMPLE_US 1000
+
+/* -- the daemon's own memory -------------------------------------------------------------------------------------- */
+
+struct watch {
+	int pid;
+	_Atomic bool stop;
+	uint64_t peak; /* bytes; 0: never seen */
+	pthread_t thread;
+};
+
+/* Status has counters, while smaps_rollup would walk the page tables of the pool that is being filled. */
+static uint64_t anonymous_bytes(int pid)
+{
+	unsigned long long kib = 0;
+	char path[64], line[256];
+	FILE *status;
+
+	snprintf(path, sizeof path, "/proc/%d/status", pid);
+	status = fopen(path, "re");
+	while (status && fgets(line, sizeof line, status))
+		if (sscanf(line, "RssAnon: %llu kB", &kib) == 1)
+			break;
+	if (status)
+		fclose(status);
+	return kib * 1024;
+}
+
+static void *watch_main(void *arg)
+{
+	struct watch *w = arg;
+
+	while (!atomic_load(&w->stop)) {
+		w->peak = MAX(w->peak, anonymous_bytes(w->pid));
+		usleep(SAMPLE_US);
+	}
+	return NULL;
+}
+
+/* -- one load ----------------------------------------------------------------------------------------------------- */
+
+/* What the daemon has read for the model. */
+static uint64_t read_bytes(struct moe_client *client)
+{
+	json_t *models = bench_document(client, MOE_DOCUMENT_MODELS), *model;
+	uint64_t bytes = 0;
+	size_t i;
+
+	json_array_foreach (json_is_array(models) ? models : json_object_get(models, "models"), i, model) {
+		const char *name = json_string_value(json_object_get(model, "name"));
+
+		if (name && strcmp(name, NAME) == 0)
+			bytes = (uint64_t)json_integer_value(json_object_get(model, "read_bytes"));
+	}
+	json_decref(models);
+	return bytes;
+}
+
+/* Bytes per nanosecond. */
+static int load_once(struct moe_client *client, const char *path, double *ret_rate, uint64_t *ret_bytes,
+		     struct moe_error *err)
+{
+	const uint64_t begin = now_ns();
+	int r = moe_load(client, path, NAME, NULL, NULL, err);
+	const uint64_t ns = now_ns() - begin;
+
+	if (r < 0)
+		return r;
+	*ret_bytes = read_bytes(client);
+	*ret_rate = (double)*ret_bytes / (double)ns;
+	return moe_unload(client, NAME, err);
+}
+
+struct loads {
+	double *rates, *raws, *shares;
+	uint64_t bytes;
+};
+
+static int measure(struct loads *l, const char *path, struct moe_client *client, uint32_t n, struct moe_error *err)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t all;
+		int r;
+
+		l->raws[i] = limit_disk(path, &all);
+		if (l->raws[i] < 0)
+			return moe_error_sys(err, (int)l->raws[i], "%s: O_DIRECT reads", path);
+		r = load_once(client, path, &l->rates[i], &l->bytes, err);
+		if (r < 0)
+			return r;
+		l->shares[i] = l->rates[i] / l->raws[i];
+	}
+	return 0;
+}
+
+static int watched(struct loads *l, struct watch *w, const char *path, struct moe_client *client, uint32_t n,
+		   struct moe_error *err)
+{
+	int r;
+
+	w->pid = bench_daemon_pid(client);
+	r = -pthread_create(&w->thread, NULL, watch_main, w);
+	if (r < 0)
+		return moe_error_sys(err, r, "load: no thread to watch memory");
+	r = measure(l, path, client, n, err);
+	atomic_store(&w->stop, true);
+	pthread_join(w->thread, NULL);
+	return r;
+}
+
+static void print_result(const struct options *o, const struct loads *l, const struct watch *w)
+{
+	const double rate = summarise(l->rates, o->samples).p50, raw = summarise(l->raws, o->samples).p50;
+	const double share = summarise(l->shares, o->samples).p50;
+	char extra[32] = "null";
+
+	if (w->peak)
+		snprintf(extra, sizeof extra, "%llu", (unsigned long long)w->peak);
+	if (o->json)
+		printf("{\"gbs\": %.3f, \"raw_gbs\": %.3f, \"share\": %.3f, \"extra_bytes_peak\": %s, \"bytes\": "
+		       "%llu}\n",
+		       rate, raw, share, extra, (unsigned long long)l->bytes);
+	else
+		printf("ready at %.2f GB/s (%llu bytes); bare O_DIRECT reads %.2f GB/s; share %.2f; the daemon's own "
+		       "memory at most %.1f MiB\n",
+		       rate, (unsigned long long)l->bytes, raw, share, (double)w->peak / (1 << 20));
+}
+
 int bench_load(const struct options *o)
 {
-	char *path = o->path ? realpath(o->path, NULL) : NULL;
+	_cleanup_free_ char *path = o->path ? realpath(o->path, NULL) : NULL;
+	_cleanup_free_ double *samples = calloc(3 * (size_t)o->samples, sizeof *samples);
+	struct loads loads = {.rates = samples, .raws = samples + o->samples, .shares = samples + 2 * o->samples};
 	struct moe_client *client = NULL;
 	struct moe_error err = {0};
-	uint64_t bytes = 0, begin;
-	double raw, rate;
+	struct watch w = {0};
 	int r;
 
 	if (!path) {
-		snprintf(err.text, sizeof err.text, "load: DIR is missing or does not exist");
+		moe_error_set(&err, -EINVAL, "load: DIR is missing or does not exist");
 		return bench_fail(&err);
 	}
-	raw = limit_disk(path, &bytes);
-	r = raw < 0 ? (int)raw : moe_open(&client, o->socket, &err);
-	if (raw < 0)
-		snprintf(err.text, sizeof err.text, "%s: O_DIRECT reads: %s", path, strerror(-(int)raw));
-	begin = now_ns();
+	r = samples ? moe_open(&client, o->socket, &err) : -ENOMEM;
 	if (r == 0)
-		r = moe_load(client, path, "moe-bench-load", NULL, NULL, &err);
-	rate = (double)bytes / (double)(now_ns() - begin);
-	if (r == 0)
-		r = moe_unload(client, "moe-bench-load", &err);
-	if (r == 0)
-		printf(o->json ? "{\"gb_per_s\": %.3f, \"limit_gb_per_s\": %.3f, \"share\": %.3f, \"bytes\": %.0f}\n"
-			       : "loaded and hashed at %.2f GB/s; bare O_DIRECT reads %.2f GB/s; ratio %.2f (%.0f "
-				 "bytes)\n",
-		       rate, raw, rate / raw, (double)bytes);
+		r = watched(&loads, &w, path, client, o->samples, &err);
 	moe_close(client);
-	free(path);
-	return r < 0 ? bench_fail(&err) : 0;
+	if (r < 0)
+		return bench_fail(&err);
+	print_result(o, &loads, &w);
+	return 0;
 }

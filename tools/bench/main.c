@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "bench.h"
 
 /* Long options without a letter. */
@@ -34,7 +35,7 @@ static const struct verb {
 	{"ffn", bench_ffn, 15, "ffn [OPTION]...",
 	 "the CPU pool alone, in this process, on weights of any shape and format"},
 	{"compare", bench_compare, 9, "compare [OPTION]...", "the same beside other libraries, on the same weights"},
-	{"load", bench_load, 1, "load DIR", "loading, beside bare O_DIRECT reads"},
+	{"load", bench_load, 3, "load DIR", "loading, beside bare O_DIRECT reads"},
 	{"attach", bench_attach, 100, "attach [--hold N --seconds S]",
 	 "time to attach; or N idle sessions for S seconds"},
 	{"restart", bench_restart, 20, "restart [--hold N]",
@@ -67,6 +68,22 @@ static void print_help(void)
 	       "  --version       version and exit\n\n"
 	       "Exit status: 0 done, 1 failed, 2 usage.\n",
 	       MOE_SOCKET_DEFAULT);
+}
+
+json_t *bench_document(struct moe_client *client, enum moe_document what)
+{
+	_cleanup_free_ char *text = NULL;
+
+	return moe_query(client, what, &text, NULL) == 0 ? json_loads(text, 0, NULL) : NULL;
+}
+
+int bench_daemon_pid(struct moe_client *client)
+{
+	json_t *status = bench_document(client, MOE_DOCUMENT_STATUS);
+	const int pid = (int)json_integer_value(json_object_get(status, "pid"));
+
+	json_decref(status);
+	return pid;
 }
 
 int bench_fail(const struct moe_error *err)

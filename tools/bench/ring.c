@@ -3,7 +3,6 @@
 #include "ring.h"
 
 #include <errno.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +12,7 @@
 #include "base/error.h"
 #include "base/util.h"
 
-#define WARM 20
+#define WARM 200
 #define ROUNDS 100
 #define IDLE_SHARE 50 /* of so many busy samples one idle one is taken: each takes 2 ms */
 
@@ -52,16 +51,11 @@ static double median_of_last(const struct series *series, uint32_t n)
 /* The CPU on which the daemon's reactor, its first thread, ran last; -1: not known, another PID namespace perhaps. */
 static int reactor_cpu(struct moe_client *client)
 {
-	_cleanup_free_ char *text = NULL;
-	json_t *status = NULL;
 	char path[64], line[1024], *at;
 	FILE *stat;
 	int cpu = -1;
 
-	if (moe_query(client, MOE_DOCUMENT_STATUS, &text, NULL) == 0)
-		status = json_loads(text, 0, NULL);
-	snprintf(path, sizeof path, "/proc/%d/stat", (int)json_integer_value(json_object_get(status, "pid")));
-	json_decref(status);
+	snprintf(path, sizeof path, "/proc/%d/stat", bench_daemon_pid(client));
 	stat = fopen(path, "re");
 	if (!stat)
 		return -1;

@@ -1,0 +1,67 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# bench-daemon - moe-bench ring and load say what their page says about a running daemon: the fields of their JSON, and
+# numbers that fit each other. Few samples of a small model: nothing here measures.
+# shellcheck source=tests/e2e/lib.sh
+. "$(dirname -- "$0")/lib.sh"
+
+field() { json "$dir/out" "$1"; }
+
+# run VERB...: JSON into $dir/out
+run() {
+	timeout 120 "$bench" "$@" --daemon "$socket" --json >"$dir/out" 2>"$dir/err"
+	require $? "moe-bench $*" "$dir/err"
+}
+
+# ordered PATH: percentiles of something that took time
+ordered() {
+	within "$(field "$1.p50")" 0.001 10000000 "$1: p50"
+	within "$(field "$1.p99")" "$(field "$1.p50")" 10000000 "$1: p99"
+	within "$(field "$1.p999")" "$(field "$1.p99")" 10000000 "$1: p99.9"
+}
+
+start_daemon --model "$sample" --threads 2
+require $? 'a daemon' "$dir/daemon.log"
+
+run ring --samples 200
+is "$(field sessions)" 1 'one session unless told'
+for what in bare.shm_us bare.futex_us bare.eventfd_us bare.futex_idle_us bare.eventfd_idle_us nop.busy_us nop.idle_us \
+	fill.0.busy_us fill.0.idle_us fill.0.copy_us compute.0.busy_us compute.0.idle_us; do
+	ordered "$what"
+done
+is "$(field compute.0.tokens) $(field compute.0.topk)" '1 4' 'COMPUTE of one token'
+bytes=$(field fill.0.bytes)
+ranks=$(field fill.0.tp_size)
+"$moectl" --socket "$socket" models --json >"$dir/models" 2>"$dir/err"
+record=$(json "$dir/models" models.0.record_bytes)
+within "$bytes" $((record / ranks / 2)) $((record / ranks * 2)) 'the slice is what its rank has of a record'
+within "$(field nop.busy_ratio)" 0.001 1000000 'a ratio to shared memory'
+within "$(field nop.idle_ratio)" 0.001 1000000 'and to a wake-up'
+
+is "$(sessions)" 0 'all sessions are gone'
+run ring --samples 100 --sessions 64
+is "$(field sessions)" 64 '64 sessions take turns'
+ordered nop.busy_us
+"$bench" ring --samples 100 --daemon "$socket" >"$dir/out" 2>"$dir/err"
+ok $? 'as text' "$dir/err"
+for line in 'NOP, 1 session ' 'COMPUTE of 1 token, top 4 ' 'FILL of '; do
+	grep -q "^$line" "$dir/out"
+	ok $? "a line for $line" "$dir/out"
+done
+"$bench" ring --sessions 0 --daemon "$socket" >"$dir/out" 2>&1
+is $? 2 '--sessions 0 is a usage error'
+
+run load "$sample" --samples 2
+within "$(field raw_gbs)" 0.000001 100000 'the raw rate'
+within "$(field gbs)" 0.000001 100000 'the rate of loading'
+within "$(field share)" 0.000001 100000 'its share'
+within "$(field bytes)" "$record" 1000000000 'what was read'
+if have_proc; then
+	within "$(field extra_bytes_peak)" 1048576 67108864 'memory beyond the pool: at most 64 MiB'
+else
+	is "$(field extra_bytes_peak)" null 'memory that cannot be seen'
+fi
+"$moectl" --socket "$socket" models --json >"$dir/models" 2>"$dir/err"
+is "$(json "$dir/models" 'models.#')" 1 'what was loaded is unloaded'
+finish
