@@ -11,6 +11,7 @@
 #include "base/util.h"
 
 #define SPIN_US 20
+#define SPIN_WAKE_US 100   /* where the daemon slept: rather than two wake-ups one after the other */
 #define LOOK_NS 100000000u /* how often a sleeper looks whether the daemon still lives */
 #define SPINS_TURN 64      /* polls between two yields: the daemon may need this very core */
 #define LOOKS_TURN 4       /* polls between two pauses, each of which is as long as several polls */
@@ -156,6 +157,7 @@ int queue_submit(struct queue *queue, const struct moe_sqe *sqe, struct queue_op
 	entry = &queue->sqes[queue->sq_tail & (queue->entries - 1)];
 	*entry = *sqe;
 	entry->user_data = (uintptr_t)op;
+	op->wakes = __atomic_load_n(&queue->daemon->sq_wait, __ATOMIC_RELAXED);
 	op_move(op, MOE_REQUEST_FREE, MOE_REQUEST_POSTED);
 	queue->in_flight++;
 	op_move(op, MOE_REQUEST_POSTED, MOE_REQUEST_PUBLISHED);
@@ -176,7 +178,7 @@ int queue_submit(struct queue *queue, const struct moe_sqe *sqe, struct queue_op
 
 static bool spin_for(struct queue *queue, struct queue_op *op)
 {
-	const uint64_t end = now_ns() + (uint64_t)queue->spin_us * 1000;
+	const uint64_t end = now_ns() + (uint64_t)(op->wakes ? SPIN_WAKE_US : queue->spin_us) * 1000;
 
 	do {
 		for (int i = 0; i < SPINS_TURN; i++) {

@@ -21,6 +21,7 @@
 /* One request in flight. The caller's memory; stays in place from queue_submit until the wait has returned its end. */
 struct queue_op {
 	_Atomic uint32_t state; /* enum moe_request_state as this side sees it */
+	bool wakes;             /* the daemon slept when it was submitted */
 	struct moe_cqe cqe;     /* valid once retired */
 };
 
