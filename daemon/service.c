@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -192,6 +193,7 @@ static void free_dead(struct service *s)
 		if (session->dead && !session_busy(session)) {
 			*at = session->next;
 			session_free(session);
+			s->trim = !s->sessions;
 		} else {
 			at = &session->next;
 		}
@@ -244,10 +246,14 @@ static bool service_turn(void *userdata)
 	return any;
 }
 
+/* The heap keeps the peak of many sessions until it is told to give back what it does not use. */
 static void service_park(void *userdata)
 {
-	const struct service *s = userdata;
+	struct service *s = userdata;
 
+	if (s->trim)
+		malloc_trim(0);
+	s->trim = false;
 	for (struct session *session = s->sessions; session; session = session->next)
 		ringsrv_park(session, true);
 }

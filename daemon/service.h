@@ -40,6 +40,7 @@ struct service {
 	struct source listen_source, signal_source, parent_source;
 	int spare_fd;  /* given up to refuse a connection when no other is left */
 	bool shedding; /* said so already */
+	bool trim;     /* the last session has left since the loop slept */
 	struct peer *peers;
 	uint32_t n_peers;
 	struct session *sessions;

@@ -46,7 +46,8 @@ static void session_destroy(struct session *s)
 	close_fd(s->client_fd);
 	close_fd(s->daemon_fd);
 	close_fd(s->doorbell.fd);
-	free(s->requests);
+	if (s->requests)
+		munmap(s->requests, s->entries * sizeof *s->requests);
 	free(s->completed);
 	journal_free(&s->journal);
 	free(s->hinted);
@@ -169,12 +170,20 @@ static void cut_slices(struct session *s)
 	}
 }
 
+/* Their memory goes back to the system with the session, whatever the heap keeps. */
+static struct request *map_requests(uint32_t n)
+{
+	void *map = mmap(NULL, n * sizeof(struct request), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	return map == MAP_FAILED ? NULL : map;
+}
+
 /* Books in ordinary memory, which a successor makes anew. */
 static int make_books(struct session *s, struct moe_error *err)
 {
 	const struct moe_manifest *m = s->entry->model->manifest;
 
-	s->requests = calloc(s->entries, sizeof *s->requests);
+	s->requests = map_requests(s->entries);
 	s->completed = calloc(s->entries, sizeof *s->completed);
 	s->hinted = calloc(hint_words(m), sizeof *s->hinted);
 	s->slices = calloc((size_t)2 * m->n_layouts, sizeof *s->slices);
