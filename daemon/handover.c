@@ -26,8 +26,8 @@
 #define MESSAGE_BYTES 1024
 
 struct kept {
-	char name[NAME_BYTES]; /* "": this place is free */
-	int fd;                /* from the run before and not yet taken, else -1 */
+	char *name; /* NULL: this place is free */
+	int fd;     /* from the run before and not yet taken, else -1 */
 };
 
 struct handover {
@@ -44,23 +44,23 @@ struct handover {
 static struct kept *find(struct handover *h, const char *name)
 {
 	for (uint32_t i = 0; h && i < h->n; i++)
-		if (h->kept[i].name[0] && strcmp(h->kept[i].name, name) == 0)
+		if (h->kept[i].name && strcmp(h->kept[i].name, name) == 0)
 			return &h->kept[i];
 	return NULL;
 }
 
-/* There is room for what the keeper takes, and for what came from it. */
-static void enter(struct handover *h, const char *name, int fd)
+/* There is room for what the keeper takes, and for what came from it. Takes over the name. */
+static void enter(struct handover *h, char *name, int fd)
 {
 	uint32_t i = 0;
 	struct kept *k;
 
-	while (i < h->n && h->kept[i].name[0])
+	while (i < h->n && h->kept[i].name)
 		i++;
 	assert(i < h->room);
 	h->n = MAX(h->n, i + 1);
 	k = &h->kept[i];
-	memcpy(k->name, name, strlen(name) + 1);
+	k->name = name;
 	k->fd = fd;
 	h->n_names++;
 	h->names_bytes += strlen(k->name) + 1;
@@ -70,8 +70,11 @@ static void forget(struct handover *h, struct kept *k)
 {
 	h->n_names--;
 	h->names_bytes -= strlen(k->name) + 1;
-	k->name[0] = '\0';
 	k->fd = close_fd(k->fd);
+	free(k->name);
+	k->name = NULL;
+	while (h->n > 0 && !h->kept[h->n - 1].name)
+		h->n--;
 }
 
 static bool name_from(char ret[static NAME_BYTES], const char *format, va_list args)
@@ -116,7 +119,7 @@ static void next_name(char ret[static NAME_BYTES], const char **names)
 static void take_over(struct handover *h, uint32_t n)
 {
 	const char *names = getenv("LISTEN_FDNAMES");
-	char name[NAME_BYTES];
+	char name[NAME_BYTES], *copy;
 
 	for (uint32_t i = 0; i < n; i++) {
 		const int fd = HANDOVER_LISTEN_FD + (int)i;
@@ -127,8 +130,11 @@ static void take_over(struct handover *h, uint32_t n)
 		} else if (find(h, name)) {
 			log_warning("LISTEN_FDNAMES: %s: a second descriptor of this name; closed", name);
 			close_fd(fd);
+		} else if (!(copy = strdup(name))) {
+			log_warning("descriptor %d (%s): no memory for its name; closed", fd, name);
+			close_fd(fd);
 		} else {
-			enter(h, name, fd);
+			enter(h, copy, fd);
 		}
 	}
 }
@@ -199,7 +205,7 @@ const char *handover_next(struct handover *h, const char *prefix, uint32_t *curs
 	while (h && *cursor < h->n) {
 		const struct kept *k = &h->kept[(*cursor)++];
 
-		if (k->name[0] && k->fd >= 0 && strncmp(k->name, prefix, strlen(prefix)) == 0)
+		if (k->name && k->fd >= 0 && strncmp(k->name, prefix, strlen(prefix)) == 0)
 			return k->name;
 	}
 	return NULL;
@@ -231,6 +237,7 @@ bool handover_keeps(const struct handover *h)
 
 int handover_put(struct handover *h, int fd, const char *format, ...)
 {
+	_cleanup_free_ char *copy = NULL;
 	char name[NAME_BYTES];
 	va_list args;
 	bool good;
@@ -247,9 +254,12 @@ int handover_put(struct handover *h, int fd, const char *format, ...)
 		return -EEXIST;
 	if (h->n_names >= h->max || h->names_bytes + strlen(name) + 1 > HANDOVER_NAMES_BYTES_MAX)
 		return -ENOSPC;
+	copy = strdup(name);
+	if (!copy)
+		return -ENOMEM;
 	r = send_name(h, "FDSTORE", name, &fd);
 	if (r == 0)
-		enter(h, name, -1);
+		enter(h, steal_ptr(copy), -1);
 	return r;
 }
 
@@ -282,7 +292,7 @@ void handover_discard_rest(struct handover *h)
 		struct kept *k = &h->kept[i];
 		int r;
 
-		if (!k->name[0] || k->fd < 0)
+		if (!k->name || k->fd < 0)
 			continue;
 		log_debug("%s: kept, but nobody wants it: dropped", k->name);
 		k->fd = close_fd(k->fd);
@@ -353,8 +363,10 @@ struct handover *handover_free(struct handover *h)
 {
 	if (!h)
 		return NULL;
-	for (uint32_t i = 0; i < h->n; i++)
-		close_fd(h->kept[i].name[0] ? h->kept[i].fd : -1);
+	for (uint32_t i = 0; i < h->n; i++) {
+		close_fd(h->kept[i].name ? h->kept[i].fd : -1);
+		free(h->kept[i].name);
+	}
 	free(h->kept);
 	close_fd(h->sock);
 	free(h);

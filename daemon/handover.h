@@ -38,7 +38,7 @@ int handover_new(struct handover **ret, struct moe_error *err);
 bool handover_keeps(const struct handover *h);
 
 /* The fd stays the caller's. 0, -EINVAL (the name), -EEXIST, -ENOSPC (the keeper's limit, or that of all names),
- * -EAGAIN or what sendmsg() says. That it has arrived is known after handover_sync(). */
+ * -EAGAIN, -ENOMEM or what sendmsg() says. That it has arrived is known after handover_sync(). */
 int handover_put(struct handover *h, int fd, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* 0 also when there is no such name. After an error the keeper may still have it. */
