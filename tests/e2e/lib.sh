@@ -7,7 +7,7 @@
 # and $dir is removed. The programs are those below $MOE_BUILD (default: build).
 set -u
 
-root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd) || exit 1
+root=${MOE_SOURCE:-$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)} || exit 1
 cd "$root" || exit 1
 build=${MOE_BUILD:-build}
 expertd=$build/daemon/moe-expertd
