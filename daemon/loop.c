@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
@@ -19,13 +20,16 @@
 #define SPINS_TURN 64 /* polls between two yields: a pool thread may need this core */
 #define LOOKS_TURN 4  /* polls between two pauses, each of which is as long as several polls */
 #define EVENTS_TURN 8 /* polls between two looks at io_uring: rings are hurried, events are not */
+#define REFUSALS_MAX 16
+#define REFUSED_NS 1000000000u
 
 struct loop {
 	struct io_uring ring;
 	struct loop_hooks hooks;
-	struct source waker;   /* eventfd */
-	_Atomic bool sleeping; /* a waker must write the eventfd */
-	uint32_t leaving;      /* removed sources that the kernel still holds */
+	struct source waker;    /* eventfd */
+	_Atomic bool sleeping;  /* a waker must write the eventfd */
+	struct source *leaving; /* removed, not yet gone */
+	uint64_t refused_ns;    /* since when the kernel takes nothing, 0: it does */
 	bool stopped;
 	int code;
 };
@@ -72,14 +76,57 @@ int loop_new(struct loop **ret, const struct loop_hooks *hooks, struct moe_error
 	return 0;
 }
 
+static void let_go(struct loop *loop, bool all)
+{
+	struct source **at = &loop->leaving;
+
+	while (*at) {
+		struct source *source = *at;
+
+		if (source->armed && !all) {
+			at = &source->next_leaving;
+			continue;
+		}
+		*at = source->next_leaving;
+		if (source->gone)
+			source->gone(source);
+	}
+}
+
 struct loop *loop_free(struct loop *loop)
 {
 	if (loop) {
 		io_uring_queue_exit(&loop->ring);
+		let_go(loop, true);
 		close_fd(loop->waker.fd);
 		free(loop);
 	}
 	return NULL;
+}
+
+/* What was refused stays queued and goes with the next call: 0, unless that has been so for too long. */
+static int submitted(struct loop *loop, int result)
+{
+	if (result >= 0 || result == -EINTR || result == -ETIME) {
+		loop->refused_ns = 0;
+		return 0;
+	}
+	if (!loop->refused_ns)
+		loop->refused_ns = now_ns();
+	if ((result == -EAGAIN || result == -EBUSY || result == -ENOMEM) && now_ns() - loop->refused_ns < REFUSED_NS) {
+		usleep(100);
+		return 0;
+	}
+	log_err("reactor: io_uring takes nothing any more: %s", strerror(-result));
+	return result;
+}
+
+static void submit(struct loop *loop)
+{
+	const int r = submitted(loop, io_uring_submit(&loop->ring));
+
+	if (r < 0)
+		loop_stop(loop, r);
 }
 
 static struct io_uring_sqe *get_sqe(struct loop *loop)
@@ -87,7 +134,7 @@ static struct io_uring_sqe *get_sqe(struct loop *loop)
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&loop->ring);
 
 	if (!sqe) {
-		io_uring_submit(&loop->ring);
+		submit(loop);
 		sqe = io_uring_get_sqe(&loop->ring);
 	}
 	return sqe;
@@ -111,6 +158,7 @@ int loop_add(struct loop *loop, struct source *source, struct moe_error *err)
 	int r;
 
 	source->armed = source->removed = false;
+	source->refusals = 0;
 	r = arm(loop, source);
 	if (r < 0)
 		return moe_error_sys(err, r, "reactor: cannot watch fd %d", source->fd);
@@ -124,9 +172,10 @@ void loop_remove(struct loop *loop, struct source *source)
 	if (source->removed)
 		return;
 	source->removed = true;
-	loop->leaving++;
+	source->next_leaving = loop->leaving;
+	loop->leaving = source;
 	if (!source->armed)
-		return; /* within its own handler: `handle` lets it go */
+		return; /* in its own handler, or refused: the kernel does not have it */
 	sqe = get_sqe(loop);
 	if (!sqe) {
 		loop_stop(loop, -EBUSY); /* a full ring that cannot be submitted: nothing moves any more */
@@ -138,18 +187,17 @@ void loop_remove(struct loop *loop, struct source *source)
 
 static void handle(struct loop *loop, struct source *source, int res)
 {
-	int r = 0;
+	int r;
 
 	source->armed = false;
-	if (!source->removed && res > 0)
-		source->ready(source, (uint32_t)res);
-	if (source->removed) {
-		loop->leaving--;
-		if (source->gone)
-			source->gone(source);
+	if (source->removed)
 		return;
-	}
-	r = res < 0 ? res : arm(loop, source);
+	source->refusals = res < 0 ? source->refusals + 1 : 0;
+	if (res > 0)
+		source->ready(source, (uint32_t)res);
+	if (source->removed)
+		return;
+	r = source->refusals < REFUSALS_MAX ? arm(loop, source) : res;
 	if (r < 0) {
 		log_err("reactor: cannot watch fd %d: %s", source->fd, strerror(-r));
 		loop_stop(loop, r);
@@ -171,8 +219,9 @@ static bool handle_events(struct loop *loop)
 			any = true;
 		}
 	}
+	let_go(loop, false);
 	if (io_uring_sq_ready(&loop->ring) > 0)
-		io_uring_submit(&loop->ring);
+		submit(loop);
 	return any;
 }
 
@@ -185,10 +234,10 @@ static int sleep_until_event(struct loop *loop)
 	loop->hooks.park(loop->hooks.userdata);
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!loop->hooks.poll(loop->hooks.userdata))
-		r = io_uring_submit_and_wait(&loop->ring, 1);
+		r = submitted(loop, io_uring_submit_and_wait(&loop->ring, 1));
 	loop->hooks.unpark(loop->hooks.userdata);
 	atomic_store(&loop->sleeping, false);
-	return r == -EINTR || r == -EAGAIN || r == -EBUSY || r >= 0 ? 0 : r;
+	return r;
 }
 
 int loop_run(struct loop *loop)
@@ -238,16 +287,14 @@ void loop_stop(struct loop *loop, int code)
 
 void loop_drain(struct loop *loop)
 {
-	uint32_t before = 0;
-
 	/* A second in which none goes. */
-	for (int i = 0; loop && loop->leaving > 0 && i < 100; i = loop->leaving < before ? 0 : i + 1) {
+	for (int i = 0; loop && loop->leaving && i < 100; i++) {
 		struct __kernel_timespec t = {.tv_nsec = 10000000};
 		struct io_uring_cqe *cqe;
 
-		before = loop->leaving;
 		io_uring_submit_and_wait_timeout(&loop->ring, &cqe, 1, &t, NULL);
-		handle_events(loop);
+		if (handle_events(loop))
+			i = 0;
 	}
 }
 

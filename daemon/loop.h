@@ -3,10 +3,11 @@
  * loop - the reactor: one io_uring does everything that waits.
  *
  * Law: one thread runs the loop and all handlers. A source is an fd; while it is readable `ready` is called once a
- * turn, and may leave the rest for the next one. A removed source stays in memory until the kernel has let go of it:
- * then `gone` is called, the place to free it. While `poll` (the rings) finds work the loop does not sleep; when it has
- * found none for `spin_us` the loop calls `park`, polls once more, and sleeps in io_uring until an event; then
- * `unpark`.
+ * turn, and may leave the rest for the next one. A removed source stays in memory until the kernel has let go of it, by
+ * word or with the end of the ring: then `gone` is called, the place to free it. What the kernel refuses is asked for
+ * again: only when it refuses one source again and again, or everything for a second, the loop ends with an error.
+ * While `poll` (the rings) finds work the loop does not sleep; when it has found none for `spin_us` the loop calls
+ * `park`, polls once more, and sleeps in io_uring until an event; then `unpark`.
  */
 #ifndef DAEMON_LOOP_H
 #define DAEMON_LOOP_H
@@ -22,7 +23,9 @@ struct source {
 	int fd;
 	void (*ready)(struct source *source, uint32_t events); /* POLLIN, POLLHUP, ... */
 	void (*gone)(struct source *source);                   /* may be NULL */
-	bool armed, removed;                                   /* the loop's */
+	bool armed, removed;                                   /* the loop's, and the rest */
+	uint32_t refusals;                                     /* polls that failed, in a row */
+	struct source *next_leaving;
 };
 
 struct loop_hooks {

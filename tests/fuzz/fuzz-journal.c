@@ -152,7 +152,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fds.arenas[MOE_ARENA_DATA] = memfd_new("data", ARENA_BYTES, NULL);
 	fds.arenas[MOE_ARENA_SLOTS] = memfd_new("slots", ARENA_BYTES, NULL);
 	again = dup(fds.journal);
-	r = session_revive(&s, &fuzz_daemon.service->registry, &fds, fuzz_daemon.service->loop, &err);
+	r = session_revive(&s, &fuzz_daemon.service->registry, &fds, fuzz_daemon.service->accounts, getuid(),
+			   fuzz_daemon.service->loop, &err);
 	if (r < 0)
 		fuzz_check_refused(r, &err);
 	else
