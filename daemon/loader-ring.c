@@ -10,6 +10,7 @@
 #include "base/util.h"
 
 #define DROP_BYTES (64ull << 20)
+#define REFUSALS_MAX 1000 /* of one block's read: then it is no matter of waiting */
 
 #define ALIGN_DOWN(value, align) ((value) & ~((__typeof__(value))(align)-1))
 
@@ -191,7 +192,7 @@ bool loader_next(struct loader *l, struct loader_slot *slot)
 	pthread_mutex_unlock(&l->cursor_lock);
 	if (error.code)
 		loader_fail(l, &error);
-	slot->got = 0;
+	slot->got = slot->refusals = 0;
 	return good;
 }
 
@@ -213,7 +214,7 @@ enum loader_read loader_took(struct loader *l, struct loader_slot *slot, int64_t
 
 	if (atomic_load(&l->failed))
 		return LOADER_STOP;
-	if (result == -EINTR || result == -EAGAIN)
+	if ((result == -EINTR || result == -EAGAIN) && slot->refusals++ < REFUSALS_MAX)
 		return LOADER_READ_ON;
 	if (result < 0) {
 		moe_error_sys(&error, (int)result, "%s: cannot read %u bytes at offset %" PRIu64, file->shard->path,

@@ -30,7 +30,8 @@ struct loader_block {
 struct loader_slot {
 	struct loader_block block;
 	uint8_t *memory;
-	uint32_t got; /* bytes read so far */
+	uint32_t got;      /* bytes read so far */
+	uint32_t refusals; /* of this block's reads, for now */
 	uint32_t index;
 	_Atomic uint32_t nodes_left;
 };

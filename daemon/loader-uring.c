@@ -9,12 +9,15 @@
 #include "base/util.h"
 #include "daemon/loader-ring.h"
 
+#define REFUSED_NS 1000000000u
+
 struct reader {
 	struct loader *loader;
 	struct io_uring ring;
 	uint32_t in_flight;
-	bool fixed;  /* the bounce ring is registered */
-	bool broken; /* the kernel takes no more reads */
+	bool fixed;          /* the bounce ring is registered */
+	bool broken;         /* the kernel takes no more reads */
+	uint64_t refused_ns; /* since when it takes none just now, 0: it does */
 };
 
 static void prepare(struct reader *r, struct loader_slot *slot)
@@ -75,6 +78,8 @@ static void take_completions(struct reader *r)
 	int result;
 
 	result = io_uring_wait_cqe_timeout(&r->ring, &cqe, &tick);
+	if (result < 0) /* even where waiting is refused, what there is can be had */
+		result = io_uring_peek_cqe(&r->ring, &cqe);
 	while (result == 0) {
 		struct loader_slot *slot = io_uring_cqe_get_data(cqe);
 		const int bytes = cqe->res;
@@ -91,7 +96,13 @@ static void submit(struct reader *r)
 	struct moe_error error;
 
 	/* What was not submitted stays queued and goes with the next call. */
-	if (submitted >= 0 || submitted == -EAGAIN || submitted == -EBUSY || submitted == -EINTR)
+	if (submitted >= 0 || submitted == -EINTR) {
+		r->refused_ns = 0;
+		return;
+	}
+	if (!r->refused_ns)
+		r->refused_ns = now_ns();
+	if ((submitted == -EAGAIN || submitted == -EBUSY) && now_ns() - r->refused_ns < REFUSED_NS)
 		return;
 	moe_error_sys(&error, submitted, "%s: io_uring refuses reads", r->loader->params->name);
 	loader_fail(r->loader, &error);
