@@ -65,7 +65,7 @@ int service_load(struct service *s, struct peer *peer, const char *path, const c
 		r = memory_left(s, path, &params.memory_max, err);
 	if (r < 0)
 		return r;
-	host_read(s->host, false); /* pages may have been reserved since the start */
+	host_read_again(s->host); /* pages may have been reserved since the start */
 	r = load_start(&s->load, &params, s->loop, err);
 	if (r < 0)
 		return r;
@@ -497,13 +497,13 @@ int service_new(struct service **ret, const struct config *config, struct handov
 	s->host = calloc(1, sizeof *s->host);
 	r = s->host ? open_signals(s, err) : moe_error_sys(err, -ENOMEM, "service");
 	if (r == 0) {
+		/* Before there is anything to clean up: libnuma ends a process that has no memory. */
+		host_read(s->host, false);
 		s->estate = estate_open(s->handover, err);
 		r = s->estate ? open_listener(s, err) : -ENOMEM;
 	}
-	if (r == 0) {
-		host_read(s->host, false);
+	if (r == 0)
 		r = open_accounts(s, err);
-	}
 	if (r == 0)
 		r = guard_start(err);
 	if (r == 0)

@@ -272,8 +272,6 @@ static void read_nodes(struct host *host)
 	qsort(host->nodes, host->n_nodes, sizeof host->nodes[0], compare_nodes);
 	for (uint32_t i = 0; i < host->n_nodes; i++)
 		host_order_cpus(&host->nodes[i]);
-	for (uint32_t i = 0; i < host->n_nodes; i++)
-		host_read_node_memory(&host->nodes[i]);
 	if (allowed)
 		numa_bitmask_free(allowed);
 	CPU_FREE(cpus);
@@ -316,14 +314,21 @@ static void read_io_uring(struct host *host, bool probe)
 	close_fd(fd);
 }
 
+void host_read_again(struct host *host)
+{
+	for (uint32_t i = 0; i < host->n_nodes; i++)
+		host_read_node_memory(&host->nodes[i]);
+	host_read_memory(&host->mem_available, &host->mem_limit, &host->mem_limit_left);
+}
+
 void host_read(struct host *ret, bool probe_io_uring)
 {
 	struct rlimit memlock;
 	struct utsname names;
 
 	read_nodes(ret);
+	host_read_again(ret);
 	ret->cpu_quota = host_read_cpu_quota();
-	host_read_memory(&ret->mem_available, &ret->mem_limit, &ret->mem_limit_left);
 	ret->memlock = getrlimit(RLIMIT_MEMLOCK, &memlock) < 0 || memlock.rlim_cur > INT64_MAX
 			       ? -1
 			       : (int64_t)memlock.rlim_cur;

@@ -48,6 +48,10 @@ struct host {
 /* Fills *ret; `probe_io_uring` also tries io_uring_setup. Never fails. The struct is large: allocate it. */
 void host_read(struct host *ret, bool probe_io_uring);
 
+/* What changes while a program runs: memory of the nodes and of the machine. Unlike host_read it asks libnuma for no
+ * memory, which ends the process where there is none. */
+void host_read_again(struct host *host);
+
 /* The parts of it that change while a daemon runs: a node's memory and hugepages, and the machine's and the cgroup's
  * room (mem_available and mem_limit_left as in struct host). node->id says which node. */
 void host_read_node_memory(struct host_node *node);
