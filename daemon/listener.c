@@ -48,8 +48,12 @@ static int take_lock(const char *path, const char *lock_path, struct moe_error *
 	if (!still_there(fd, lock_path))
 		return moe_error_set(err, -EAGAIN, "%s: another moe-expertd is just ending there; try again", path);
 	snprintf(pid, sizeof pid, "%d\n", getpid());
-	if (ftruncate(fd, 0) < 0 || write(fd, pid, strlen(pid)) < 0)
-		return moe_error_sys(err, -errno, "%s: cannot write", lock_path);
+	if (ftruncate(fd, 0) < 0 || write(fd, pid, strlen(pid)) < 0) {
+		const int r = moe_error_sys(err, -errno, "%s: cannot write", lock_path);
+
+		unlink(lock_path);
+		return r;
+	}
 	return steal_fd(&fd);
 }
 
