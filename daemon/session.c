@@ -431,6 +431,12 @@ int session_revive(struct session **ret, struct registry *registry, struct sessi
 		r = loop_add(loop, &s->doorbell, err);
 	for (size_t i = 0; i < ARRAY_LEN(fds->arenas); i++)
 		close_fd(steal_fd(&fds->arenas[i]));
+	if (!s) {
+		close_fd(steal_fd(&fds->client));
+		close_fd(steal_fd(&fds->daemon));
+		close_fd(steal_fd(&fds->doorbell));
+		close_fd(steal_fd(&fds->journal));
+	}
 	if (r < 0) {
 		if (s)
 			session_destroy(s);
