@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "base/cleanup.h"
 #include "base/error.h"
 #include "base/memfd.h"
 #include "base/util.h"
@@ -68,6 +69,21 @@ int guard_start(struct moe_error *err)
 	if (sigaction(SIGBUS, &action, NULL) < 0)
 		return moe_error_sys(err, -errno, "sigaction(SIGBUS)");
 	return 0;
+}
+
+void guard_stop(void)
+{
+	struct guard *next;
+
+	if (guards.spare < 0)
+		return;
+	signal(SIGBUS, SIG_DFL);
+	for (struct guard *g = atomic_exchange(&guards.head, NULL); g; g = next) {
+		next = g->next;
+		free(g);
+	}
+	guards.unused = NULL;
+	guards.spare = close_fd(guards.spare);
 }
 
 int guard_new(struct guard **ret, const volatile void *base, uint64_t bytes, struct moe_error *err)

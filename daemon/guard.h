@@ -22,6 +22,8 @@ struct guard;
 
 /* For the process, once: the handler and its memory. */
 int guard_start(struct moe_error *err);
+/* At the end, when no memory is guarded any more. */
+void guard_stop(void);
 
 /* `base`: a page's beginning. -ENOMEM. */
 int guard_new(struct guard **ret, const volatile void *base, uint64_t bytes, struct moe_error *err);

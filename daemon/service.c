@@ -555,6 +555,7 @@ struct service *service_free(struct service *s)
 	sched_free(s->sched);
 	registry_clear(&s->registry);
 	loop_free(s->loop);
+	guard_stop();
 	handover_drop(s->handover, "service");
 	handover_drop(s->handover, "listen");
 	if (s->estate)

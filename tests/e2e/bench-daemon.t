@@ -35,7 +35,7 @@ bytes=$(field fill.0.bytes)
 ranks=$(field fill.0.tp_size)
 "$moectl" --socket "$socket" models --json >"$dir/models" 2>"$dir/err"
 record=$(json "$dir/models" models.0.record_bytes)
-within "$bytes" $((record / ranks / 2)) $((record / ranks * 2)) 'the slice is what its rank has of a record'
+within "$bytes" $((record / ranks / 2)) $((record * 2 / ranks)) 'the slice is what its rank has of a record'
 within "$(field nop.busy_ratio)" 0.001 1000000 'a ratio to shared memory'
 within "$(field nop.idle_ratio)" 0.001 1000000 'and to a wake-up'
 

@@ -4,8 +4,8 @@
  * session is refused in one line, or it goes on: its recovery is the same when it is done twice, what is in flight is
  * completed once, and then it ends with its books balanced.
  *
- * The input: a byte for the queue's length, the heads and tails of the ring (sq_tail, cq_head, sq_head, cq_tail, 4 bytes
- * each), then words that differ from a sound journal's: 3 bytes of place, counted in words, and 8 bytes.
+ * The input: a byte for the queue's length, the heads and tails of the ring (sq_tail, cq_head, sq_head, cq_tail, 4
+ * bytes each), then words that differ from a sound journal's: 3 bytes of place, counted in words, and 8 bytes.
  */
 #include <errno.h>
 #include <sched.h>
