@@ -45,6 +45,8 @@ static uint8_t *make_arena(struct session *s, enum moe_arena kind, uint64_t byte
 
 	fuzz_check(p != MAP_FAILED && mprotect(p + GUARD, bytes, PROT_READ | PROT_WRITE) == 0);
 	s->arenas[kind] = (struct clientmem){.base = p + GUARD, .bytes = bytes};
+	if (kind == MOE_ARENA_DATA)
+		s->copied_max = 2 * bytes; /* as session_add_arena would */
 	return p + GUARD;
 }
 
