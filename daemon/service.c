@@ -550,11 +550,11 @@ struct service *service_free(struct service *s)
 	if (s->sched)
 		end_sessions(s);
 	loop_drain(s->loop);
-	accounts_free(s->accounts);
 	pool_free(s->pool);
 	sched_free(s->sched);
 	registry_clear(&s->registry);
-	loop_free(s->loop);
+	loop_free(s->loop); /* where io_uring takes nothing any more, the last sources go only now */
+	accounts_free(s->accounts);
 	guard_stop();
 	handover_drop(s->handover, "service");
 	handover_drop(s->handover, "listen");
