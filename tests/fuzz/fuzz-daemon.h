@@ -6,13 +6,13 @@
 #ifndef TESTS_FUZZ_FUZZ_DAEMON_H
 #define TESTS_FUZZ_FUZZ_DAEMON_H
 
+#include <getopt.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "base/util.h"
-#include "daemon/pages.h"
 #include "daemon/peer.h"
 #include "daemon/service.h"
 #include "tests/fuzz/fuzz.h"
@@ -88,6 +88,7 @@ static inline void fuzz_daemon_write_model(const char *path)
 static inline void fuzz_daemon_start(void)
 {
 	struct fuzz_daemon *d = &fuzz_daemon;
+	const char *const argv[] = {"fuzz", "--socket", d->socket, "--threads", "1", "--spin", "0", NULL};
 	struct moe_error err = {0};
 	sigset_t before;
 
@@ -99,9 +100,8 @@ static inline void fuzz_daemon_start(void)
 	snprintf(d->model, sizeof d->model, "%.63s/small.gguf", d->folder);
 	fuzz_daemon_write_model(d->model);
 	log_open("fuzz", (enum log_level)0);
-	d->config = (struct config){
-		.socket = d->socket, .socket_mode = 0600, .threads = 1, .pages = PAGES_AUTO, .ready_fd = -1};
-	d->config.isa = isa_detect(&d->config.isa_why);
+	optind = 0;
+	fuzz_check(config_parse(&d->config, ARRAY_LEN(argv) - 1, (char **)argv, &err) == 0);
 	sigprocmask(SIG_SETMASK, NULL, &before);
 	fuzz_check(service_new(&d->service, &d->config, NULL, &err) == 0);
 	sigprocmask(SIG_SETMASK, &before, NULL); /* the fuzzer ends by signals too */
