@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 
 #include "base/cleanup.h"
@@ -14,6 +13,7 @@
 
 /* Replaced at once: what a thread touches next is next to what it touched, and mappings are few (max_map_count). */
 #define SPARE_BYTES (2u << 20)
+#define GUARDS_OF_PAGE 64
 
 struct guard {
 	_Atomic uintptr_t base, end; /* base 0: not in use */
@@ -21,7 +21,14 @@ struct guard {
 	struct guard *next, *next_free;
 };
 
+/* Guards stay, so they lie together: one in each page of the heap would keep what sessions took there. */
+struct guard_page {
+	struct guard_page *next;
+	struct guard guards[GUARDS_OF_PAGE];
+};
+
 static struct {
+	struct guard_page *pages;
 	_Atomic(struct guard *) head;
 	struct guard *unused;
 	_Atomic uint64_t hits;
@@ -73,33 +80,52 @@ int guard_start(struct moe_error *err)
 
 void guard_stop(void)
 {
-	struct guard *next;
+	struct guard_page *next;
 
 	if (guards.spare < 0)
 		return;
 	signal(SIGBUS, SIG_DFL);
-	for (struct guard *g = atomic_exchange(&guards.head, NULL); g; g = next) {
-		next = g->next;
-		free(g);
+	atomic_store(&guards.head, NULL);
+	for (struct guard_page *page = guards.pages; page; page = next) {
+		next = page->next;
+		munmap(page, sizeof *page);
 	}
+	guards.pages = NULL;
 	guards.unused = NULL;
 	guards.spare = close_fd(guards.spare);
 }
 
+static int add_page(struct moe_error *err)
+{
+	struct guard_page *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct guard *head = atomic_load_explicit(&guards.head, memory_order_relaxed);
+
+	if (page == MAP_FAILED)
+		return moe_error_sys(err, -ENOMEM, "guard of client memory");
+	page->next = guards.pages;
+	guards.pages = page;
+	for (int i = 0; i < GUARDS_OF_PAGE; i++) {
+		struct guard *g = &page->guards[i];
+
+		g->next = head;
+		head = g;
+		g->next_free = guards.unused;
+		guards.unused = g;
+	}
+	/* Partner: the handler's load of the head. */
+	atomic_store_explicit(&guards.head, head, memory_order_release);
+	return 0;
+}
+
 int guard_new(struct guard **ret, const volatile void *base, uint64_t bytes, struct moe_error *err)
 {
-	struct guard *g = guards.unused;
+	struct guard *g;
+	int r = guards.unused ? 0 : add_page(err);
 
-	if (g) {
-		guards.unused = g->next_free;
-	} else {
-		g = calloc(1, sizeof *g);
-		if (!g)
-			return moe_error_sys(err, -ENOMEM, "guard of client memory");
-		g->next = atomic_load_explicit(&guards.head, memory_order_relaxed);
-		/* Partner: the handler's load of the head. */
-		atomic_store_explicit(&guards.head, g, memory_order_release);
-	}
+	if (r < 0)
+		return r;
+	g = guards.unused;
+	guards.unused = g->next_free;
 	atomic_store(&g->hit, false);
 	atomic_store_explicit(&g->end, (uintptr_t)base + bytes, memory_order_relaxed);
 	/* Partner: the load of base in `replace`. */

@@ -268,12 +268,13 @@ measure_restarted() {
 	measure "$1"
 }
 
-# at_most FOUND BASE NAME: 1 % more. Memory of a sanitizer's is the sanitizer's.
+# at_most FOUND BASE NAME: 1 % more, and 256 KiB, by which a daemon of 23 MiB differs from start to start. Memory of a
+# sanitizer's is the sanitizer's.
 at_most() {
 	if [ -n "${MOE_SANITIZED-}" ]; then
 		skip "$3: not compared under a sanitizer"
 	else
-		within "$1" 1 $(($2 * 101 / 100)) "$3 at most 1 % above $2"
+		within "$1" 1 $(($2 * 101 / 100 + 256)) "$3 at most 1 % and 256 above $2"
 	fi
 }
 
@@ -299,6 +300,23 @@ each_way() {
 		n=$((n + 1))
 	done
 	is $bad 0 "$1: the score in each of $ways ways"
+}
+
+# More at once than the load ever is: the pool keeps the intermediate memory of its busiest moment (daemon/pool-scratch.h).
+crowd() {
+	crowd=
+	for each in $(seq 0 $((ways - 1))) $(seq 0 $((ways - 1))); do
+		score "$dir/crowd.$each" "$each" &
+		crowd="$crowd $!"
+		started="$started $!"
+	done
+	bad=0
+	for process in $crowd; do
+		wait "$process" || bad=$((bad + 1))
+		forget "$process"
+	done
+	is $bad 0 "$1: a crowd of scores"
+	wait_for 10 is_quiet
 }
 
 report() {
@@ -389,11 +407,13 @@ same_size 'restarted' first last
 thousand 'in one life, a thousand sessions'
 measure thousand
 same_size 'a thousand sessions' last thousand
+crowd 'in one life'
+measure busy
 under_load "$(awk -v m="$minutes" 'BEGIN { print m / 5 }')" 0
 stop_load 'in one life'
 thousand 'again a thousand sessions'
 measure after
-same_size 'in one life' last after
+same_size 'in one life' busy after
 
 report end
 is "$(errors)" 0 'no error' || sed 's/^/#   /' "$dir/errors"
