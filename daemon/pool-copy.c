@@ -12,7 +12,7 @@
 #include "daemon/pool-internal.h"
 
 #define COPY_UNIT_BYTES ((uint64_t)1 << 20)
-#define COPY_PAST_BYTES ((uint64_t)1 << 20) /* of the slice; below, nothing was won (docs/decisions/0012) */
+#define COPY_PAST_BYTES ((uint64_t)4 << 20) /* of the slice: where it was measured to win (docs/decisions/0012) */
 #define COPY_PLANES (MOE_PARTS * MOE_PLANES)
 
 /* A plane of one share of the slice. */
