@@ -57,7 +57,9 @@ within "$(field raw_gbs)" 0.000001 100000 'the raw rate'
 within "$(field gbs)" 0.000001 100000 'the rate of loading'
 within "$(field share)" 0.000001 100000 'its share'
 within "$(field bytes)" "$record" 1000000000 'what was read'
-if have_proc; then
+if [ -n "${MOE_SANITIZED-}" ]; then
+	within "$(field extra_bytes_peak)" 1048576 10000000000 "memory beyond the pool, a sanitizer's included"
+elif have_proc; then
 	within "$(field extra_bytes_peak)" 1048576 67108864 'memory beyond the pool: at most 64 MiB'
 else
 	is "$(field extra_bytes_peak)" null 'memory that cannot be seen'
