@@ -30,6 +30,7 @@ struct loop {
 	_Atomic bool sleeping;  /* a waker must write the eventfd */
 	struct source *leaving; /* removed, not yet gone */
 	uint64_t refused_ns;    /* since when the kernel takes nothing, 0: it does */
+	bool look;              /* at io_uring after this poll */
 	bool stopped;
 	int code;
 };
@@ -251,8 +252,10 @@ int loop_run(struct loop *loop)
 		bool work = loop->hooks.poll(loop->hooks.userdata);
 		uint64_t now;
 
-		if (++turns % EVENTS_TURN == 0)
+		if (++turns % EVENTS_TURN == 0 || loop->look) {
+			loop->look = false;
 			work |= handle_events(loop);
+		}
 		if (work) {
 			worked = true;
 			idle = 0;
@@ -277,6 +280,11 @@ int loop_run(struct loop *loop)
 		}
 	}
 	return loop->code;
+}
+
+void loop_look(struct loop *loop)
+{
+	loop->look = true;
 }
 
 void loop_stop(struct loop *loop, int code)

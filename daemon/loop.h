@@ -47,6 +47,9 @@ void loop_remove(struct loop *loop, struct source *source);
 int loop_run(struct loop *loop);
 void loop_stop(struct loop *loop, int code);
 
+/* From `poll`: it takes long, so that sources have their turn after it and not only after several polls. */
+void loop_look(struct loop *loop);
+
 /* Lets the kernel finish with removed sources, so that their `gone` runs; gives up when none has gone for a second. For
  * the end. */
 void loop_drain(struct loop *loop);

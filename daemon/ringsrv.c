@@ -15,6 +15,8 @@
 #define PAIR_BYTES (sizeof(int32_t) + sizeof(float))
 /* Entries claimed from one session before the next one has its turn. */
 #define CLAIM_BATCH 32
+/* Of ids and weights that are copied for one session before the next one, and the sockets, have their turn. */
+#define TURN_BYTES ((uint64_t)1 << 20)
 /* A look at cq_head takes its cache line from the client, which is about to write it: it waits for so many completions,
  * or so many polls. */
 #define RETIRED_MAX 8
@@ -468,6 +470,7 @@ static bool reap_retired(struct session *s)
 static bool claim_published(struct session *s, struct sched *sched, uint32_t tail)
 {
 	const uint32_t published = tail - s->sq_head;
+	uint64_t copied = 0;
 
 	if (published == 0)
 		return false;
@@ -475,7 +478,7 @@ static bool claim_published(struct session *s, struct sched *sched, uint32_t tai
 		s->broken = "sq_tail ran more than the queue's length ahead of sq_head";
 		return false;
 	}
-	for (uint32_t i = 0; i < MIN(published, (uint32_t)CLAIM_BATCH); i++) {
+	for (uint32_t i = 0; i < MIN(published, (uint32_t)CLAIM_BATCH) && copied < TURN_BYTES; i++) {
 		struct request *q;
 
 		if (!s->free_requests && !reap_retired(s)) {
@@ -489,8 +492,11 @@ static bool claim_published(struct session *s, struct sched *sched, uint32_t tai
 			return i > 0; /* it is copied again when the pool has given some back */
 		s->free_requests = q->next;
 		take_entry(s, q);
+		copied += routing_bytes(&q->sqe);
 		claim(s, sched, q);
 	}
+	if (copied >= TURN_BYTES)
+		loop_look(s->loop);
 	return true;
 }
 
