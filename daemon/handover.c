@@ -186,17 +186,22 @@ int handover_new(struct handover **ret, struct moe_error *err)
 	return 0;
 }
 
-int handover_take(struct handover *h, const char *format, ...)
+/* NULL: no such name, or none at all. */
+static struct kept *find_formatted(struct handover *h, const char *format, va_list args)
 {
 	char name[NAME_BYTES];
+
+	return name_from(name, format, args) ? find(h, name) : NULL;
+}
+
+int handover_take(struct handover *h, const char *format, ...)
+{
 	struct kept *k;
 	va_list args;
-	bool good;
 
 	va_start(args, format);
-	good = name_from(name, format, args);
+	k = find_formatted(h, format, args);
 	va_end(args);
-	k = good ? find(h, name) : NULL;
 	return k && k->fd >= 0 ? steal_fd(&k->fd) : -ENOENT;
 }
 
@@ -274,15 +279,12 @@ static int drop(struct handover *h, struct kept *k)
 
 int handover_drop(struct handover *h, const char *format, ...)
 {
-	char name[NAME_BYTES];
 	struct kept *k;
 	va_list args;
-	bool good;
 
 	va_start(args, format);
-	good = name_from(name, format, args);
+	k = find_formatted(h, format, args);
 	va_end(args);
-	k = good ? find(h, name) : NULL;
 	return k ? drop(h, k) : 0;
 }
 
