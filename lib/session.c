@@ -344,13 +344,17 @@ static int attach_once(struct moe_client *client, struct moe_session **ret, cons
 	if (r == 0)
 		r = take_reply(s, &attached, fds, n_fds, err);
 	fdmsg_close_fds(fds, n_fds);
-	if (r == 0) {
-		r = engine_new(&s->engine, s, err);
-		if (r < 0)
-			queue_fini(&s->queue);
-	}
 	if (r < 0) {
 		session_free(s);
+		return r;
+	}
+	r = engine_new(&s->engine, s, err);
+	/* A daemon that dies while it answers a message leaves a session that its successor gives up, whether or not
+	 * the answer was heard. One whose ring has answered after all messages goes on from now on. */
+	if (r == 0)
+		r = moe_nop(s, err);
+	if (r < 0) {
+		moe_detach(s);
 		return r;
 	}
 	*ret = s;

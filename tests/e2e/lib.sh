@@ -57,12 +57,12 @@ ok() {
 	return 1
 }
 
-# is FOUND EXPECTED NAME
+# is FOUND EXPECTED NAME [FILE]: FILE is shown when they differ.
 is() {
 	if [ "$1" = "$2" ]; then
 		ok 0 "$3"
 	else
-		ok 1 "$3"
+		ok 1 "$3" ${4+"$4"}
 		echo "#   found $1, expected $2"
 		return 1
 	fi
