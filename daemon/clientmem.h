@@ -2,8 +2,9 @@
 /*
  * clientmem - memory that a client can write at any moment.
  *
- * Its pointers have a type of their own: clang refuses a plain dereference (noderef). Only ringsrv.c turns them into
- * ordinary ones, to copy a value out once, or to hand a range to the pool as data that decides nothing.
+ * Its pointers have a type of their own: clang refuses a plain dereference (noderef). Only the ring server turns them
+ * into ordinary ones (ringsrv-internal.h), to copy a value out once, or to hand a range to the pool as data that
+ * decides nothing.
  */
 #ifndef DAEMON_CLIENTMEM_H
 #define DAEMON_CLIENTMEM_H

@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/ringsrv.h"
+#include "daemon/ringsrv-internal.h"
 
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/checked.h"
 #include "base/futex.h"
 #include "base/util.h"
 #include "daemon/crash.h"
 
-/* Bounds the time for one entry: 1 M pairs are 8 MiB of ids and weights to copy (copied_max bounds a turn). */
-#define PAIRS_MAX (1u << 20)
-#define PAIR_BYTES (sizeof(int32_t) + sizeof(float))
 /* Entries claimed from one session before the next one has its turn. */
 #define CLAIM_BATCH 32
 /* Of ids and weights that are copied for one session before the next one, and the sockets, have their turn. */
@@ -21,282 +15,10 @@
  * or so many polls. */
 #define RETIRED_MAX 8
 #define RETIRED_POLLS 64
-/* A step of more tokens has prefill's priority whatever its PHASE says. */
-#define DECODE_TOKENS_MAX 256
-
-/* The one way from client memory to an ordinary pointer; [offset, offset + bytes) was checked. */
-static void *client_at(const struct clientmem *memory, uint64_t offset)
-{
-	return (uint8_t *)(uintptr_t)memory->base + offset;
-}
 
 static struct moe_client_page *client_page(const struct session *s)
 {
 	return client_at(&s->client, 0);
-}
-
-/* The request's place in the journal. */
-static uint32_t slot_of(const struct request *q)
-{
-	return (uint32_t)(q - q->session->requests);
-}
-
-/* -- validation of the private copy ------------------------------------------------------------------------------- */
-
-static bool arena_has(const struct session *s, enum moe_arena kind, uint64_t offset, uint64_t bytes)
-{
-	const struct clientmem *arena = &s->arenas[kind];
-
-	return arena->base && offset % MOE_PART_ALIGN == 0 && checked_range(offset, bytes, arena->bytes);
-}
-
-static bool all_zero(const __u64 *words, size_t n)
-{
-	uint64_t any = 0;
-
-	for (size_t i = 0; i < n; i++)
-		any |= words[i];
-	return any == 0;
-}
-
-/* Row of the entry's layer, or -ENOENT. */
-static int row_of(const struct session *s, const struct moe_sqe *e)
-{
-	const struct resident *model = s->entry->model;
-
-	if (e->layer >= model->manifest->n_layers || model->layer_index[e->layer] < 0)
-		return -ENOENT;
-	return model->layer_index[e->layer];
-}
-
-static enum pool_priority priority_of(const struct session *s, uint32_t tokens)
-{
-	return s->phase == MOE_PHASE_PREFILL || tokens > DECODE_TOKENS_MAX ? POOL_PREFILL : POOL_DECODE;
-}
-
-static uint64_t *hint_bits(const struct session *s, uint32_t layer)
-{
-	return s->hinted + (size_t)layer * DIV_UP(s->entry->model->manifest->n_experts, 64);
-}
-
-/* An expert is asked for: was it announced? Each announcement counts once. */
-static void use_hint(struct session *s, uint32_t layer, uint32_t expert)
-{
-	uint64_t *bits = hint_bits(s, layer) + expert / 64;
-	const uint64_t bit = (uint64_t)1 << expert % 64;
-
-	if (*bits & bit) {
-		*bits &= ~bit;
-		s->entry->served[layer].hint_used++;
-	}
-}
-
-/* -- the operations: 0 and *ret_wait says whether the pool has to work, or the completion's -errno --------------- */
-
-/* What `pairs` of a layer's experts cost. Which experts they are is not looked at. */
-static uint64_t compute_cost(const struct session *s, const struct moe_slice *slice, uint64_t pairs)
-{
-	const uint64_t slice_kib = DIV_UP(slice->bytes, 1024);
-
-	return MIN(pairs, s->entry->model->manifest->n_experts) * slice_kib + pairs * slice_kib / POOL_PAIRS_PER_READ;
-}
-
-/* Copies ids and weights once; the pool works on the copies. */
-static int copy_routing(struct session *s, struct request *q, uint64_t pairs)
-{
-	const struct moe_sqe *e = &q->sqe;
-	const int32_t n_experts = (int32_t)s->entry->model->manifest->n_experts;
-	int32_t *ids = malloc(pairs * PAIR_BYTES);
-	float *weights = (float *)(ids + pairs);
-	uint64_t asked = 0;
-
-	if (!ids)
-		return -ENOMEM;
-	memcpy(ids, client_at(&s->arenas[MOE_ARENA_DATA], e->compute.ids), pairs * sizeof *ids);
-	memcpy(weights, client_at(&s->arenas[MOE_ARENA_DATA], e->compute.weights), pairs * sizeof *weights);
-	for (uint64_t i = 0; i < pairs; i++) {
-		if (ids[i] < -1 || ids[i] >= n_experts) {
-			free(ids);
-			return -EINVAL;
-		}
-		if (ids[i] < 0)
-			continue;
-		asked++;
-		use_hint(s, e->layer, (uint32_t)ids[i]);
-	}
-	q->copy = ids;
-	s->copied += pairs * PAIR_BYTES;
-	q->compute.ids = ids;
-	q->compute.weights = weights;
-	q->cost = compute_cost(s, q->compute.slice, asked);
-	return 0;
-}
-
-static uint64_t type_bytes(uint8_t type)
-{
-	return type == MOE_TYPE_F32 ? 4 : type == MOE_TYPE_BF16 ? 2 : 0;
-}
-
-static int claim_compute(struct session *s, struct request *q, bool *ret_wait)
-{
-	const struct moe_sqe *e = &q->sqe;
-	const uint64_t hidden = s->entry->model->manifest->hidden;
-	const uint64_t pairs = (uint64_t)e->count * e->compute.topk;
-	const uint64_t values = e->count * hidden;
-	const int row = row_of(s, e);
-	int r;
-
-	if (row < 0)
-		return row;
-	if (e->flags & ~MOE_SQE_WHOLE || e->compute.reserved0 || e->compute.reserved1 || e->count == 0 ||
-	    e->count > MOE_TOKENS_MAX || e->compute.topk == 0 || e->compute.topk > MOE_TOPK_MAX ||
-	    !type_bytes(e->compute.x_type) || !type_bytes(e->compute.y_type))
-		return -EINVAL;
-	if (pairs > PAIRS_MAX)
-		return -E2BIG;
-	if (!arena_has(s, MOE_ARENA_DATA, e->compute.x, values * type_bytes(e->compute.x_type)) ||
-	    !arena_has(s, MOE_ARENA_DATA, e->compute.y, values * type_bytes(e->compute.y_type)) ||
-	    !arena_has(s, MOE_ARENA_DATA, e->compute.ids, pairs * 4) ||
-	    !arena_has(s, MOE_ARENA_DATA, e->compute.weights, pairs * 4))
-		return -EFAULT;
-	q->compute = (struct pool_compute){
-		.model = s->entry->model,
-		.row = (uint32_t)row,
-		.layout = &s->entry->model->layouts[resident_layout(s->entry->model, (uint32_t)row)],
-		.slice = e->flags & MOE_SQE_WHOLE ? session_whole(s, (uint32_t)row) : session_slice(s, (uint32_t)row),
-		.priority = q->priority = priority_of(s, e->count),
-		.tokens = e->count,
-		.topk = e->compute.topk,
-		.x = client_at(&s->arenas[MOE_ARENA_DATA], e->compute.x),
-		.y = client_at(&s->arenas[MOE_ARENA_DATA], e->compute.y),
-		.x_type = e->compute.x_type,
-		.y_type = e->compute.y_type,
-	};
-	r = copy_routing(s, q, pairs);
-	*ret_wait = r == 0;
-	return r;
-}
-
-static int lend(struct session *s, struct request *q, int row)
-{
-	const struct resident *model = s->entry->model;
-	const struct moe_sqe *e = &q->sqe;
-	const struct moe_record *record = &model->records[(uint64_t)row * model->manifest->n_experts + e->fill.expert];
-	uint64_t lease;
-	int r;
-
-	if (e->fill.dst)
-		return -EINVAL;
-	lease = journal_free_lease(&s->journal);
-	if (!lease)
-		return -ENOSPC;
-	r = session_room_for_lease(s, lease);
-	if (r < 0)
-		return r;
-	q->cqe.lease = lease;
-	journal_set_effect(&s->journal, slot_of(q), JOURNAL_LEND, lease);
-	q->cqe.offset = record->offset;
-	q->cqe.bytes = session_slice(s, (uint32_t)row)->bytes;
-	return 0;
-}
-
-static int claim_fill(struct session *s, struct request *q, bool *ret_wait)
-{
-	const struct moe_sqe *e = &q->sqe;
-	const int row = row_of(s, e);
-
-	if (row < 0 || e->fill.expert >= s->entry->model->manifest->n_experts)
-		return -ENOENT;
-	if (e->flags & ~MOE_SQE_LEASE || e->count || e->fill.reserved0 || !all_zero(e->fill.reserved, 4))
-		return -EINVAL;
-	use_hint(s, e->layer, e->fill.expert);
-	if (e->flags & MOE_SQE_LEASE)
-		return lend(s, q, row);
-	if (!arena_has(s, MOE_ARENA_SLOTS, e->fill.dst, session_slice(s, (uint32_t)row)->bytes))
-		return -EFAULT;
-	q->fill = (struct pool_copy){
-		.model = s->entry->model,
-		.row = (uint32_t)row,
-		.expert = e->fill.expert,
-		.slice = session_slice(s, (uint32_t)row),
-		.priority = q->priority = s->phase == MOE_PHASE_PREFILL ? POOL_PREFILL : POOL_DECODE,
-		.dst = client_at(&s->arenas[MOE_ARENA_SLOTS], e->fill.dst),
-	};
-	q->cost = 2 * DIV_UP(q->fill.slice->bytes, 1024); /* read and written */
-	*ret_wait = true;
-	return 0;
-}
-
-static int claim_hint(struct session *s, struct request *q)
-{
-	const struct moe_sqe *e = &q->sqe;
-	const uint32_t n_experts = s->entry->model->manifest->n_experts;
-	uint64_t *bits;
-
-	if (row_of(s, e) < 0)
-		return -ENOENT;
-	if (e->flags || !all_zero(e->hint.reserved, 5) || e->count > n_experts)
-		return -EINVAL;
-	if (!arena_has(s, MOE_ARENA_DATA, e->hint.ids, (uint64_t)e->count * 4))
-		return -EFAULT;
-	bits = hint_bits(s, e->layer);
-	memset(bits, 0, DIV_UP(n_experts, 64) * sizeof *bits);
-	for (uint32_t i = 0; i < e->count; i++) {
-		const volatile uint32_t *at = client_at(&s->arenas[MOE_ARENA_DATA], e->hint.ids + 4 * (uint64_t)i);
-		const uint32_t id = *at;
-
-		if (id >= n_experts)
-			return -EINVAL;
-		bits[id / 64] |= (uint64_t)1 << id % 64;
-	}
-	s->entry->served[e->layer].hinted += e->count;
-	return 0;
-}
-
-static int claim_phase(struct session *s, const struct moe_sqe *e)
-{
-	if (e->flags || e->count || e->layer || e->phase.phase > MOE_PHASE_DECODE ||
-	    e->phase.flags & ~MOE_PHASE_DUMMY || !all_zero(e->phase.reserved, 4))
-		return -EINVAL;
-	s->phase = (enum moe_phase)e->phase.phase;
-	s->dummy = e->phase.flags & MOE_PHASE_DUMMY;
-	s->step = e->phase.step;
-	s->journal.page->phase = e->phase.phase;
-	s->journal.page->dummy = s->dummy;
-	s->journal.page->step = s->step;
-	return 0;
-}
-
-static int give_back(struct session *s, struct request *q, uint64_t lease)
-{
-	if (!journal_holds(&s->journal, lease))
-		return -ENOENT;
-	journal_set_effect(&s->journal, slot_of(q), JOURNAL_RELEASE, lease);
-	return 0;
-}
-
-static int claim_operation(struct session *s, struct request *q, bool *ret_wait)
-{
-	const struct moe_sqe *e = &q->sqe;
-
-	switch (e->op) {
-	case MOE_OP_NOP:
-		return e->flags || e->layer || e->count || !all_zero(e->payload, 6) ? -EINVAL : 0;
-	case MOE_OP_FILL:
-		return claim_fill(s, q, ret_wait);
-	case MOE_OP_COMPUTE:
-		return claim_compute(s, q, ret_wait);
-	case MOE_OP_RELEASE:
-		if (e->flags || e->layer || e->count || !all_zero(e->release.reserved, 5))
-			return -EINVAL;
-		return give_back(s, q, e->release.lease);
-	case MOE_OP_HINT:
-		return claim_hint(s, q);
-	case MOE_OP_PHASE:
-		return claim_phase(s, e);
-	default:
-		return -EOPNOTSUPP;
-	}
 }
 
 /* -- completion --------------------------------------------------------------------------------------------------- */
@@ -320,19 +42,10 @@ static void count_served(struct session *s, const struct request *q)
 	}
 }
 
-/* The pool is done with it, whenever the client retires it. */
-static void drop_copy(struct session *s, struct request *q)
-{
-	if (q->copy)
-		s->copied -= (uint64_t)q->sqe.count * q->sqe.compute.topk * PAIR_BYTES;
-	free(q->copy);
-	q->copy = NULL;
-}
-
 static void reap(struct session *s, struct request *q)
 {
 	request_move(q, MOE_REQUEST_REAPED);
-	drop_copy(s, q);
+	ringsrv_drop_routing(s, q);
 	request_move(q, MOE_REQUEST_FREE);
 	q->next = s->free_requests;
 	s->free_requests = q;
@@ -392,7 +105,7 @@ void ringsrv_complete(struct request *q)
 	/* The books come after: the client waits for none of them. */
 	journal_end(&s->journal, slot_of(q), s->cq_tail);
 	request_move(q, MOE_REQUEST_COMPLETED);
-	drop_copy(s, q);
+	ringsrv_drop_routing(s, q);
 	count_ended(s, q);
 }
 
@@ -430,7 +143,7 @@ static void claim(struct session *s, struct sched *sched, struct request *q)
 	q->cqe = (struct moe_cqe){.user_data = q->sqe.user_data, .op = q->sqe.op, .layer = q->sqe.layer};
 	atomic_store_explicit(&q->state, MOE_REQUEST_PUBLISHED, memory_order_relaxed);
 	request_move(q, MOE_REQUEST_CLAIMED);
-	q->cqe.status = claim_operation(s, q, &wait);
+	q->cqe.status = ringsrv_claim(s, q, &wait);
 	if (wait) {
 		q->claim_ns = now_ns();
 		sched_queue(sched, &s->sched, q);
@@ -438,14 +151,6 @@ static void claim(struct session *s, struct sched *sched, struct request *q)
 	}
 	request_move(q, MOE_REQUEST_DONE);
 	ringsrv_complete(q);
-}
-
-/* Of ids and weights that claiming the entry copies, at most. One entry alone never copies more than copied_max. */
-static uint64_t routing_bytes(const struct moe_sqe *e)
-{
-	if (e->op != MOE_OP_COMPUTE)
-		return 0;
-	return MIN((uint64_t)e->count * e->compute.topk, PAIRS_MAX) * PAIR_BYTES;
 }
 
 static bool reap_retired(struct session *s)
@@ -488,11 +193,11 @@ static bool claim_published(struct session *s, struct sched *sched, uint32_t tai
 		}
 		q = s->free_requests;
 		copy_entry(s, q);
-		if (s->copied > 0 && s->copied + routing_bytes(&q->sqe) > s->copied_max)
+		if (s->copied > 0 && s->copied + ringsrv_routing_bytes(&q->sqe) > s->copied_max)
 			return i > 0; /* it is copied again when the pool has given some back */
 		s->free_requests = q->next;
 		take_entry(s, q);
-		copied += routing_bytes(&q->sqe);
+		copied += ringsrv_routing_bytes(&q->sqe);
 		claim(s, sched, q);
 	}
 	if (copied >= TURN_BYTES)

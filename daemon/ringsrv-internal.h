@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * ringsrv-internal - what the two halves of the ring server share: the queues (ringsrv.c), and what the entries ask for
+ * (ringsrv-claim.c).
+ */
+#ifndef DAEMON_RINGSRV_INTERNAL_H
+#define DAEMON_RINGSRV_INTERNAL_H
+
+#include "daemon/ringsrv.h"
+
+/* Bounds the time for one entry: 1 M pairs are 8 MiB of ids and weights to copy (copied_max bounds a turn). */
+#define PAIRS_MAX (1u << 20)
+#define PAIR_BYTES (sizeof(int32_t) + sizeof(float))
+
+/* The one way from client memory to an ordinary pointer; [offset, offset + bytes) was checked. */
+static inline void *client_at(const struct clientmem *memory, uint64_t offset)
+{
+	return (uint8_t *)(uintptr_t)memory->base + offset;
+}
+
+/* The request's place in the journal. */
+static inline uint32_t slot_of(const struct request *q)
+{
+	return (uint32_t)(q - q->session->requests);
+}
+
+/* Checks the private copy and prepares or does what it asks for. 0, and *ret_wait says whether the pool has to work; or
+ * the completion's -errno. */
+int ringsrv_claim(struct session *s, struct request *q, bool *ret_wait);
+
+/* Of ids and weights that claiming the entry copies, at most. One entry alone never copies more than copied_max. */
+uint64_t ringsrv_routing_bytes(const struct moe_sqe *e);
+
+/* The pool is done with them, whenever the client retires the request. */
+void ringsrv_drop_routing(struct session *s, struct request *q);
+
+#endif
