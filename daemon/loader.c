@@ -50,6 +50,20 @@ static void land(struct loader *l, struct loader_record *record, uint64_t bytes)
 		hash_record(l->params, record);
 }
 
+/* Memory for the record's share, which may still be in the making. */
+static bool have_memory(struct loader *l, const struct loader_record *record, uint32_t node)
+{
+	const struct loader_params *p = l->params;
+	const int r = p->need ? p->need(node, record->offset, record->layout->record_bytes, p->userdata) : 0;
+	struct moe_error error;
+
+	if (r == 0)
+		return true;
+	moe_error_sys(&error, r, "%s: memory on NUMA node %d", p->name, p->nodes[node].id);
+	loader_fail(l, &error);
+	return false;
+}
+
 /* What the slot's pieces bring to the node's shares. */
 static void repack_out(struct loader *l, const struct loader_slot *slot, uint32_t node)
 {
@@ -64,7 +78,7 @@ static void repack_out(struct loader *l, const struct loader_slot *slot, uint32_
 			.layout = record->layout, .share = node, .memory = p->memory[node] + record->offset};
 		uint64_t begin, end;
 
-		if (piece->shard != block->shard || piece->offset >= block->end)
+		if (piece->shard != block->shard || piece->offset >= block->end || !have_memory(l, record, node))
 			break;
 		begin = MAX(piece->offset, block->begin);
 		end = MIN(piece->offset + piece->repack.bytes, block->end);

@@ -65,6 +65,9 @@ struct loader_params {
 	const struct host_node *nodes; /* n_nodes is at most HOST_NODES_MAX */
 	uint32_t n_nodes;
 	uint8_t *memory[HOST_NODES_MAX]; /* of each node */
+	/* Before the first byte is written there: these bytes of a node's memory are there. 0 or -errno; may wait.
+	 * NULL: all are. */
+	int (*need)(uint32_t node, uint64_t offset, uint64_t bytes, void *userdata);
 	struct loader_tuning tuning;
 	/* As of struct store_params: bytes of pieces landed, of all. */
 	int (*progress)(uint64_t done, uint64_t total, uint64_t elapsed_ns, void *userdata);

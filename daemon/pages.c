@@ -44,8 +44,6 @@ struct request {
 	const char *name;
 	uint64_t bytes;
 	const struct host_node *node;
-	int (*progress)(uint64_t done, uint64_t total, void *userdata);
-	void *userdata;
 };
 
 const char *pages_rung_name(enum pages_rung rung)
@@ -134,61 +132,40 @@ static int bind_node(const struct pages *pages, struct moe_error *err)
 	return r < 0 ? moe_error_sys(err, r, "cannot bind memory to NUMA node %d", pages->node) : 0;
 }
 
-static int prefault(const struct pages *pages, enum prefault_mode mode, const struct request *request,
-		    struct moe_error *err)
+static int start(struct prefault_run **ret, const struct pages *pages, enum prefault_mode mode,
+		 const struct host_node *node, struct moe_error *err)
 {
-	return prefault_run(&(struct prefault){.map = pages->map,
-					       .bytes = pages->bytes,
-					       .page_bytes = rungs[pages->rung].bytes,
-					       .mode = mode,
-					       .node = request->node,
-					       .progress = request->progress,
-					       .userdata = request->userdata},
-			    err);
+	return prefault_start(ret,
+			      &(struct prefault){.map = pages->map,
+						 .bytes = pages->bytes,
+						 .page_bytes = rungs[pages->rung].bytes,
+						 .mode = mode,
+						 .node = node},
+			      err);
 }
 
-static int make_transparent(struct pages *pages, const struct request *request, struct moe_error *err)
+/* The beginning tells whether the machine gives pages of this kind at all. */
+static int try_beginning(const struct pages *pages, struct prefault_run *rest, struct moe_error *err)
 {
-	int64_t counted;
-	int r;
+	const int r = prefault_need(rest, 0, 1);
+	uint64_t done, small;
 
-	/* With shmem_enabled at "advise" page faults already bring huge pages; collapsing does the rest. */
-	madvise(pages->map, pages->bytes, MADV_HUGEPAGE);
-	r = prefault(pages, PREFAULT_COLLAPSE, request, err);
 	if (r < 0)
-		return r;
-	/* Where /proc is not mounted, prefault_run's own count of what was collapsed stands: more than nine tenths. */
-	counted = prefault_huge_bytes(pages->map);
-	pages->huge_bytes = counted >= 0 ? (uint64_t)counted : pages->bytes / 10 * 9;
-	if (pages->huge_bytes < pages->bytes / 10 * 9)
-		return moe_error_set(err, -EOPNOTSUPP, "%" PRIu64 " of %" PRIu64 " MiB are on huge pages",
-				     pages->huge_bytes >> 20, pages->bytes >> 20);
+		return moe_error_sys(err, r, "cannot populate %" PRIu64 " MiB", pages->bytes >> 20);
+	prefault_counts(rest, &done, &small);
+	if (small > done / 10)
+		return moe_error_set(err, -EOPNOTSUPP,
+				     "the kernel could not make huge pages of %" PRIu64 " of the first %" PRIu64 " MiB",
+				     small >> 20, done >> 20);
 	return 0;
 }
 
-static int fill_rung(struct pages *pages, const struct request *request, struct moe_error *err)
-{
-	int64_t counted;
-	int r;
-
-	if (pages->rung == PAGES_THP)
-		return make_transparent(pages, request, err);
-	r = prefault(pages, PREFAULT_WRITE, request, err);
-	if (r < 0)
-		return r;
-	if (pages->rung != PAGES_4K) {
-		pages->huge_bytes = pages->bytes;
-		return 0;
-	}
-	/* With shmem_enabled at "always" even this rung gets huge pages. */
-	counted = prefault_huge_bytes(pages->map);
-	pages->huge_bytes = (uint64_t)MAX(counted, 0);
-	return 0;
-}
-
-static int make_rung(struct pages *ret, enum pages_rung rung, const struct request *request, struct moe_error *err)
+/* The file, mapped and bound, and threads that fill it. */
+static int begin_rung(struct pages *ret, struct prefault_run **ret_rest, enum pages_rung rung,
+		      const struct request *request, struct moe_error *err)
 {
 	_cleanup_(pages_free) struct pages pages = {.fd = -1, .rung = rung, .node = request->node->id};
+	struct prefault_run *rest;
 	int r;
 
 	pages.bytes = ALIGN_UP(request->bytes, rungs[rung].bytes);
@@ -203,15 +180,58 @@ static int make_rung(struct pages *ret, enum pages_rung rung, const struct reque
 	r = bind_node(&pages, err);
 	if (r < 0)
 		return r;
-	r = fill_rung(&pages, request, err);
+	/* With shmem_enabled at "advise" page faults already bring huge pages; collapsing does the rest. */
+	if (rung == PAGES_THP)
+		madvise(pages.map, pages.bytes, MADV_HUGEPAGE);
+	r = start(&rest, &pages, rung == PAGES_THP ? PREFAULT_COLLAPSE : PREFAULT_WRITE, request->node, err);
 	if (r < 0)
 		return r;
-	r = prefault_check_node(pages.map, pages.bytes, pages.node, err);
-	if (r < 0)
+	r = try_beginning(&pages, rest, err);
+	if (r < 0) {
+		prefault_end(rest);
 		return r;
+	}
+	*ret_rest = rest;
 	*ret = pages;
 	pages = PAGES_NONE;
 	return 0;
+}
+
+/* How much of the file lies on huge pages; too little makes transparent ones ordinary ones. */
+static int count_huge(struct pages *pages, const struct prefault_run *rest, int want, struct moe_error *err)
+{
+	uint64_t done, small;
+	int64_t counted;
+
+	if (pages->rung == PAGES_1G || pages->rung == PAGES_2M) {
+		pages->huge_bytes = pages->bytes;
+		return 0;
+	}
+	/* Where /proc is not mounted what was collapsed stands. With shmem_enabled at "always" even 4 KiB pages are
+	 * huge ones. */
+	prefault_counts(rest, &done, &small);
+	counted = prefault_huge_bytes(pages->map);
+	pages->huge_bytes = counted >= 0 ? (uint64_t)counted : pages->rung == PAGES_THP ? pages->bytes - small : 0;
+	if (pages->rung == PAGES_4K || pages->huge_bytes >= pages->bytes / 10 * 9)
+		return 0;
+	if (want == PAGES_THP)
+		return moe_error_set(err, -ENOMEM, "%" PRIu64 " of %" PRIu64 " MiB are on huge pages",
+				     pages->huge_bytes >> 20, pages->bytes >> 20);
+	pages->rung = PAGES_4K;
+	return 0;
+}
+
+int pages_end(struct pages *pages, struct prefault_run *rest, int want,
+	      int (*progress)(uint64_t done, uint64_t total, void *userdata), void *userdata, struct moe_error *err)
+{
+	int r = prefault_watch(rest, progress, userdata, err);
+
+	if (r == 0)
+		r = count_huge(pages, rest, want, err);
+	if (r == 0)
+		r = prefault_check_node(pages->map, pages->bytes, pages->node, err);
+	prefault_end(rest);
+	return r == 0 || r == -ECANCELED ? r : -ENOMEM;
 }
 
 /* -- the ladder --------------------------------------------------------------------------------------------------- */
@@ -241,56 +261,75 @@ static void write_way_out(char *ret, uint32_t size, enum pages_rung rung, const 
 		room_command(ret, size, rung, request->bytes, request->node);
 }
 
-/* A rung that was required and is not there is a shortage of that kind of memory, whatever the kernel called it. */
-static int require_rung(struct pages *ret, enum pages_rung rung, const struct request *request, struct moe_error *err)
+/* From `first` to `last`, the first that begins well. A rung that was required and is not there is a shortage of that
+ * kind of memory, whatever the kernel called it. */
+static int climb(struct pages *ret, struct prefault_run **ret_rest, const struct request *request, int first, int last,
+		 struct moe_error *err)
 {
 	struct moe_error why = {0};
 	char way_out[192] = "";
-	int r;
-
-	r = room_check(rung, request->bytes, request->node, &why);
-	if (r == 0) {
-		r = make_rung(ret, rung, request, &why);
-		if (r == 0)
-			return 0;
-		write_way_out(way_out, sizeof way_out, rung, request);
-	}
-	return moe_error_set(err, r == -ECANCELED ? r : -ENOMEM, "%s, %s pages: %s%s%s", request->name,
-			     rungs[rung].name, why.text, way_out[0] ? ": " : "", way_out);
-}
-
-static int climb(struct pages *ret, const struct request *request, struct moe_error *err)
-{
-	struct moe_error why = {0};
 	int r = -ENOMEM;
 
-	for (int rung = request->bytes >= PAGES_1G_MIN ? PAGES_1G : PAGES_2M; rung < PAGES_RUNGS; rung++) {
+	for (int rung = first; rung <= last; rung++) {
+		way_out[0] = '\0';
 		r = room_check((enum pages_rung)rung, request->bytes, request->node, &why);
-		if (r == 0)
-			r = make_rung(ret, (enum pages_rung)rung, request, &why);
-		if (r == 0 || r == -ECANCELED)
-			break;
+		if (r == 0) {
+			r = begin_rung(ret, ret_rest, (enum pages_rung)rung, request, &why);
+			if (r == 0)
+				return 0;
+			write_way_out(way_out, sizeof way_out, (enum pages_rung)rung, request);
+		}
 		log_debug("%s: not on %s pages: %s", request->name, rungs[rung].name, why.text);
 	}
-	return r < 0 ? moe_error_set(err, r, "%s: %s", request->name, why.text) : 0;
+	if (first < last)
+		return moe_error_set(err, r, "%s: %s", request->name, why.text);
+	return moe_error_set(err, -ENOMEM, "%s, %s pages: %s%s%s", request->name, rungs[first].name, why.text,
+			     way_out[0] ? ": " : "", way_out);
+}
+
+int pages_begin(struct pages *ret, struct prefault_run **ret_rest, const char *name, uint64_t bytes, int want,
+		enum pages_rung from, const struct host_node *node, struct moe_error *err)
+{
+	const struct request request = {.name = name, .bytes = bytes, .node = node};
+	struct pages pages;
+	int r;
+
+	if (bytes == 0 || bytes > INT64_MAX - HOST_HUGE_1G)
+		return moe_error_set(err, -EINVAL, "%s: a file of %" PRIu64 " bytes cannot be", name, bytes);
+	if (from == PAGES_1G && bytes < PAGES_1G_MIN)
+		from = PAGES_2M;
+	r = want == PAGES_AUTO ? climb(&pages, ret_rest, &request, (int)from, PAGES_4K, err)
+			       : climb(&pages, ret_rest, &request, want, want, err);
+	if (r < 0)
+		return r;
+	write_better(&pages, &request);
+	*ret = pages;
+	return 0;
 }
 
 int pages_new_watched(struct pages *ret, const char *name, uint64_t bytes, int want, const struct host_node *node,
 		      int (*progress)(uint64_t done, uint64_t total, void *userdata), void *userdata,
 		      struct moe_error *err)
 {
-	const struct request request = {
-		.name = name, .bytes = bytes, .node = node, .progress = progress, .userdata = userdata};
+	enum pages_rung from = PAGES_1G;
+	struct moe_error why = {0};
+	struct prefault_run *rest;
 	struct pages pages;
 	int r;
 
-	if (bytes == 0 || bytes > INT64_MAX - HOST_HUGE_1G)
-		return moe_error_set(err, -EINVAL, "%s: a file of %" PRIu64 " bytes cannot be", name, bytes);
-	r = want == PAGES_AUTO ? climb(&pages, &request, err)
-			       : require_rung(&pages, (enum pages_rung)want, &request, err);
-	if (r < 0)
-		return r;
-	write_better(&pages, &request);
+	for (;;) {
+		r = pages_begin(&pages, &rest, name, bytes, want, from, node, err);
+		if (r < 0)
+			return r;
+		r = pages_end(&pages, rest, want, progress, userdata, &why);
+		if (r == 0)
+			break;
+		from = pages.rung + 1;
+		pages_free(&pages);
+		if (r == -ECANCELED || want != PAGES_AUTO || from == PAGES_RUNGS)
+			return moe_error_set(err, r, "%s, %s pages: %s", name, rungs[from - 1].name, why.text);
+		log_debug("%s: not on %s pages: %s", name, rungs[from - 1].name, why.text);
+	}
 	*ret = pages;
 	return 0;
 }
@@ -302,6 +341,19 @@ int pages_new(struct pages *ret, const char *name, uint64_t bytes, int want, con
 }
 
 /* -- publishing --------------------------------------------------------------------------------------------------- */
+
+/* The pages are there: into the page tables with them. */
+static int map_all(const struct pages *pages, struct moe_error *err)
+{
+	struct prefault_run *run;
+	int r = start(&run, pages, PREFAULT_READ, NULL, err);
+
+	if (r < 0)
+		return r;
+	r = prefault_watch(run, NULL, NULL, err);
+	prefault_end(run);
+	return r;
+}
 
 int pages_publish(struct pages *pages, bool writable_clients, struct moe_error *err)
 {
@@ -318,7 +370,7 @@ int pages_publish(struct pages *pages, bool writable_clients, struct moe_error *
 		return r;
 	if (pages->rung == PAGES_THP)
 		madvise(pages->map, pages->bytes, MADV_HUGEPAGE);
-	r = prefault(pages, PREFAULT_READ, &(struct request){.name = ""}, err);
+	r = map_all(pages, err);
 	if (r < 0) {
 		munmap(pages->map, pages->bytes);
 		pages->map = NULL;

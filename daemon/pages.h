@@ -6,7 +6,7 @@
  * when every page is really there: the file is made, mapped writable, bound (MPOL_BIND) before the first touch,
  * prefaulted by threads pinned to the node (MADV_POPULATE_WRITE, so that a shortage is an error and not SIGBUS), and
  * a sample of pages is verified to lie on the node. When a rung fails everything of it is given back before the next
- * one is tried.
+ * one is tried. Prefaulting takes its time: a file may be used from pages_begin on, where prefault_need says so.
  */
 #ifndef DAEMON_PAGES_H
 #define DAEMON_PAGES_H
@@ -35,6 +35,8 @@ struct pages {
 
 #define PAGES_NONE ((struct pages){.fd = -1})
 
+struct prefault_run;
+
 /* `want`: PAGES_AUTO takes the best rung that has room; a fixed rung fails with -ENOMEM and the command to type. Too
  * little memory for any rung is -ENOMEM, found before memory is touched. The file is zero-filled. */
 int pages_new(struct pages *ret, const char *name, uint64_t bytes, int want, const struct host_node *node,
@@ -45,6 +47,16 @@ int pages_new(struct pages *ret, const char *name, uint64_t bytes, int want, con
 int pages_new_watched(struct pages *ret, const char *name, uint64_t bytes, int want, const struct host_node *node,
 		      int (*progress)(uint64_t done, uint64_t total, void *userdata), void *userdata,
 		      struct moe_error *err);
+
+/* As pages_new, but only the file's beginning is there; threads make the rest meanwhile (*ret_rest, prefault.h).
+ * PAGES_AUTO begins at the rung `from`. */
+int pages_begin(struct pages *ret, struct prefault_run **ret_rest, const char *name, uint64_t bytes, int want,
+		enum pages_rung from, const struct host_node *node, struct moe_error *err);
+
+/* Waits for the rest, looks at what came, and frees `rest`. -ENOMEM: the rung of pages->rung does not hold; the next
+ * one may be tried. The pages stay the caller's, also on failure. */
+int pages_end(struct pages *pages, struct prefault_run *rest, int want,
+	      int (*progress)(uint64_t done, uint64_t total, void *userdata), void *userdata, struct moe_error *err);
 
 /* Drops the writable mapping, seals the file against every write for ever (F_SEAL_WRITE, SHRINK, GROW, SEAL), maps
  * it read-only at a new address. `writable_clients` leaves F_SEAL_WRITE out: for GPUs that register only writable

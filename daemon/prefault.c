@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -21,20 +22,27 @@
 #endif
 
 #define HUGE_BYTES HOST_HUGE_2M
-#define STRIPE_BYTES (32ull << 20)
+/* Stripes: so many, if they are not larger than that. */
+#define STRIPES 16
+#define STRIPE_BYTES_MAX (32ull << 20)
 #define PROGRESS_NS 200000000u
 #define UNPINNED_THREADS 8u
 #define SAMPLE 64
 
-struct run {
-	const struct prefault *job;
-	uint64_t stripe; /* bytes */
-	_Atomic uint64_t cursor, done, not_huge;
+/* What is known of a stripe. */
+enum stripe { STRIPE_NOT_BEGUN, STRIPE_BEGUN, STRIPE_THERE };
+
+struct prefault_run {
+	struct prefault job;
+	uint64_t stripe_bytes, n_stripes;
+	_Atomic uint8_t *stripes; /* enum stripe */
+	_Atomic uint64_t cursor, done, small;
 	_Atomic int error; /* the first, negative */
 	_Atomic bool stop;
 	pthread_mutex_t lock;
-	pthread_cond_t finished;
-	uint32_t exited; /* threads, under lock */
+	pthread_cond_t changed; /* a stripe is there, an error, a thread has ended */
+	uint32_t exited;        /* threads, under lock */
+	struct team team;
 };
 
 static int advise(void *at, uint64_t bytes, int advice)
@@ -57,7 +65,7 @@ static bool collapse(uint8_t *at, uint64_t bytes)
 	return r == 0;
 }
 
-static int collapse_stripe(struct run *run, uint8_t *at, uint64_t bytes)
+static int collapse_stripe(struct prefault_run *run, uint8_t *at, uint64_t bytes)
 {
 	for (uint64_t i = 0; i < bytes; i += HUGE_BYTES) {
 		const int r = advise(at + i, 4096, MADV_POPULATE_WRITE);
@@ -67,22 +75,15 @@ static int collapse_stripe(struct run *run, uint8_t *at, uint64_t bytes)
 	}
 	if (collapse(at, bytes))
 		return 0;
-	for (uint64_t i = 0; i < bytes; i += HUGE_BYTES) {
-		uint64_t small;
-
-		if (collapse(at + i, HUGE_BYTES))
-			continue;
-		small = atomic_fetch_add(&run->not_huge, HUGE_BYTES) + HUGE_BYTES;
-		if (small > run->job->bytes / 10)
-			return -EOPNOTSUPP;
-	}
+	for (uint64_t i = 0; i < bytes; i += HUGE_BYTES)
+		if (!collapse(at + i, HUGE_BYTES))
+			atomic_fetch_add(&run->small, HUGE_BYTES);
 	return 0;
 }
 
-static int populate_stripe(struct run *run, uint64_t offset)
+static int populate(struct prefault_run *run, uint64_t offset, uint64_t bytes)
 {
-	const struct prefault *job = run->job;
-	const uint64_t bytes = MIN(run->stripe, job->bytes - offset);
+	const struct prefault *job = &run->job;
 	uint8_t *at = (uint8_t *)job->map + offset;
 
 	if (job->mode == PREFAULT_COLLAPSE) {
@@ -94,92 +95,150 @@ static int populate_stripe(struct run *run, uint64_t offset)
 	return advise(at, bytes, job->mode == PREFAULT_READ ? MADV_POPULATE_READ : MADV_POPULATE_WRITE);
 }
 
+static void tell_all(struct prefault_run *run)
+{
+	pthread_mutex_lock(&run->lock);
+	pthread_cond_broadcast(&run->changed);
+	pthread_mutex_unlock(&run->lock);
+}
+
+/* Makes the stripe, unless somebody has begun it. */
+static void make_stripe(struct prefault_run *run, uint64_t stripe)
+{
+	const uint64_t offset = stripe * run->stripe_bytes, bytes = MIN(run->stripe_bytes, run->job.bytes - offset);
+	uint8_t not_begun = STRIPE_NOT_BEGUN;
+	int r, none = 0;
+
+	if (!atomic_compare_exchange_strong(&run->stripes[stripe], &not_begun, STRIPE_BEGUN))
+		return;
+	r = populate(run, offset, bytes);
+	if (r < 0) {
+		atomic_compare_exchange_strong(&run->error, &none, r);
+		atomic_store(&run->stop, true);
+	} else {
+		atomic_store(&run->stripes[stripe], STRIPE_THERE);
+		atomic_fetch_add(&run->done, bytes);
+	}
+	tell_all(run);
+}
+
 static void *run_thread(void *argument)
 {
-	struct run *run = argument;
+	struct prefault_run *run = argument;
+	uint64_t stripe;
 
 	/* Binding is for speed here: where pages go is the mapping's memory policy. */
-	if (run->job->node)
-		host_bind_thread(run->job->node);
-	while (!atomic_load(&run->stop)) {
-		const uint64_t offset = atomic_fetch_add(&run->cursor, run->stripe);
-		int r, none = 0;
-
-		if (offset >= run->job->bytes)
-			break;
-		r = populate_stripe(run, offset);
-		if (r < 0) {
-			atomic_compare_exchange_strong(&run->error, &none, r);
-			atomic_store(&run->stop, true);
-		}
-		atomic_fetch_add(&run->done, MIN(run->stripe, run->job->bytes - offset));
-	}
+	if (run->job.node)
+		host_bind_thread(run->job.node);
+	while (!atomic_load(&run->stop) && (stripe = atomic_fetch_add(&run->cursor, 1)) < run->n_stripes)
+		make_stripe(run, stripe);
 	pthread_mutex_lock(&run->lock);
 	run->exited++;
-	pthread_cond_signal(&run->finished);
+	pthread_cond_broadcast(&run->changed);
 	pthread_mutex_unlock(&run->lock);
 	return NULL;
 }
 
-/* True when `progress` wishes to end it; the threads then stop soon. */
-static bool tell(struct run *run)
+int prefault_need(struct prefault_run *run, uint64_t offset, uint64_t bytes)
 {
-	const struct prefault *job = run->job;
+	const uint64_t last = (offset + bytes - 1) / run->stripe_bytes;
 
-	if (!job->progress || job->progress(MIN(atomic_load(&run->done), job->bytes), job->bytes, job->userdata) == 0)
-		return false;
-	atomic_store(&run->stop, true);
-	return true;
+	for (uint64_t i = offset / run->stripe_bytes; i <= last; i++) {
+		if (atomic_load_explicit(&run->stripes[i], memory_order_acquire) == STRIPE_THERE)
+			continue;
+		make_stripe(run, i);
+		pthread_mutex_lock(&run->lock);
+		while (atomic_load(&run->stripes[i]) != STRIPE_THERE && !atomic_load(&run->error))
+			pthread_cond_wait(&run->changed, &run->lock);
+		pthread_mutex_unlock(&run->lock);
+		if (atomic_load(&run->stripes[i]) != STRIPE_THERE)
+			return atomic_load(&run->error);
+	}
+	return 0;
 }
 
-/* Until all threads are done; `progress` is asked at least once. Returns true when it wishes to end it. */
-static bool watch(struct run *run, const struct team *team)
+void prefault_counts(const struct prefault_run *run, uint64_t *ret_done, uint64_t *ret_small)
 {
-	bool canceled = tell(run);
+	*ret_done = atomic_load(&run->done);
+	*ret_small = atomic_load(&run->small);
+}
 
-	pthread_mutex_lock(&run->lock);
-	while (run->exited < team->n) {
+/* Until all threads have ended or `progress` wishes to end it, which is true then. */
+static bool watch(struct prefault_run *run, int (*progress)(uint64_t done, uint64_t total, void *userdata),
+		  void *userdata)
+{
+	bool canceled = false;
+	uint32_t exited = 0;
+
+	while (!canceled && exited < run->team.n) {
 		struct timespec until;
 
+		canceled = progress && progress(atomic_load(&run->done), run->job.bytes, userdata) != 0;
 		clock_gettime(CLOCK_REALTIME, &until);
 		until.tv_nsec += PROGRESS_NS;
 		until.tv_sec += until.tv_nsec / 1000000000;
 		until.tv_nsec %= 1000000000;
-		pthread_cond_timedwait(&run->finished, &run->lock, &until);
-		if (canceled || run->exited == team->n)
-			continue;
-		pthread_mutex_unlock(&run->lock);
-		canceled = tell(run);
 		pthread_mutex_lock(&run->lock);
+		while (!canceled && run->exited < run->team.n &&
+		       pthread_cond_timedwait(&run->changed, &run->lock, &until) == 0)
+			;
+		exited = run->exited;
+		pthread_mutex_unlock(&run->lock);
 	}
-	pthread_mutex_unlock(&run->lock);
 	return canceled;
 }
 
-int prefault_run(const struct prefault *prefault, struct moe_error *err)
+int prefault_watch(struct prefault_run *run, int (*progress)(uint64_t done, uint64_t total, void *userdata),
+		   void *userdata, struct moe_error *err)
 {
-	struct run run = {.job = prefault,
-			  .stripe = MAX(STRIPE_BYTES, prefault->page_bytes),
-			  .lock = PTHREAD_MUTEX_INITIALIZER,
-			  .finished = PTHREAD_COND_INITIALIZER};
-	const uint64_t stripes = DIV_UP(prefault->bytes, run.stripe);
-	const uint32_t threads = prefault->node ? MAX(prefault->node->n_cpus, 1u) : UNPINNED_THREADS;
-	struct team team;
-	bool canceled;
 	int r;
 
-	r = team_start(&team, "moe-prefault", (uint32_t)MIN(stripes, threads), run_thread, &run, err);
-	if (r < 0)
+	if (watch(run, progress, userdata))
+		return moe_error_set(err, -ECANCELED, "canceled while memory was being prepared");
+	/* Stripes that others have begun. */
+	r = prefault_need(run, 0, run->job.bytes);
+	return r < 0 ? moe_error_sys(err, r, "cannot populate %" PRIu64 " MiB", run->job.bytes >> 20) : 0;
+}
+
+struct prefault_run *prefault_end(struct prefault_run *run)
+{
+	if (!run)
+		return NULL;
+	atomic_store(&run->stop, true);
+	team_join(&run->team);
+	pthread_cond_destroy(&run->changed);
+	pthread_mutex_destroy(&run->lock);
+	free((void *)run->stripes);
+	free(run);
+	return NULL;
+}
+
+int prefault_start(struct prefault_run **ret, const struct prefault *prefault, struct moe_error *err)
+{
+	const uint64_t some = MIN(ALIGN_UP(DIV_UP(prefault->bytes, STRIPES), HUGE_BYTES), STRIPE_BYTES_MAX);
+	const uint64_t stripe_bytes = MAX(some, prefault->page_bytes);
+	const uint64_t n_stripes = DIV_UP(prefault->bytes, stripe_bytes);
+	const uint32_t threads = prefault->node ? MAX(prefault->node->n_cpus, 1u) : UNPINNED_THREADS;
+	struct prefault_run *run = calloc(1, sizeof *run);
+	int r;
+
+	if (!run)
+		return moe_error_sys(err, -ENOMEM, "cannot populate %" PRIu64 " MiB", prefault->bytes >> 20);
+	run->job = *prefault;
+	run->stripe_bytes = stripe_bytes;
+	run->n_stripes = n_stripes;
+	run->stripes = calloc(n_stripes, sizeof *run->stripes);
+	pthread_mutex_init(&run->lock, NULL);
+	pthread_cond_init(&run->changed, NULL);
+	r = run->stripes
+		    ? team_start(&run->team, "moe-prefault", (uint32_t)MIN(n_stripes, threads), run_thread, run, err)
+		    : moe_error_sys(err, -ENOMEM, "cannot populate %" PRIu64 " MiB", prefault->bytes >> 20);
+	if (r < 0) {
+		prefault_end(run);
 		return r;
-	canceled = watch(&run, &team);
-	team_join(&team);
-	r = atomic_load(&run.error);
-	if (r == -EOPNOTSUPP)
-		return moe_error_set(err, r, "the kernel could not make huge pages of %" PRIu64 " of %" PRIu64 " MiB",
-				     atomic_load(&run.not_huge) >> 20, prefault->bytes >> 20);
-	if (r < 0)
-		return moe_error_sys(err, r, "cannot populate %" PRIu64 " MiB", prefault->bytes >> 20);
-	return canceled ? moe_error_set(err, -ECANCELED, "canceled while memory was being prepared") : 0;
+	}
+	*ret = run;
+	return 0;
 }
 
 int64_t prefault_huge_bytes(const void *map)

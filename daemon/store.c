@@ -17,6 +17,7 @@
 #include "base/memfd.h"
 #include "base/util.h"
 #include "daemon/manifest.h"
+#include "daemon/prefault.h"
 #include "daemon/room.h"
 #include "model/expert.h"
 #include "model/model.h"
@@ -32,6 +33,9 @@ struct load {
 	struct loader_record *records;
 	uint64_t n_records, total; /* bytes of all pieces */
 	struct resident *resident;
+	enum pages_rung from; /* with PAGES_AUTO: better ones did not hold */
+	_Atomic bool rung_failed;
+	struct prefault_run *rest[MOE_POOLS_MAX]; /* of the pool files: still in the making */
 };
 
 struct resident *resident_free(struct resident *r)
@@ -50,6 +54,8 @@ struct resident *resident_free(struct resident *r)
 
 static void free_load(struct load *load)
 {
+	for (uint32_t i = 0; i < MOE_POOLS_MAX; i++)
+		prefault_end(load->rest[i]);
 	resident_free(load->resident);
 	free(load->records);
 	free(load->pieces);
@@ -91,7 +97,7 @@ static int add_sources(struct load *load, uint64_t *room, const struct expert_so
 	return 0;
 }
 
-/* Pieces come into the order of the files; each record learns what it waits for. */
+/* In the order of the files. */
 static int list_pieces(struct load *load, struct moe_error *err)
 {
 	const struct model_config *c = &load->model->config;
@@ -107,12 +113,10 @@ static int list_pieces(struct load *load, struct moe_error *err)
 		for (uint32_t expert = 0; c->is_moe[layer] && expert < c->n_experts; expert++, record++) {
 			struct expert_source sources[EXPERT_SOURCES_MAX];
 			const uint32_t n = expert_sources(load->model, layer, expert, sources);
-			const uint64_t before = load->total;
 			const int r = add_sources(load, &room, sources, n, record, err);
 
 			if (r < 0)
 				return r;
-			atomic_store(&load->records[record].missing, (load->total - before) * load->manifest->n_pools);
 		}
 	}
 	qsort(load->pieces, load->n_pieces, sizeof *load->pieces, compare_pieces);
@@ -155,14 +159,6 @@ static double gib(uint64_t bytes)
 	return (double)bytes / (1u << 30);
 }
 
-static int report_prefault(uint64_t done, uint64_t total, void *userdata)
-{
-	const struct load *load = userdata;
-	const struct store_params *p = load->params;
-
-	return p->progress ? p->progress(0, load->total, now_ns() - load->start_ns, p->userdata) : 0;
-}
-
 static int check_room(const struct load *load, struct moe_error *err)
 {
 	const struct moe_manifest *m = load->manifest;
@@ -179,6 +175,7 @@ static int check_room(const struct load *load, struct moe_error *err)
 	return room_check_all(bytes, load->params->host->nodes, m->n_pools, load->params->pages, err);
 }
 
+/* The files are made, and filled while they are read into. */
 static int make_pools(struct load *load, struct moe_error *err)
 {
 	const struct store_params *p = load->params;
@@ -187,15 +184,42 @@ static int make_pools(struct load *load, struct moe_error *err)
 	char name[MOE_NAME_BYTES + 32];
 
 	for (uint32_t i = 0; i < m->n_pools; i++) {
-		struct pages *pages = &resident->pools[i];
 		int r;
 
 		snprintf(name, sizeof name, "moe-pool-%s-node%d", m->name, p->host->nodes[i].id);
-		r = pages_new_watched(pages, name, m->pools[i].bytes, p->pages, &p->host->nodes[i], report_prefault,
-				      load, err);
+		r = pages_begin(&resident->pools[i], &load->rest[i], name, m->pools[i].bytes, p->pages, load->from,
+				&p->host->nodes[i], err);
 		if (r < 0)
 			return r;
 		resident->n_pools++;
+	}
+	return 0;
+}
+
+static int report_end(uint64_t done, uint64_t total, void *userdata)
+{
+	const struct load *load = userdata;
+	const struct store_params *p = load->params;
+
+	return p->progress ? p->progress(load->total, load->total, now_ns() - load->start_ns, p->userdata) : 0;
+}
+
+/* What no record needed, and a look at what came. */
+static int end_pools(struct load *load, struct moe_error *err)
+{
+	struct resident *resident = load->resident;
+	struct moe_manifest *m = load->manifest;
+
+	for (uint32_t i = 0; i < m->n_pools; i++) {
+		struct pages *pages = &resident->pools[i];
+		struct moe_error why = {0};
+		int r = pages_end(pages, steal_ptr(load->rest[i]), load->params->pages, report_end, load, &why);
+
+		if (r < 0) {
+			atomic_store(&load->rung_failed, r != -ECANCELED);
+			return moe_error_set(err, r, "%s: NUMA node %d, %s pages: %s", m->name, pages->node,
+					     pages_rung_name(pages->rung), why.text);
+		}
 		log_info("%s: NUMA node %d: %.2f GiB on %s pages", m->name, pages->node, gib(pages->bytes),
 			 pages_rung_name(pages->rung));
 		if (pages->better[0])
@@ -208,6 +232,7 @@ static int make_pools(struct load *load, struct moe_error *err)
 	return 0;
 }
 
+/* Where each record goes, and what it waits for. */
 static void point_records(struct load *load)
 {
 	struct moe_record *table = manifest_records(load->manifest);
@@ -218,7 +243,29 @@ static void point_records(struct load *load)
 		record->offset = table[i].offset;
 		record->layout = &manifest_layouts(load->manifest)[table[i].layout];
 		record->digest = table[i].digest;
+		atomic_store(&record->missing, 0);
 	}
+	for (uint64_t i = 0; i < load->n_pieces; i++)
+		atomic_fetch_add(&load->records[load->pieces[i].record].missing,
+				 load->pieces[i].repack.bytes * load->manifest->n_pools);
+}
+
+static int report(uint64_t done, uint64_t total, uint64_t elapsed_ns, void *userdata)
+{
+	const struct load *load = userdata;
+	const struct store_params *p = load->params;
+
+	return p->progress ? p->progress(done, total, elapsed_ns, p->userdata) : 0;
+}
+
+static int need(uint32_t node, uint64_t offset, uint64_t bytes, void *userdata)
+{
+	struct load *load = userdata;
+	const int r = prefault_need(load->rest[node], offset, bytes);
+
+	if (r < 0)
+		atomic_store(&load->rung_failed, true);
+	return r;
 }
 
 static int read_pieces(struct load *load, struct loader_result *ret, struct moe_error *err)
@@ -234,8 +281,9 @@ static int read_pieces(struct load *load, struct loader_result *ret, struct moe_
 				       .nodes = p->host->nodes,
 				       .n_nodes = load->manifest->n_pools,
 				       .tuning = p->tuning,
-				       .progress = p->progress,
-				       .userdata = p->userdata,
+				       .need = need,
+				       .progress = report,
+				       .userdata = load,
 				       .start_ns = load->start_ns};
 
 	for (uint32_t i = 0; i < params.n_nodes; i++)
@@ -281,11 +329,57 @@ static void log_loaded(const struct load *load, const struct loader_result *resu
 		 (double)load->resident->load_ns / 1e9);
 }
 
+static int try_pools(struct load *load, struct loader_result *ret, uint64_t *ret_ns, struct moe_error *err)
+{
+	int r = make_pools(load, err);
+
+	if (r < 0)
+		return r;
+	point_records(load);
+	*ret_ns = now_ns();
+	r = read_pieces(load, ret, err);
+	*ret_ns = now_ns() - *ret_ns;
+	return r < 0 ? r : end_pools(load, err);
+}
+
+/* The rung after the best that did not hold; false when there is none. */
+static bool next_rung(struct load *load)
+{
+	enum pages_rung best = PAGES_4K;
+
+	for (uint32_t i = 0; i < load->resident->n_pools; i++) {
+		prefault_end(steal_ptr(load->rest[i]));
+		best = MIN(best, load->resident->pools[i].rung);
+		pages_free(&load->resident->pools[i]);
+	}
+	load->resident->n_pools = 0;
+	load->from = best + 1;
+	return load->params->pages == PAGES_AUTO && load->from < PAGES_RUNGS;
+}
+
+/* That a kind of pages runs out under way is rare: what was read is then read again. */
+static int fill_pools(struct load *load, struct loader_result *ret, uint64_t *ret_ns, struct moe_error *err)
+{
+	struct moe_error why = {0};
+	int r;
+
+	for (;;) {
+		atomic_store(&load->rung_failed, false);
+		r = try_pools(load, ret, ret_ns, &why);
+		if (r == 0 || !atomic_load(&load->rung_failed) || !next_rung(load))
+			break;
+		log_notice("%s; once more on %s pages", why.text, pages_rung_name(load->from));
+	}
+	if (r < 0 && err)
+		*err = why;
+	return r;
+}
+
 int store_load(struct resident **ret, const struct store_params *params, struct moe_error *err)
 {
 	_cleanup_(free_load) struct load load = {.params = params, .start_ns = now_ns()};
 	struct loader_result result;
-	uint64_t read_ns;
+	uint64_t read_ns = 0;
 	int r;
 
 	load.resident = calloc(1, sizeof *load.resident);
@@ -298,15 +392,9 @@ int store_load(struct resident **ret, const struct store_params *params, struct 
 	log_loading(&load);
 	r = check_room(&load, err);
 	if (r == 0)
-		r = make_pools(&load, err);
+		r = fill_pools(&load, &result, &read_ns, err);
 	if (r < 0)
 		return r;
-	point_records(&load);
-	read_ns = now_ns();
-	r = read_pieces(&load, &result, err);
-	if (r < 0)
-		return r;
-	read_ns = now_ns() - read_ns;
 	r = publish(&load, err);
 	if (r < 0)
 		return r;

@@ -88,8 +88,8 @@ struct store_params {
 	uint64_t epoch;
 	const struct host *host;
 	struct loader_tuning tuning; /* zeros: the defaults */
-	/* Called from the loading thread a few times a second, with done == 0 while memory is being prepared and with
-	 * done == total at the end; a non-zero return cancels the load (-ECANCELED). */
+	/* Called from the loading thread a few times a second, and with done == total at the end; a non-zero return
+	 * cancels the load (-ECANCELED). */
 	int (*progress)(uint64_t done, uint64_t total, uint64_t elapsed_ns, void *userdata);
 	void *userdata;
 };

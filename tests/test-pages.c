@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -152,6 +153,59 @@ static void test_publish_refused(void)
 	munmap(other, MIB);
 }
 
+/* -- used while it is made -----------------------------------------------------------------------------------------*/
+
+#define NEEDERS 4
+
+struct needer {
+	pthread_t thread;
+	struct prefault_run *rest;
+	struct pages *pages;
+	uint32_t first;
+	bool good;
+};
+
+/* Writes where it was told that memory is there: from the end to the beginning, against the threads' order. */
+static void *need_all(void *argument)
+{
+	struct needer *n = argument;
+
+	n->good = true;
+	for (uint64_t end = n->pages->bytes; end > 0; end -= MIB) {
+		const uint64_t at = end - MIB + n->first;
+
+		n->good &= prefault_need(n->rest, at, MIB - n->first) == 0;
+		((volatile uint8_t *)n->pages->map)[at] = (uint8_t)(1 + n->first);
+	}
+	return NULL;
+}
+
+static void test_used_meanwhile(void)
+{
+	struct needer needers[NEEDERS];
+	struct prefault_run *rest;
+	struct pages p = PAGES_NONE;
+	struct moe_error err;
+	bool good = true;
+
+	require(pages_begin(&p, &rest, "test", 64 * MIB, PAGES_AUTO, PAGES_1G, node, &err) == 0, "a file has begun");
+	for (uint32_t i = 0; i < NEEDERS; i++) {
+		needers[i] = (struct needer){.rest = rest, .pages = &p, .first = i};
+		pthread_create(&needers[i].thread, NULL, need_all, &needers[i]);
+	}
+	for (uint32_t i = 0; i < NEEDERS; i++) {
+		pthread_join(needers[i].thread, NULL);
+		good &= needers[i].good;
+	}
+	ok(good, "what is needed is there");
+	ok(pages_end(&p, rest, PAGES_AUTO, NULL, NULL, &err) == 0, "then the rest");
+	for (uint64_t at = 0; at < p.bytes; at += MIB)
+		for (uint32_t i = 0; i < NEEDERS; i++)
+			good &= ((uint8_t *)p.map)[at + i] == 1 + i;
+	ok(good, "and what was written has stayed");
+	pages_free(&p);
+}
+
 /* -- too much -------------------------------------------------------------------------------------------------------*/
 
 static void check_refused(uint64_t bytes, int want, int code)
@@ -296,6 +350,25 @@ static int no_collapse(void)
 	return room_check(PAGES_2M, 6 * MIB, node, NULL) == 0 ? 0 : turns(PAGES_AUTO, 0, PAGES_4K);
 }
 
+/* The kernel's memory ends when the file has begun: for threads and needers. */
+static int short_meanwhile(void)
+{
+	struct prefault_run *rest;
+	struct pages p = PAGES_NONE;
+	struct moe_error err;
+
+	if (pages_begin(&p, &rest, "test", 512 * MIB, PAGES_4K, PAGES_4K, node, &err) < 0)
+		return 77;
+	if (!forbid(SYS_madvise, ADVICE_POPULATE_WRITE, ENOMEM))
+		return 77;
+	if (prefault_need(rest, p.bytes - 1, 1) != -ENOMEM)
+		return 1;
+	if (pages_end(&p, rest, PAGES_4K, NULL, NULL, &err) != -ENOMEM)
+		return 2;
+	pages_free(&p);
+	return 0;
+}
+
 static int no_mbind(void)
 {
 	return forbid(SYS_mbind, -1, EPERM) ? turns(PAGES_4K, 0, PAGES_4K) : 77;
@@ -356,11 +429,13 @@ int main(void)
 	test_auto();
 	test_nodes();
 	test_publish_refused();
+	test_used_meanwhile();
 	test_too_much();
 	test_too_many();
 	check_child(no_failure, "making and freeing leaks nothing");
 	check_child(no_populate, "no memory while prefaulting: an error, nothing leaks");
 	check_child(no_collapse, "no transparent huge pages: the rung is given back, 4k serves");
+	check_child(short_meanwhile, "no memory while the file is used: an error to all");
 	check_child(no_mbind, "mbind forbidden: first touch decides");
 	check_child(no_numa, "a kernel without NUMA is one node");
 	check_child(wrong_node, "a node that does not exist is an error");

@@ -54,6 +54,7 @@ is $? 2 '--sessions 0 is a usage error'
 
 run load "$sample" --samples 2
 within "$(field raw_gbs)" 0.000001 100000 'the raw rate'
+within "$(field memory_gbs)" 0.000001 100000 'the rate at which memory is made'
 within "$(field gbs)" 0.000001 100000 'the rate of loading'
 within "$(field share)" 0.000001 100000 'its share'
 within "$(field bytes)" "$record" 1000000000 'what was read'
