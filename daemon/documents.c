@@ -16,7 +16,7 @@
 
 static const char *const activation_names[] = {"silu", "gelu", "gelu_tanh", "swiglu_clamped"};
 static const char *const phase_names[] = {"none", "prefill", "decode"};
-static const char *const op_names[MOE_OP_COUNT] = {"nop", "fill", "compute", "release", "hint", "phase"};
+static const char *const op_names[MOE_OP_COUNT] = {"nop", "fill", "compute", "release", "hint", "phase", "cancel"};
 
 /* A path may be any bytes; JSON is UTF-8. */
 static json_t *path_json(const char *path)
@@ -136,7 +136,7 @@ static json_t *session_json(const struct session *x)
 		json_object_set_new(ops, op_names[i], integer(x->ops[i]));
 	return json_pack(
 		"{s:I, s:i, s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:I, "
-		"s:o}",
+		"s:I, s:I, s:o}",
 		"id", (json_int_t)x->id, "pid", (int)x->pid, "uid", (int)x->uid, "model",
 		x->entry->model->manifest->name, "group", group, "tp_rank", (int)x->attach.tp_rank, "tp_size",
 		(int)x->attach.tp_size, "dp_rank", (int)x->attach.dp_rank, "ep_rank", (int)x->attach.ep_rank,
@@ -145,7 +145,8 @@ static json_t *session_json(const struct session *x)
 		"data_bytes", (json_int_t)x->arenas[MOE_ARENA_DATA].bytes, "slot_bytes",
 		(json_int_t)x->arenas[MOE_ARENA_SLOTS].bytes, "charged_bytes",
 		(json_int_t)x->charge.held[ACCOUNT_BYTES], "pool_ns", (json_int_t)x->pool_ns, "failed",
-		(json_int_t)x->failed, "requests", ops);
+		(json_int_t)x->failed, "cancelled", (json_int_t)x->cancelled, "fill_bytes_running",
+		(json_int_t)sched_filling(&x->sched), "requests", ops);
 }
 
 static json_t *sessions_array(const struct service *s)
@@ -358,6 +359,7 @@ static json_t *status_json(const struct service *s)
 	json_object_set_new(o, "restarts", integer(s->estate->restarts));
 	json_object_set_new(o, "kept", json_boolean(handover_keeps(s->handover)));
 	json_object_set_new(o, "memory_max", integer(s->config->memory_max));
+	json_object_set_new(o, "fill_budget", integer(s->config->fill_budget));
 	json_object_set_new(o, "sessions", integer(live));
 	json_object_set_new(o, "connections", integer(s->n_peers));
 	json_object_set_new(o, "queues_readonly", json_boolean(!s->writable_queues));

@@ -14,7 +14,9 @@
  * again in its order: all requests but those with an effect are pure, and those have it only once they are completed;
  * done twice it is done once. Recovery may itself be killed anywhere, and begins again.
  *
- * Effects are taking and giving back leases; the lease table lies in the journal too.
+ * Effects are taking and giving back leases; the lease table lies in the journal too. A request that is cancelled is
+ * completed as any other, within the claim of the CANCEL, and before the CANCEL itself: killed before that, neither has
+ * happened and both run again; killed between the two, the CANCEL runs again and finds nothing (-ENOENT).
  */
 #ifndef DAEMON_JOURNAL_H
 #define DAEMON_JOURNAL_H
@@ -28,7 +30,7 @@
 #include "uapi/moe_ring.h"
 
 #define JOURNAL_MAGIC 0x316c6e6a656f6dull /* "moejnl1" */
-#define JOURNAL_VERSION 1
+#define JOURNAL_VERSION 2
 #define JOURNAL_LEASES_MAX 65536
 
 enum journal_effect { JOURNAL_NONE, JOURNAL_LEND, JOURNAL_RELEASE };
@@ -51,7 +53,7 @@ struct journal_page {
 	uint32_t last, used;                  /* last: slot + 1 */
 	uint32_t n_leases;                    /* that have ever been lent at a time */
 	uint32_t phase, dummy, reserved;
-	uint64_t step, ops[MOE_OP_COUNT], failed;
+	uint64_t step, ops[MOE_OP_COUNT], failed, cancelled;
 	struct journal_slot slots[]; /* [entries], then uint64_t leases[JOURNAL_LEASES_MAX]: generation << 1 | held */
 };
 

@@ -83,14 +83,15 @@ struct pool_compute {
 };
 
 /* Copies one slice of one record, packed, to dst (slice->bytes, of which the padding between the planes stays as it
- * was). */
+ * was), or a range of it: then these bytes of the same copy are written, and nothing else. */
 struct pool_copy {
 	const struct resident *model;
 	uint32_t row, expert;
 	const struct moe_slice *slice; /* of the row's layout */
+	uint64_t from, bytes;          /* the range, in the slice's packed bytes */
 	enum pool_priority priority;
 	uint64_t order; /* below POOL_ORDER_NONE */
-	void *dst;
+	void *dst;      /* where the slice begins, not the range */
 	void (*done)(struct pool_copy *job, const struct pool_result *result); /* may free the job */
 	struct pool_entry entry;
 };

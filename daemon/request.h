@@ -30,9 +30,9 @@ struct request {
 	struct moe_cqe cqe; /* what will be completed */
 	uint64_t claim_ns;
 	enum pool_priority priority;
-	uint64_t cost;  /* KiB that it moves to and from memory, and arithmetic as if it were: about */
-	uint64_t order; /* the scheduler's */
-	void *copy;     /* ids and weights of a COMPUTE */
+	uint64_t cost;           /* KiB that it moves to and from memory, and arithmetic as if it were: about */
+	uint64_t order, charged; /* the scheduler's: virtual end, and what the cost counts for */
+	void *copy;              /* ids and weights of a COMPUTE */
 	union {
 		struct pool_compute compute;
 		struct pool_copy fill;
@@ -78,6 +78,18 @@ static inline struct request *request_list_pop(struct request_list *list)
 			list->tail = &list->head;
 	}
 	return request;
+}
+
+/* Takes out one that is in the list. */
+static inline void request_list_remove(struct request_list *list, struct request *request)
+{
+	struct request **at = &list->head;
+
+	while (*at != request)
+		at = &(*at)->next;
+	*at = request->next;
+	if (!request->next)
+		list->tail = at;
 }
 
 #endif

@@ -61,6 +61,25 @@ static void use_hint(struct session *s, uint32_t layer, uint32_t expert)
 	}
 }
 
+/* The range that a FILL asks for, of a slice of so many bytes. */
+static int fill_range(const struct moe_sqe *e, uint64_t slice_bytes, uint64_t *ret_from, uint64_t *ret_bytes)
+{
+	const bool all = e->fill.from == 0 && e->fill.bytes == 0;
+
+	if (!all && (e->fill.bytes == 0 || !checked_range(e->fill.from, e->fill.bytes, slice_bytes)))
+		return -EINVAL;
+	*ret_from = e->fill.from;
+	*ret_bytes = all ? slice_bytes : e->fill.bytes;
+	return 0;
+}
+
+static enum pool_priority fill_priority(const struct session *s, const struct moe_sqe *e)
+{
+	if (e->flags & MOE_SQE_PREFETCH)
+		return POOL_BACKGROUND;
+	return s->phase == MOE_PHASE_PREFILL ? POOL_PREFILL : POOL_DECODE;
+}
+
 /* -- the operations: 0 and *ret_wait says whether the pool has to work, or the completion's -errno --------------- */
 
 /* What `pairs` of a layer's experts cost. Which experts they are is not looked at. */
@@ -108,6 +127,13 @@ void ringsrv_drop_routing(struct session *s, struct request *q)
 		s->copied -= (uint64_t)q->sqe.count * q->sqe.compute.topk * PAIR_BYTES;
 	free(q->copy);
 	q->copy = NULL;
+}
+
+uint64_t ringsrv_read_bytes(const struct session *s, const struct moe_sqe *e)
+{
+	if (e->op == MOE_OP_CANCEL)
+		return s->entries * sizeof(struct request);
+	return ringsrv_routing_bytes(e);
 }
 
 uint64_t ringsrv_routing_bytes(const struct moe_sqe *e)
@@ -170,7 +196,7 @@ static int lend(struct session *s, struct request *q, int row)
 	uint64_t lease;
 	int r;
 
-	if (e->fill.dst)
+	if (e->fill.dst || e->fill.from || e->fill.bytes || e->flags & MOE_SQE_PREFETCH)
 		return -EINVAL;
 	lease = journal_free_lease(&s->journal);
 	if (!lease)
@@ -189,25 +215,36 @@ static int claim_fill(struct session *s, struct request *q, bool *ret_wait)
 {
 	const struct moe_sqe *e = &q->sqe;
 	const int row = row_of(s, e);
+	const struct moe_slice *slice;
+	uint64_t from, bytes;
+	int r;
 
 	if (row < 0 || e->fill.expert >= s->entry->model->manifest->n_experts)
 		return -ENOENT;
-	if (e->flags & ~MOE_SQE_LEASE || e->count || e->fill.reserved0 || !all_zero(e->fill.reserved, 4))
+	if (e->flags & ~(MOE_SQE_LEASE | MOE_SQE_PREFETCH) || e->count || e->fill.reserved0 ||
+	    !all_zero(e->fill.reserved, ARRAY_LEN(e->fill.reserved)))
 		return -EINVAL;
-	use_hint(s, e->layer, e->fill.expert);
+	if (!(e->flags & MOE_SQE_PREFETCH)) /* that one guesses as well */
+		use_hint(s, e->layer, e->fill.expert);
 	if (e->flags & MOE_SQE_LEASE)
 		return lend(s, q, row);
-	if (!arena_has(s, MOE_ARENA_SLOTS, e->fill.dst, session_slice(s, (uint32_t)row)->bytes))
+	slice = session_slice(s, (uint32_t)row);
+	r = fill_range(e, slice->bytes, &from, &bytes);
+	if (r < 0)
+		return r;
+	if (!arena_has(s, MOE_ARENA_SLOTS, e->fill.dst, slice->bytes))
 		return -EFAULT;
 	q->fill = (struct pool_copy){
 		.model = s->entry->model,
 		.row = (uint32_t)row,
 		.expert = e->fill.expert,
-		.slice = session_slice(s, (uint32_t)row),
-		.priority = q->priority = s->phase == MOE_PHASE_PREFILL ? POOL_PREFILL : POOL_DECODE,
+		.slice = slice,
+		.from = from,
+		.bytes = bytes,
+		.priority = q->priority = fill_priority(s, e),
 		.dst = client_at(&s->arenas[MOE_ARENA_SLOTS], e->fill.dst),
 	};
-	q->cost = 2 * DIV_UP(q->fill.slice->bytes, 1024); /* read and written */
+	q->cost = 2 * DIV_UP(bytes, 1024); /* read and written */
 	*ret_wait = true;
 	return 0;
 }
@@ -260,7 +297,43 @@ static int give_back(struct session *s, struct request *q, uint64_t lease)
 	return 0;
 }
 
-int ringsrv_claim(struct session *s, struct request *q, bool *ret_wait)
+/* Of the requests with this user_data, one that waits; else one that the pool has; else NULL. */
+static struct request *find_request(const struct session *s, const struct request *cancel, uint64_t user_data)
+{
+	struct request *found = NULL;
+
+	for (uint32_t i = 0; i < s->entries; i++) {
+		struct request *q = &s->requests[i];
+		const uint32_t state = atomic_load_explicit(&q->state, memory_order_acquire);
+
+		if (q == cancel || q->sqe.user_data != user_data)
+			continue;
+		if (state == MOE_REQUEST_QUEUED)
+			return q;
+		if (state == MOE_REQUEST_RUNNING || state == MOE_REQUEST_DONE)
+			found = q;
+	}
+	return found;
+}
+
+static int claim_cancel(struct session *s, struct sched *sched, struct request *q)
+{
+	const struct moe_sqe *e = &q->sqe;
+	struct request *found;
+
+	if (e->flags || e->layer || e->count || !all_zero(e->cancel.reserved, ARRAY_LEN(e->cancel.reserved)))
+		return -EINVAL;
+	found = find_request(s, q, e->cancel.user_data);
+	if (!found)
+		return -ENOENT;
+	if (atomic_load_explicit(&found->state, memory_order_acquire) != MOE_REQUEST_QUEUED)
+		return -EALREADY;
+	sched_cancel(sched, found);
+	ringsrv_complete(found);
+	return 0;
+}
+
+int ringsrv_claim(struct session *s, struct sched *sched, struct request *q, bool *ret_wait)
 {
 	const struct moe_sqe *e = &q->sqe;
 
@@ -279,6 +352,8 @@ int ringsrv_claim(struct session *s, struct request *q, bool *ret_wait)
 		return claim_hint(s, q);
 	case MOE_OP_PHASE:
 		return claim_phase(s, e);
+	case MOE_OP_CANCEL:
+		return claim_cancel(s, sched, q);
 	default:
 		return -EOPNOTSUPP;
 	}

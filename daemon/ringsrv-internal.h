@@ -26,10 +26,13 @@ static inline uint32_t slot_of(const struct request *q)
 
 /* Checks the private copy and prepares or does what it asks for. 0, and *ret_wait says whether the pool has to work; or
  * the completion's -errno. */
-int ringsrv_claim(struct session *s, struct request *q, bool *ret_wait);
+int ringsrv_claim(struct session *s, struct sched *sched, struct request *q, bool *ret_wait);
 
 /* Of ids and weights that claiming the entry copies, at most. One entry alone never copies more than copied_max. */
 uint64_t ringsrv_routing_bytes(const struct moe_sqe *e);
+
+/* What claiming it reads, at most: ids and weights, or, for a CANCEL, all requests. It bounds a turn. */
+uint64_t ringsrv_read_bytes(const struct session *s, const struct moe_sqe *e);
 
 /* The pool is done with them, whenever the client retires the request. */
 void ringsrv_drop_routing(struct session *s, struct request *q);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/ringsrv-internal.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "base/futex.h"
@@ -9,7 +10,7 @@
 
 /* Entries claimed from one session before the next one has its turn. */
 #define CLAIM_BATCH 32
-/* Of ids and weights that are copied for one session before the next one, and the sockets, have their turn. */
+/* Of ids, weights and books that are read for one session before the next one, and the sockets, have their turn. */
 #define TURN_BYTES ((uint64_t)1 << 20)
 /* A look at cq_head takes its cache line from the client, which is about to write it: it waits for so many completions,
  * or so many polls. */
@@ -37,7 +38,7 @@ static void count_served(struct session *s, const struct request *q)
 	} else if (q->sqe.op == MOE_OP_FILL && q->sqe.flags & MOE_SQE_LEASE) {
 		served->leases++;
 	} else if (q->sqe.op == MOE_OP_FILL) {
-		served->fills++;
+		served->fills += q->sqe.fill.from == 0; /* of one in ranges, the first */
 		served->fill_bytes += q->cqe.bytes;
 	}
 }
@@ -75,7 +76,8 @@ static void count_leases(struct session *s, const struct request *q)
 
 static void count_ended(struct session *s, const struct request *q)
 {
-	s->journal.page->failed = s->failed += q->cqe.status < 0;
+	s->journal.page->failed = s->failed += q->cqe.status < 0 && q->cqe.status != -ECANCELED;
+	s->journal.page->cancelled = s->cancelled += q->cqe.status == -ECANCELED;
 	if (q->sqe.op < MOE_OP_COUNT)
 		s->journal.page->ops[q->sqe.op] = ++s->ops[q->sqe.op];
 	count_served(s, q);
@@ -143,7 +145,7 @@ static void claim(struct session *s, struct sched *sched, struct request *q)
 	q->cqe = (struct moe_cqe){.user_data = q->sqe.user_data, .op = q->sqe.op, .layer = q->sqe.layer};
 	atomic_store_explicit(&q->state, MOE_REQUEST_PUBLISHED, memory_order_relaxed);
 	request_move(q, MOE_REQUEST_CLAIMED);
-	q->cqe.status = ringsrv_claim(s, q, &wait);
+	q->cqe.status = ringsrv_claim(s, sched, q, &wait);
 	if (wait) {
 		q->claim_ns = now_ns();
 		sched_queue(sched, &s->sched, q);
@@ -175,7 +177,7 @@ static bool reap_retired(struct session *s)
 static bool claim_published(struct session *s, struct sched *sched, uint32_t tail)
 {
 	const uint32_t published = tail - s->sq_head;
-	uint64_t copied = 0;
+	uint64_t read = 0;
 
 	if (published == 0)
 		return false;
@@ -183,7 +185,7 @@ static bool claim_published(struct session *s, struct sched *sched, uint32_t tai
 		s->broken = "sq_tail ran more than the queue's length ahead of sq_head";
 		return false;
 	}
-	for (uint32_t i = 0; i < MIN(published, (uint32_t)CLAIM_BATCH) && copied < TURN_BYTES; i++) {
+	for (uint32_t i = 0; i < MIN(published, (uint32_t)CLAIM_BATCH) && read < TURN_BYTES; i++) {
 		struct request *q;
 
 		if (!s->free_requests && !reap_retired(s)) {
@@ -197,10 +199,10 @@ static bool claim_published(struct session *s, struct sched *sched, uint32_t tai
 			return i > 0; /* it is copied again when the pool has given some back */
 		s->free_requests = q->next;
 		take_entry(s, q);
-		copied += ringsrv_routing_bytes(&q->sqe);
+		read += ringsrv_read_bytes(s, &q->sqe);
 		claim(s, sched, q);
 	}
-	if (copied >= TURN_BYTES)
+	if (read >= TURN_BYTES)
 		loop_look(s->loop);
 	return true;
 }

@@ -14,13 +14,14 @@
 struct sched {
 	struct pool *pool;
 	struct loop *loop;
-	uint32_t window, running;       /* the latter of all clients */
+	uint32_t window, running; /* the latter of all clients */
+	uint64_t fill_budget;
 	uint64_t time[POOL_PRIORITIES]; /* virtual */
 	_Atomic(struct request *) done; /* a stack: pool threads push, the reactor takes all */
 	struct request_list ended;      /* taken, oldest first */
 };
 
-int sched_new(struct sched **ret, struct pool *pool, struct moe_error *err)
+int sched_new(struct sched **ret, struct pool *pool, uint64_t fill_budget, struct moe_error *err)
 {
 	struct sched *s = calloc(1, sizeof *s);
 
@@ -28,6 +29,7 @@ int sched_new(struct sched **ret, struct pool *pool, struct moe_error *err)
 		return moe_error_sys(err, -ENOMEM, "scheduler");
 	s->pool = pool;
 	s->window = MAX(pool_threads(pool), WINDOW_MIN);
+	s->fill_budget = fill_budget ? fill_budget : UINT64_MAX;
 	request_list_init(&s->ended);
 	*ret = s;
 	return 0;
@@ -48,8 +50,8 @@ void sched_set_loop(struct sched *s, struct loop *loop)
 void sched_client_init(struct sched_client *client)
 {
 	memset(client, 0, sizeof *client);
-	for (int i = 0; i < POOL_PRIORITIES; i++)
-		request_list_init(&client->waiting[i]);
+	for (int i = 0; i < POOL_PRIORITIES * SCHED_KINDS; i++)
+		request_list_init(&client->waiting[i / SCHED_KINDS][i % SCHED_KINDS]);
 }
 
 /* On a pool thread. The reactor owns the request again once it is on the stack. */
@@ -85,6 +87,16 @@ static void fill_done(struct pool_copy *job, const struct pool_result *result)
 	push_done(request->sched, request, result);
 }
 
+static enum sched_kind kind_of(const struct request *request)
+{
+	return request->sqe.op == MOE_OP_COMPUTE ? SCHED_COMPUTE : SCHED_FILL;
+}
+
+static struct request_list *list_of(const struct request *request)
+{
+	return &request->client->waiting[request->priority][kind_of(request)];
+}
+
 static void start(struct sched *s, struct request *request)
 {
 	request_move(request, MOE_REQUEST_RUNNING);
@@ -95,17 +107,43 @@ static void start(struct sched *s, struct request *request)
 		request->compute.done = compute_done;
 		pool_submit_compute(s->pool, &request->compute);
 	} else {
+		request->client->filling[request->priority] += request->fill.bytes;
 		request->fill.order = request->order;
 		request->fill.done = fill_done;
 		pool_submit_copy(s->pool, &request->fill);
 	}
 }
 
-/* What the client's window has room for. */
+/* A slice is memory that is there, and a session has few requests: the sum cannot run over. */
+static bool may_fill(const struct sched *s, const struct sched_client *client, int class, const struct request *fill)
+{
+	uint64_t bytes = 0;
+
+	for (int i = 0; i <= class; i++)
+		bytes += client->filling[i];
+	return bytes == 0 || bytes + fill->fill.bytes <= s->fill_budget;
+}
+
+/* The client's next one of a class, or NULL. */
+static struct request *next_waiting(const struct sched *s, const struct sched_client *client, int class)
+{
+	struct request *compute = client->waiting[class][SCHED_COMPUTE].head;
+	struct request *fill = client->waiting[class][SCHED_FILL].head;
+
+	if (!fill || (compute && compute->order < fill->order) || !may_fill(s, client, class, fill))
+		return compute;
+	return fill;
+}
+
+/* What the client's window and budget have room for. */
 static void start_waiting(struct sched *s, struct sched_client *client, int class)
 {
-	while (client->running[class] < s->window && client->waiting[class].head)
-		start(s, request_list_pop(&client->waiting[class]));
+	struct request *request;
+
+	while (client->running[class] < s->window && (request = next_waiting(s, client, class))) {
+		request_list_pop(list_of(request));
+		start(s, request);
+	}
 }
 
 /* The request joins those of its client; returns what its cost counts for. */
@@ -132,20 +170,26 @@ void sched_queue(struct sched *s, struct sched_client *client, struct request *r
 	request_move(request, MOE_REQUEST_QUEUED);
 	request->sched = s;
 	request->client = client;
+	request->charged = cost;
 	request->order = client->end[class] = MAX(client->end[class], s->time[class]) + cost;
-	request_list_push(&client->waiting[class], request);
+	request_list_push(list_of(request), request);
 	start_waiting(s, client, class);
 }
 
 static void end(struct sched *s, struct request *request)
 {
+	struct sched_client *client = request->client;
 	const int class = request->priority;
 
 	s->running--;
-	request->client->running[class]--;
-	leave(request->client, class);
+	client->running[class]--;
+	leave(client, class);
 	s->time[class] = MAX(s->time[class], request->order);
-	start_waiting(s, request->client, class);
+	if (kind_of(request) == SCHED_FILL)
+		client->filling[class] -= request->fill.bytes;
+	/* The budget's room is for the less urgent classes, too. */
+	for (int i = class; i < POOL_PRIORITIES; i++)
+		start_waiting(s, client, i);
 }
 
 struct request *sched_next_done(struct sched *s)
@@ -172,15 +216,41 @@ struct request *sched_next_done(struct sched *s)
 	return request_list_pop(&s->ended);
 }
 
-void sched_cancel(struct sched *s, struct sched_client *client, void (*cancelled)(struct request *))
+/* Those of the class that were claimed after it had its cost before them. */
+static void give_back(struct sched_client *client, const struct request *request)
 {
-	for (int class = 0; class < POOL_PRIORITIES; class ++) {
+	for (int kind = 0; kind < SCHED_KINDS; kind++)
+		for (struct request *r = client->waiting[request->priority][kind].head; r; r = r->next)
+			if (r->order > request->order)
+				r->order -= request->charged;
+	client->end[request->priority] -= request->charged;
+}
+
+static void cancel(struct sched_client *client, struct request *request)
+{
+	leave(client, request->priority);
+	request->cqe.status = -ECANCELED;
+	request_move(request, MOE_REQUEST_DONE);
+}
+
+void sched_cancel(struct sched *s, struct request *request)
+{
+	struct sched_client *client = request->client;
+
+	request_list_remove(list_of(request), request);
+	give_back(client, request);
+	cancel(client, request);
+	start_waiting(s, client, request->priority); /* what waited behind a large fill may be smaller */
+}
+
+void sched_cancel_all(struct sched *s, struct sched_client *client, void (*cancelled)(struct request *))
+{
+	for (int i = 0; i < POOL_PRIORITIES * SCHED_KINDS; i++) {
+		struct request_list *list = &client->waiting[i / SCHED_KINDS][i % SCHED_KINDS];
 		struct request *request;
 
-		while ((request = request_list_pop(&client->waiting[class]))) {
-			leave(client, class);
-			request->cqe.status = -ECANCELED;
-			request_move(request, MOE_REQUEST_DONE);
+		while ((request = request_list_pop(list))) {
+			cancel(client, request);
 			cancelled(request);
 		}
 	}

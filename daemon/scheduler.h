@@ -12,9 +12,13 @@
  * Users have equal shares in the same way, however many sessions they have: what a request costs counts as many times
  * as its user has sessions with requests in the class.
  *
- * Of each session and class at most `window` requests are with the pool; the others can still be cancelled. All
- * functions are the reactor's, but for the pool's `done` callbacks, which put a request on a lock-free stack and wake
- * the loop.
+ * Of each session and class at most `window` requests are with the pool; the others can still be cancelled, and what is
+ * cancelled counts for nothing. All functions are the reactor's, but for the pool's `done` callbacks, which put a
+ * request on a lock-free stack and wake the loop.
+ *
+ * A session's slot arena is its device's memory, and of the fills into it at most `fill_budget` bytes are with the
+ * pool, or one fill that is larger: so many threads at most copy for one device, whatever it asks for. A fill counts
+ * its own class and the more urgent ones, so none waits for a less urgent one; computations go past fills that wait.
  */
 #ifndef DAEMON_SCHEDULER_H
 #define DAEMON_SCHEDULER_H
@@ -31,15 +35,20 @@ struct sched_user {
 	uint32_t busy[POOL_PRIORITIES]; /* its sessions that have requests */
 };
 
+/* Each kind in the order of its claims. */
+enum sched_kind { SCHED_COMPUTE, SCHED_FILL, SCHED_KINDS };
+
 /* A session's requests, embedded in struct session; it stays until all of them have ended. */
 struct sched_client {
 	struct sched_user *user; /* NULL: one of its own */
-	struct request_list waiting[POOL_PRIORITIES];
+	struct request_list waiting[POOL_PRIORITIES][SCHED_KINDS];
+	uint64_t filling[POOL_PRIORITIES];                           /* bytes of the fills that are with the pool */
 	uint32_t running[POOL_PRIORITIES], pending[POOL_PRIORITIES]; /* the latter: waiting or running */
 	uint64_t end[POOL_PRIORITIES];                               /* virtual, of the latest request */
 };
 
-int sched_new(struct sched **ret, struct pool *pool, struct moe_error *err);
+/* fill_budget: in bytes, 0: none. */
+int sched_new(struct sched **ret, struct pool *pool, uint64_t fill_budget, struct moe_error *err);
 struct sched *sched_free(struct sched *sched); /* nothing may run; takes NULL, returns NULL */
 /* Whom to wake when a request is done. Before the first request. */
 void sched_set_loop(struct sched *sched, struct loop *loop);
@@ -52,7 +61,20 @@ void sched_queue(struct sched *sched, struct sched_client *client, struct reques
 /* The next request that has ended since (DONE), or NULL. Its session's next one may start. */
 struct request *sched_next_done(struct sched *sched);
 
-/* Takes the client's waiting requests away: QUEUED -> DONE with -ECANCELED, calling `cancelled` for each. */
-void sched_cancel(struct sched *sched, struct sched_client *client, void (*cancelled)(struct request *));
+/* Takes a waiting request away: QUEUED -> DONE with -ECANCELED. */
+void sched_cancel(struct sched *sched, struct request *request);
+
+/* All waiting requests of the client, calling `cancelled` for each. */
+void sched_cancel_all(struct sched *sched, struct sched_client *client, void (*cancelled)(struct request *));
+
+/* Bytes of the client's fills that are with the pool. */
+static inline uint64_t sched_filling(const struct sched_client *client)
+{
+	uint64_t bytes = 0;
+
+	for (int i = 0; i < POOL_PRIORITIES; i++)
+		bytes += client->filling[i];
+	return bytes;
+}
 
 #endif

@@ -448,7 +448,7 @@ static int start_workers(struct service *s, struct moe_error *err)
 	if (r == 0)
 		r = pool_new(&s->pool, &params, err);
 	if (r == 0)
-		r = sched_new(&s->sched, s->pool, err);
+		r = sched_new(&s->sched, s->pool, s->config->fill_budget, err);
 	if (r == 0)
 		sched_set_loop(s->sched, s->loop);
 	return r;

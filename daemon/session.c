@@ -397,6 +397,7 @@ static void revive_books(struct session *s)
 	s->dummy = p->dummy;
 	s->step = p->step;
 	s->failed = p->failed;
+	s->cancelled = p->cancelled;
 	memcpy(s->ops, p->ops, sizeof s->ops);
 	s->leases_held = journal_leases(&s->journal);
 	s->entry->model->leases += s->leases_held;
@@ -462,7 +463,7 @@ void session_kill(struct session *s, struct sched *sched)
 		return;
 	ringsrv_retire_stats(s);
 	s->dead = true;
-	sched_cancel(sched, &s->sched, ringsrv_drop);
+	sched_cancel_all(sched, &s->sched, ringsrv_drop);
 	ringsrv_drop_completed(s);
 	s->entry->model->leases -= s->leases_held;
 	s->leases_held = 0;

@@ -70,7 +70,7 @@ struct session {
 
 	enum moe_phase phase;
 	bool dummy;
-	uint64_t step, ops[MOE_OP_COUNT], failed;
+	uint64_t step, ops[MOE_OP_COUNT], failed, cancelled; /* failed: but for the cancelled */
 };
 
 /* What a session is made of in the keeper's hands (handover.h); -1: not there. */

@@ -400,6 +400,7 @@ static struct fill *fill_make(const struct fake *f, uint32_t rank, uint32_t size
 	moe_slice_of(&fill->slice, &f->layouts[fill->copy.row], rank, size);
 	fill->dst = allocate(fill->slice.bytes + 64);
 	memset(fill->dst, 0xa5, fill->slice.bytes + 64);
+	fill->copy.bytes = fill->slice.bytes;
 	fill->copy.expert = pick(f->manifest.n_experts);
 	fill->copy.priority = pick(POOL_PRIORITIES);
 	fill->copy.dst = fill->dst;
@@ -407,9 +408,11 @@ static struct fill *fill_make(const struct fake *f, uint32_t rank, uint32_t size
 	return fill;
 }
 
+/* All of the slice, or the range that was asked for, and no other byte. */
 static bool fill_good(const struct fill *fill)
 {
 	const struct pool_copy *c = &fill->copy;
+	const uint64_t end = c->from + c->bytes;
 	uint8_t *expected = allocate(fill->slice.bytes + 64);
 	struct moe_slice slice; /* the same of the whole record */
 	bool good;
@@ -417,7 +420,9 @@ static bool fill_good(const struct fill *fill)
 	memset(expected, 0xa5, fill->slice.bytes + 64); /* padding stays as it was */
 	moe_slice_of(&slice, &fill->model->whole[c->row], fill->rank, fill->size);
 	plain_pack(&slice, fake_record(fill->model, c->row, c->expert), expected);
-	good = fill->result.status == 0 && fill->result.bytes == fill->slice.bytes &&
+	memset(expected, 0xa5, c->from);
+	memset(expected + end, 0xa5, fill->slice.bytes + 64 - end);
+	good = fill->result.status == 0 && fill->result.bytes == c->bytes &&
 	       memcmp(fill->dst, expected, fill->slice.bytes + 64) == 0;
 	free(expected);
 	return good;

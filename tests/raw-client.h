@@ -93,7 +93,7 @@ struct ring {
 	struct moe_client_page *client;
 	const struct moe_daemon_page *daemon;
 	uint64_t client_bytes, daemon_bytes;
-	uint8_t *data;
+	uint8_t *data, *slots;
 	uint32_t tail, head;
 };
 
@@ -119,6 +119,8 @@ __attribute__((unused)) static void ring_open(struct ring *r)
 	r->daemon = p;
 	require(memfd_map(&p, data, DATA_BYTES, PROT_READ | PROT_WRITE, "data", NULL) == 0, "data arena");
 	r->data = p;
+	require(memfd_map(&p, slots, DATA_BYTES, PROT_READ | PROT_WRITE, "slots", NULL) == 0, "slot arena");
+	r->slots = p;
 	require(arena(r->sock, data, DATA_BYTES, MOE_ARENA_DATA) == (MOE_MSG_ARENA | MOE_MSG_REPLY), "data registered");
 	require(arena(r->sock, slots, DATA_BYTES, MOE_ARENA_SLOTS) == (MOE_MSG_ARENA | MOE_MSG_REPLY),
 		"slots registered");
@@ -131,6 +133,7 @@ __attribute__((unused)) static void ring_close(struct ring *r)
 	munmap(r->client, r->client_bytes);
 	munmap((void *)r->daemon, r->daemon_bytes);
 	munmap(r->data, DATA_BYTES);
+	munmap(r->slots, DATA_BYTES);
 	close(r->doorbell);
 	close(r->sock);
 }

@@ -255,6 +255,50 @@ static void test_scribble(void)
 	ring_close(&r);
 }
 
+/* Each of them makes the daemon look at all requests of the longest queue. */
+static void test_cancel_storm(void)
+{
+	struct moe_msg_attach a = good_attach();
+	int sock = connect_raw(), bell;
+	const uint64_t one = 1;
+	uint32_t tail = 0, head = 0, done = 0;
+	const uint64_t begin = now_ns();
+	const struct moe_daemon_page *daemon;
+	struct moe_client_page *client;
+	struct moe_sqe *sqes;
+	bool soon = true;
+	void *p, *q;
+
+	hello(sock);
+	a.entries = MOE_RING_ENTRIES_MAX;
+	attach(sock, &a);
+	bell = dup(answer_fds[3]);
+	require(memfd_map(&p, answer_fds[1], MOE_RING_PAGE + a.entries * sizeof *sqes, PROT_READ | PROT_WRITE, "client",
+			  NULL) == 0 &&
+			memfd_map(&q, answer_fds[2], MOE_RING_PAGE, PROT_READ, "daemon", NULL) == 0,
+		"the regions");
+	client = p;
+	daemon = q;
+	sqes = (struct moe_sqe *)((uint8_t *)p + MOE_RING_PAGE);
+	for (uint32_t i = 0; i < a.entries; i++)
+		sqes[i] = (struct moe_sqe){.op = MOE_OP_CANCEL, .user_data = i, .cancel = {.user_data = 1ull << 40}};
+	while (soon && now_ns() - begin < SOON_NS) {
+		head = __atomic_load_n(&daemon->cq_tail, __ATOMIC_ACQUIRE);
+		done = head;
+		__atomic_store_n(&client->cq_head, head, __ATOMIC_RELEASE);
+		tail = head + a.entries;
+		__atomic_store_n(&client->sq_tail, tail, __ATOMIC_RELEASE);
+		require(write(bell, &one, sizeof one) == sizeof one, "the doorbell rings");
+		soon = alive_soon();
+		usleep(20000);
+	}
+	ok(soon && done > 0, "a client that cancels without end (%u times) does not keep another one waiting", done);
+	munmap(p, MOE_RING_PAGE + a.entries * sizeof *sqes);
+	munmap(q, MOE_RING_PAGE);
+	close(bell);
+	close(sock);
+}
+
 static void test_huge_arena(void)
 {
 	struct moe_msg_attach a = good_attach();
@@ -282,6 +326,7 @@ int main(void)
 	test_hoarding();
 	test_scribble();
 	test_huge_arena();
+	test_cancel_storm();
 	fdmsg_close_fds(answer_fds, n_answer_fds);
 	ok(fixture_stop(&fixture) == 0, "the daemon ends cleanly");
 	return tap_done();

@@ -4,6 +4,7 @@
  * the threads, nodes, waves and company.
  */
 #include <errno.h>
+#include <inttypes.h>
 
 #include "tests/pool-fixture.h"
 
@@ -198,6 +199,13 @@ static void test_waves(void)
 	pool_free(pool);
 }
 
+static void fill_run(struct pool *pool, struct fill *fill)
+{
+	pool_submit_copy(pool, &fill->copy);
+	while (sem_wait(&fill->ended) < 0)
+		continue;
+}
+
 static void test_copies(void)
 {
 	struct pool *pool = pool_make(3, 3);
@@ -213,9 +221,7 @@ static void test_copies(void)
 		const uint32_t size = 1u << pick(4);
 		struct fill *fill = fill_make(&f, pick(size), size);
 
-		pool_submit_copy(pool, &fill->copy);
-		while (sem_wait(&fill->ended) < 0)
-			continue;
+		fill_run(pool, fill);
 		good = good && fill_good(fill);
 		bytes += fill->slice.bytes;
 		fill_free(fill);
@@ -223,6 +229,102 @@ static void test_copies(void)
 	pool_stats(pool, &after);
 	ok(good, "slices arrive packed, and nothing behind them");
 	ok(after.copy_bytes - before.copy_bytes == bytes && after.jobs - before.jobs == 12, "copies are counted");
+	fake_free(&f);
+	pool_free(pool);
+}
+
+/* Where ranges are likely to go wrong: at the ends of planes and rows, or anywhere. */
+static uint64_t pick_end(const struct fill *fill)
+{
+	const struct moe_slice_plane *p = &fill->slice.plane[pick(MOE_PARTS)][pick(MOE_PLANES)];
+	uint64_t at = fill->slice.bytes * pick(1024) / 1024;
+
+	if (pick(2))
+		at = p->slot_offset + (p->rows ? pick((uint32_t)p->rows + 1) * p->width : 0);
+	at += pick(5);
+	return MIN(at < 2 ? at : at - 2, fill->slice.bytes);
+}
+
+static void pick_range(struct fill *fill)
+{
+	const uint64_t a = pick_end(fill), b = pick_end(fill);
+
+	fill->copy.from = MIN(MIN(a, b), fill->slice.bytes - 1);
+	fill->copy.bytes = MAX(MAX(a, b) - MIN(a, b), 1);
+}
+
+/* Ranges that follow one another make the whole. */
+static bool piecewise(struct pool *pool, struct fill *fill)
+{
+	const uint64_t piece = 1 + fill->slice.bytes / (1 + pick(9));
+	bool good = true;
+
+	for (uint64_t at = 0; at < fill->slice.bytes && good; at += piece) {
+		fill->copy.from = at;
+		fill->copy.bytes = MIN(piece, fill->slice.bytes - at);
+		fill_run(pool, fill);
+		good = fill->result.status == 0 && fill->result.bytes == fill->copy.bytes;
+	}
+	fill->copy.from = 0;
+	fill->copy.bytes = fill->result.bytes = fill->slice.bytes;
+	return good && fill_good(fill);
+}
+
+/* Every format; shapes, slices and nodes by chance. */
+static void test_ranges(void)
+{
+	bool good = true, whole = true;
+
+	for (uint32_t i = 0; i < 3 * (MOE_FORMAT_COUNT - 1) && good && whole; i++) {
+		const uint32_t format = 1 + i % (MOE_FORMAT_COUNT - 1), nodes = 1 + pick(4);
+		struct pool *pool = pool_make(nodes, 1 + pick(4));
+		struct fake f;
+
+		fake_layout(&f, 2, 256 * (1 + pick(3)), 256 * (1 + pick(8)), format, nodes);
+		fake_fill(&f);
+		for (int k = 0; k < 24 && good; k++) {
+			const uint32_t row = pick(2), size = 1 + pick(MIN(moe_slice_units(&f.layouts[row]), 8u));
+			struct fill *fill = fill_make(&f, pick(size), size);
+
+			if (k % 8 == 7) {
+				whole = piecewise(pool, fill);
+			} else {
+				pick_range(fill);
+				fill_run(pool, fill);
+				good = fill_good(fill);
+			}
+			if (!good || !whole)
+				diag("format %s, rank %u of %u, %u nodes: bytes %" PRIu64 " from %" PRIu64 " of %llu",
+				     moe_formats[format].name, fill->rank, size, nodes, fill->copy.bytes,
+				     fill->copy.from, (unsigned long long)fill->slice.bytes);
+			fill_free(fill);
+		}
+		fake_free(&f);
+		pool_free(pool);
+	}
+	ok(good, "a range is these bytes of the whole copy, and nothing else is written");
+	ok(whole, "ranges that follow one another make the whole");
+}
+
+/* More than four megabytes, which go past the caches: from an odd byte, through rows that are cut. */
+static void test_large_ranges(void)
+{
+	struct pool *pool = pool_make(2, 3);
+	struct fake f;
+	bool good = true;
+
+	fake_layout(&f, 1, 700, 3072, MOE_FORMAT_BF16, 2);
+	fake_fill(&f);
+	for (int i = 0; i < 12 && good; i++) {
+		const uint32_t size = 1 + pick(2);
+		struct fill *fill = fill_make(&f, pick(size), size);
+
+		pick_range(fill);
+		fill_run(pool, fill);
+		good = fill_good(fill);
+		fill_free(fill);
+	}
+	ok(good, "the same of slices that are copied past the caches");
 	fake_free(&f);
 	pool_free(pool);
 }
@@ -306,6 +408,8 @@ int main(void)
 	test_shares();
 	test_waves();
 	test_copies();
+	test_ranges();
+	test_large_ranges();
 	test_no_memory();
 	return tap_done();
 }

@@ -3,6 +3,7 @@
  * What a client may send and what not: a raw socket against a real daemon. Each broken message is refused with an error
  * or costs the connection, never the daemon; nothing leaks.
  */
+#include "base/util.h"
 #include "tests/raw-client.h"
 
 static bool refused(int status, const char *word)
@@ -155,6 +156,67 @@ static struct moe_sqe compute_entry(void)
 	};
 }
 
+static void test_fill_ranges(struct ring *r)
+{
+	const uint64_t all = 3 * 128 * 128 * 2;
+	const struct {
+		uint64_t from, bytes;
+		int status;
+	} cases[] = {
+		{0, all, 0},
+		{0, 1, 0},
+		{all - 1, 1, 0},
+		{12345, 54321, 0},
+		{1, 0, -EINVAL},
+		{UINT64_MAX, 0, -EINVAL},
+		{0, all + 1, -EINVAL},
+		{all, 1, -EINVAL},
+		{1, all, -EINVAL},
+		{UINT64_MAX, 1, -EINVAL},
+		{UINT64_MAX, 2, -EINVAL},
+		{1, UINT64_MAX, -EINVAL},
+		{UINT64_MAX - all, all + 2, -EINVAL},
+	};
+	struct moe_sqe e = {.user_data = 3, .op = MOE_OP_FILL, .fill = {.expert = 3}};
+	struct moe_cqe c;
+	bool good = true;
+
+	for (size_t i = 0; i < ARRAY_LEN(cases) && good; i++) {
+		e.flags = i % 2 ? MOE_SQE_PREFETCH : 0;
+		e.fill.from = cases[i].from;
+		e.fill.bytes = cases[i].bytes;
+		good = ring_call(r, &e, &c) == cases[i].status && (c.status || c.bytes == cases[i].bytes);
+		if (!good)
+			diag("%llu bytes from %llu: %d", (unsigned long long)cases[i].bytes,
+			     (unsigned long long)cases[i].from, c.status);
+	}
+	ok(good, "FILL of ranges, those beyond the slice and empty ones are refused");
+	e = (struct moe_sqe){.user_data = 3, .op = MOE_OP_FILL, .fill = {.expert = 3, .bytes = 64, .reserved = {0, 1}}};
+	ok(ring_call(r, &e, NULL) == -EINVAL, "FILL with a reserved field set");
+	e = (struct moe_sqe){
+		.user_data = 3, .op = MOE_OP_FILL, .fill = {.expert = 3, .dst = DATA_BYTES - 64, .bytes = 64}};
+	ok(ring_call(r, &e, NULL) == -EFAULT, "FILL of a range whose slot leaves the arena");
+	e = (struct moe_sqe){.user_data = 3, .op = MOE_OP_FILL, .flags = MOE_SQE_LEASE, .fill = {.bytes = 64}};
+	ok(ring_call(r, &e, NULL) == -EINVAL, "a lease of a range");
+	e = (struct moe_sqe){.user_data = 3, .op = MOE_OP_FILL, .flags = MOE_SQE_LEASE | MOE_SQE_PREFETCH};
+	ok(ring_call(r, &e, NULL) == -EINVAL, "a speculative lease");
+}
+
+static void test_cancel_entries(struct ring *r)
+{
+	struct moe_sqe e = {.user_data = 77, .op = MOE_OP_CANCEL, .cancel = {.user_data = 77}};
+
+	ok(ring_call(r, &e, NULL) == -ENOENT, "CANCEL of itself, or of what is not there");
+	e.layer = 1;
+	ok(ring_call(r, &e, NULL) == -EINVAL, "CANCEL with a layer");
+	e.layer = 0;
+	e.flags = MOE_SQE_PREFETCH;
+	ok(ring_call(r, &e, NULL) == -EINVAL, "CANCEL with a flag");
+	e.flags = 0;
+	e.cancel.reserved[4] = 1;
+	ok(ring_call(r, &e, NULL) == -EINVAL, "CANCEL with a reserved field set");
+}
+
 static void test_entries(struct ring *r)
 {
 	struct moe_sqe e = {.user_data = 1, .op = MOE_OP_NOP};
@@ -180,6 +242,7 @@ static void test_entries(struct ring *r)
 	ok(ring_call(r, &e, NULL) == -EFAULT, "FILL with an offset that would wrap");
 	e.fill.dst = 8;
 	ok(ring_call(r, &e, NULL) == -EFAULT, "FILL to an unaligned offset");
+	test_fill_ranges(r);
 	e = (struct moe_sqe){.user_data = 4, .op = MOE_OP_FILL, .flags = MOE_SQE_LEASE, .fill = {.expert = 3}};
 	ok(ring_call(r, &e, &c) == 0 && c.lease != 0, "a lease");
 	e = (struct moe_sqe){.user_data = 4, .op = MOE_OP_RELEASE, .release = {.lease = c.lease + 1}};
@@ -220,6 +283,7 @@ static void test_entries(struct ring *r)
 	ok(ring_call(r, &e, NULL) == -EINVAL, "an unknown PHASE");
 	e.phase.phase = MOE_PHASE_DECODE;
 	ok(ring_call(r, &e, NULL) == 0, "PHASE");
+	test_cancel_entries(r);
 }
 
 static bool closed_soon(int sock)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * restart - a client works on while its daemon is killed, at each state of a request and each step of the journal, and
- * a second time while it recovers: every request is completed once, with the right bytes. And clients that are killed,
- * at each state as well, leave nothing behind.
+ * a second time while it recovers: every request is completed once, with the right bytes, or as cancelled if the client
+ * asked for that. And clients that are killed, at each state as well, leave nothing behind.
  *
  * The daemon runs under `moe-expertd --keep` and kills itself by MOE_CRASH_PLAN (daemon/crash.h). The client speaks the
  * protocol itself, keeps many requests in flight, and knows of each what it must bring. RESTART_KILLS=N: kills a point
@@ -18,12 +18,12 @@
 #define TOKENS 2
 #define PATIENCE_S 30
 
-enum kind { NOP, FILL, COMPUTE, LEND, GIVE_BACK, KINDS };
+enum kind { NOP, FILL, COMPUTE, LEND, GIVE_BACK, RANGE, CANCEL, KINDS };
 
 struct flight {
-	bool out;
+	bool out, unwanted; /* the latter: a CANCEL for it was posted */
 	enum kind kind;
-	uint64_t number, lease;
+	uint64_t number, lease, from, bytes, target;
 	uint32_t row, expert;
 };
 
@@ -32,7 +32,7 @@ static const struct moe_manifest *manifest;
 static const uint8_t *pool;
 static uint8_t *slots;
 static struct flight flights[ENTRIES];
-static uint64_t posted, ended, lost, doubled, wrong, refused;
+static uint64_t posted, ended, lost, doubled, wrong, refused, cancelled;
 static uint64_t leases[2 * ENTRIES];
 static uint32_t n_leases, out;
 static uint8_t *expected; /* y of the one COMPUTE that is asked for again and again */
@@ -98,6 +98,20 @@ static struct moe_sqe entry_of(uint32_t i)
 		e.fill.dst = i * slot_bytes();
 		memset(slots + e.fill.dst, 0xa5, slot_bytes());
 		break;
+	case RANGE:
+		e.op = MOE_OP_FILL;
+		e.flags = f->number >> 8 & 1 ? MOE_SQE_PREFETCH : 0;
+		e.layer = layer_of(f->row);
+		e.fill.expert = f->expert;
+		e.fill.dst = i * slot_bytes();
+		e.fill.from = f->from;
+		e.fill.bytes = f->bytes;
+		memset(slots + e.fill.dst, 0xa5, slot_bytes());
+		break;
+	case CANCEL:
+		e.op = MOE_OP_CANCEL;
+		e.cancel.user_data = f->target;
+		break;
 	case COMPUTE:
 		e.op = MOE_OP_COMPUTE;
 		e.layer = layer_of(0);
@@ -125,9 +139,24 @@ static struct moe_sqe entry_of(uint32_t i)
 	return e;
 }
 
+/* Of a request that may wait and is not unwanted yet; 0: there is none. */
+static uint64_t pick_target(void)
+{
+	for (uint32_t k = 0, i = pick(ENTRIES); k < ENTRIES; k++, i = (i + 1) % ENTRIES) {
+		struct flight *f = &flights[i];
+
+		if (f->out && !f->unwanted && (f->kind == FILL || f->kind == RANGE || f->kind == COMPUTE)) {
+			f->unwanted = true;
+			return f->number;
+		}
+	}
+	return 0;
+}
+
 static void post(enum kind kind)
 {
 	struct moe_sqe *sqes = (struct moe_sqe *)((uint8_t *)ring.client + ring.daemon->sqe_offset);
+	uint64_t target = 0;
 	uint32_t i = 0;
 
 	while (flights[i].out)
@@ -136,6 +165,8 @@ static void post(enum kind kind)
 		kind = LEND;
 	if (kind == LEND && n_leases >= ENTRIES)
 		kind = GIVE_BACK;
+	if (kind == CANCEL)
+		target = pick_target();
 	flights[i] = (struct flight){.out = true,
 				     .kind = kind,
 				     .number = (posted << 8) | i,
@@ -143,6 +174,10 @@ static void post(enum kind kind)
 				     .expert = pick(manifest->n_experts)};
 	if (kind == GIVE_BACK)
 		flights[i].lease = leases[--n_leases];
+	flights[i].from = pick((uint32_t)slot_bytes());
+	flights[i].bytes = 1 + pick((uint32_t)(slot_bytes() - flights[i].from));
+	if (kind == CANCEL)
+		flights[i].target = target;
 	posted++;
 	out++;
 	sqes[ring.tail & (ring.daemon->sq_entries - 1)] = entry_of(i);
@@ -156,12 +191,26 @@ static void post(enum kind kind)
 
 /* -- completions -------------------------------------------------------------------------------------------------- */
 
+/* The range and no other byte. */
+static bool brought_range(const struct flight *f, uint32_t i, const struct moe_cqe *cqe)
+{
+	const uint8_t *slot = slots + i * slot_bytes();
+	bool good = cqe->bytes == f->bytes &&
+		    memcmp(slot + f->from, pool + record_of(f->row, f->expert)->offset + f->from, f->bytes) == 0;
+
+	for (uint64_t at = 0; at < slot_bytes(); at++)
+		good &= slot[at] == 0xa5 || (at >= f->from && at < f->from + f->bytes);
+	return good;
+}
+
 static bool brought(const struct flight *f, uint32_t i, const struct moe_cqe *cqe)
 {
 	switch (f->kind) {
 	case FILL:
 		return cqe->bytes &&
 		       memcmp(slots + i * slot_bytes(), pool + record_of(f->row, f->expert)->offset, cqe->bytes) == 0;
+	case RANGE:
+		return brought_range(f, i, cqe);
 	case COMPUTE:
 		return cqe->pairs == 2 * TOKENS && memcmp(ring.data + y_at(i), expected, y_bytes) == 0;
 	case LEND:
@@ -180,7 +229,12 @@ static void take(const struct moe_cqe *cqe)
 		doubled++;
 		return;
 	}
-	refused += cqe->status != 0;
+	if (f->kind == CANCEL) /* it came too late, or ran a second time */
+		refused += cqe->status != 0 && cqe->status != -ENOENT && cqe->status != -EALREADY;
+	else if (f->unwanted && cqe->status == -ECANCELED)
+		cancelled++;
+	else
+		refused += cqe->status != 0;
 	wrong += cqe->status == 0 && !brought(f, i, cqe);
 	if (f->kind == LEND && cqe->status == 0) {
 		for (uint32_t k = 0; k < n_leases; k++)
@@ -463,6 +517,7 @@ int main(void)
 	open_ring();
 	fill_inputs();
 	learn();
+	cancelled = 0;
 	for (size_t i = 0; i < sizeof points / sizeof points[0]; i++) {
 		plan(points[i], kills, true);
 		kill_daemon();
@@ -481,6 +536,7 @@ int main(void)
 	}
 	work(200);
 	check_books("at any moment");
+	ok(cancelled > 0, "%llu requests were cancelled", (unsigned long long)cancelled);
 	while (n_leases) {
 		post(GIVE_BACK);
 		wait_until(0);

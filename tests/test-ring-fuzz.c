@@ -38,7 +38,7 @@ static void *rewrite(void *userdata)
 static struct moe_sqe draw(unsigned long long *state)
 {
 	const uint64_t offsets[] = {0, 64, 4096, 65536, DATA_BYTES - 64, DATA_BYTES, UINT64_MAX, 1u << 31, 8};
-	struct moe_sqe e = {.op = (__u8)(tap_random(state) % 7)};
+	struct moe_sqe e = {.op = (__u8)(tap_random(state) % 8)};
 
 	e.layer = (__u16)(tap_random(state) % 8);
 	switch (e.op) {
@@ -49,9 +49,15 @@ static struct moe_sqe draw(unsigned long long *state)
 			*at = offsets[tap_random(state) % 9];
 		break;
 	case MOE_OP_FILL:
-		e.flags = tap_random(state) & 1;
+		e.flags = tap_random(state) % 3 ? tap_random(state) & 1 : MOE_SQE_PREFETCH;
 		e.fill.expert = (__u32)(tap_random(state) % 34);
 		e.fill.dst = offsets[tap_random(state) % 9];
+		e.fill.from = tap_random(state) & 1 ? 0 : offsets[tap_random(state) % 9];
+		e.fill.bytes = tap_random(state) & 1 ? 0 : offsets[tap_random(state) % 9];
+		break;
+	case MOE_OP_CANCEL:
+		e.layer = 0;
+		e.cancel.user_data = tap_random(state) % ENTRIES;
 		break;
 	case MOE_OP_RELEASE:
 		e.layer = 0;

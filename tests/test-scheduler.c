@@ -2,8 +2,8 @@
 /*
  * The scheduler's order, with a pool that does one unit of cost at a time, always of the job that goes first: decode
  * before prefill before background, users and their sessions have equal shares whatever their requests are like, a
- * session's own requests keep their order, never more of a session than the window at once, and cancelling takes
- * exactly one session's waiting requests.
+ * session's own requests keep their order, never more of a session than the window at once, fills keep to their budget,
+ * and cancelling takes exactly one session's waiting requests, or one of them, which then has cost nothing.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -363,7 +363,7 @@ static void test_cancel(struct sched *sched)
 		sched_queue(sched, i % 2 ? &b : &a, &requests[i]);
 	}
 	ok(user.busy[0] == 2 && user.busy[1] == 2 && user.busy[2] == 2, "both sessions of the user have requests");
-	sched_cancel(sched, &a, cancelled);
+	sched_cancel_all(sched, &a, cancelled);
 	ok(n_cancelled == 30 - 3 * WINDOW, "all waiting requests of the session are cancelled");
 	count = run_all(sched, names);
 	for (int i = 0; i < count; i++)
@@ -373,6 +373,177 @@ static void test_cancel(struct sched *sched)
 	ok(user.busy[0] == 0 && user.busy[1] == 0 && user.busy[2] == 0, "then none has");
 }
 
+static void test_cancel_one(struct sched *sched)
+{
+	struct sched_client a;
+	struct request requests[MANY];
+	uint64_t names[MANY];
+	int count, n = 0;
+	bool good = true, gone[MANY] = {false};
+
+	sched_client_init(&a);
+	for (int i = 0; i < MANY; i++) {
+		requests[i] = make(MOE_OP_FILL, POOL_PREFILL, (uint64_t)i, 3);
+		sched_queue(sched, &a, &requests[i]);
+	}
+	for (int i = WINDOW; i < MANY; i += 1 + (int)pick(5)) { /* the last one always: the list's end */
+		i = i + 5 >= MANY ? MANY - 1 : i;
+		sched_cancel(sched, &requests[i]);
+		good &= requests[i].state == MOE_REQUEST_DONE && requests[i].cqe.status == -ECANCELED;
+		gone[i] = true;
+		n++;
+	}
+	requests[MANY - 1] = make(MOE_OP_FILL, POOL_PREFILL, MANY - 1, 3);
+	gone[MANY - 1] = false;
+	sched_queue(sched, &a, &requests[MANY - 1]);
+	count = run_all(sched, names);
+	ok(good && count == MANY - n + 1, "%d of the waiting requests are cancelled, one after the other", n);
+	for (int i = 0, at = 0; i < MANY; i++)
+		good &= gone[i] || names[at++] == (uint64_t)i;
+	ok(good, "and the others keep their order");
+}
+
+/* One session asks for much and takes it back, the other has the same without it. */
+static void test_cancel_cost(struct sched *sched)
+{
+	struct sched_client a, b;
+	struct request of_a[3 * WINDOW], of_b[2 * WINDOW];
+	bool good = true;
+
+	sched_client_init(&a);
+	sched_client_init(&b);
+	n_given = 0;
+	for (int i = 0; i < 3 * WINDOW; i++) {
+		of_a[i] = make(MOE_OP_FILL, POOL_BACKGROUND, (uint64_t)i, i / WINDOW == 1 ? 1000 : 5);
+		sched_queue(sched, &a, &of_a[i]);
+	}
+	for (int i = 0; i < 2 * WINDOW; i++) {
+		of_b[i] = make(MOE_OP_FILL, POOL_BACKGROUND, (uint64_t)i, 5);
+		sched_queue(sched, &b, &of_b[i]);
+	}
+	for (int i = 2 * WINDOW - 1; i >= WINDOW; i--)
+		sched_cancel(sched, &of_a[i]);
+	for (int i = 0; i < WINDOW; i++)
+		good &= of_a[i].order == of_b[i].order && of_a[2 * WINDOW + i].order == of_b[WINDOW + i].order;
+	ok(good && a.end[POOL_BACKGROUND] == b.end[POOL_BACKGROUND], "what was cancelled has cost nothing");
+	for (uint64_t names[5 * WINDOW]; run_all(sched, names) > 0;)
+		;
+}
+
+/* -- the budget --------------------------------------------------------------------------------------------------- */
+
+static struct request make_fill(enum pool_priority priority, uint64_t name, uint64_t bytes)
+{
+	struct request r = make(MOE_OP_FILL, priority, name, 1);
+
+	r.fill.bytes = bytes;
+	return r;
+}
+
+static void test_budget(void)
+{
+	enum { BACK, BACK2, DECODE, DECODE2, PREFILL, LARGE, COMPUTE, SMALL, N };
+	struct sched *sched;
+	struct sched_client a, b;
+	struct request r[N], other = make_fill(POOL_DECODE, 99, 100);
+	uint64_t names[N];
+	int count;
+
+	require(sched_new(&sched, NULL, 100, NULL) == 0, "a scheduler with a budget");
+	sched_client_init(&a);
+	sched_client_init(&b);
+	n_given = 0;
+	r[BACK] = make_fill(POOL_BACKGROUND, BACK, 100);
+	r[BACK2] = make_fill(POOL_BACKGROUND, BACK2, 1);
+	r[DECODE] = make_fill(POOL_DECODE, DECODE, 60);
+	r[DECODE2] = make_fill(POOL_DECODE, DECODE2, 40);
+	r[PREFILL] = make_fill(POOL_PREFILL, PREFILL, 1);
+	r[LARGE] = make_fill(POOL_DECODE, LARGE, 101);
+	r[COMPUTE] = make(MOE_OP_COMPUTE, POOL_DECODE, COMPUTE, 1);
+	r[SMALL] = make_fill(POOL_DECODE, SMALL, 1);
+	for (int i = 0; i < N; i++)
+		sched_queue(sched, &a, &r[i]);
+	ok(r[BACK].state == MOE_REQUEST_RUNNING && r[BACK2].state == MOE_REQUEST_QUEUED,
+	   "speculative fills use the budget, and no more");
+	ok(r[DECODE].state == MOE_REQUEST_RUNNING && r[DECODE2].state == MOE_REQUEST_RUNNING,
+	   "a fill does not wait for less urgent ones");
+	ok(r[PREFILL].state == MOE_REQUEST_QUEUED, "but for more urgent ones");
+	ok(r[COMPUTE].state == MOE_REQUEST_RUNNING && r[LARGE].state == MOE_REQUEST_QUEUED &&
+		   r[SMALL].state == MOE_REQUEST_QUEUED,
+	   "a computation goes past fills that wait, a fill does not");
+	ok(sched_filling(&a) == 200, "what is with the pool is counted");
+	sched_queue(sched, &b, &other);
+	ok(other.state == MOE_REQUEST_RUNNING, "another session has a budget of its own");
+	count = run_all(sched, names);
+	ok(count == N + 1, "all end, also the one that is larger than the budget");
+	for (int i = 0, at = -1; i < count; i++) {
+		static const uint64_t order[] = {LARGE, SMALL, PREFILL, BACK, BACK2};
+
+		for (int k = 0; k < 5; k++)
+			if (names[i] == order[k])
+				strange += ++at != k;
+	}
+	ok(strange == 0 && sched_filling(&a) == 0, "decode before prefill before speculation");
+	sched_free(sched);
+}
+
+/* Never more with the pool than the law allows; nothing that waits is forgotten, whatever is cancelled. */
+static void test_budget_at_random(void)
+{
+	enum { N = 400 };
+	static struct request r[N];
+	struct sched_client a;
+	struct sched *sched;
+	int ended = 0, taken = 0, queued = 0;
+	bool good = true;
+
+	require(sched_new(&sched, NULL, 50, NULL) == 0, "a scheduler with a budget");
+	sched_client_init(&a);
+	n_given = 0;
+	while (good && ended + taken < N) {
+		uint64_t with_pool[POOL_PRIORITIES] = {0}, sum = 0;
+		int fills = 0;
+		struct request *done;
+
+		if (queued < N) {
+			r[queued] = pick(4) ? make_fill((enum pool_priority)pick(3), (uint64_t)queued, 1 + pick(70))
+					    : make(MOE_OP_COMPUTE, (enum pool_priority)pick(3), (uint64_t)queued, 5);
+			sched_queue(sched, &a, &r[queued++]);
+		}
+		for (int i = 0; i < n_given; i++)
+			if (given[i]->sqe.op == MOE_OP_FILL)
+				with_pool[given[i]->priority] += given[i]->fill.bytes;
+		for (int class = 0; class < POOL_PRIORITIES && good; class++) {
+			for (int i = fills = 0; i < n_given; i++)
+				fills += given[i]->sqe.op == MOE_OP_FILL && given[i]->priority == (unsigned)class;
+			good = with_pool[class] == a.filling[class] && (with_pool[class] <= 50 || fills == 1);
+			sum += with_pool[class];
+		}
+		good &= sum == sched_filling(&a);
+		if (queued > 0 && pick(6) == 0) {
+			struct request *q = &r[pick((uint64_t)queued)];
+
+			if (q->state == MOE_REQUEST_QUEUED) {
+				sched_cancel(sched, q);
+				taken++;
+			}
+		}
+		if (queued == N || pick(2)) {
+			struct request *q = first_given(true);
+
+			if (!q) {
+				good &= queued == ended + taken; /* else something that waits is forgotten */
+				continue;
+			}
+			end(q);
+			while ((done = sched_next_done(sched)))
+				ended++;
+		}
+	}
+	ok(good && taken > 0, "at random: %d ended, %d cancelled, the budget kept", ended, taken);
+	sched_free(sched);
+}
+
 int main(void)
 {
 	const char *text = getenv("TEST_SEED");
@@ -380,7 +551,7 @@ int main(void)
 
 	seed = text ? strtoull(text, NULL, 0) : (unsigned long long)time(NULL);
 	diag("TEST_SEED=%llu", seed);
-	require(sched_new(&sched, NULL, NULL) == 0, "a scheduler");
+	require(sched_new(&sched, NULL, 0, NULL) == 0, "a scheduler");
 	test_window(sched);
 	test_order(sched);
 	test_shares(sched);
@@ -388,6 +559,10 @@ int main(void)
 	test_users(sched);
 	test_no_claim_on_the_past(sched);
 	test_cancel(sched);
+	test_cancel_one(sched);
+	test_cancel_cost(sched);
+	test_budget();
+	test_budget_at_random();
 	ok(strange == 0, "each request reaches the pool in its place, and ends once");
 	ok(sched_free(sched) == NULL, "nothing runs at the end");
 	return tap_done();

@@ -43,13 +43,15 @@ enum moe_op {
 	MOE_OP_RELEASE = 3, /* give a lease back */
 	MOE_OP_HINT = 4,    /* experts that will probably be asked for at this layer */
 	MOE_OP_PHASE = 5,   /* the step that begins now: its phase, its number, whether it is a dummy */
-	MOE_OP_COUNT = 6
+	MOE_OP_CANCEL = 6,  /* a request of this session that still waits is not to be done */
+	MOE_OP_COUNT = 7
 };
 
 /* moe_sqe.flags */
-#define MOE_SQE_LEASE 0x01 /* FILL: no copy; the completion names offset and lease */
-#define MOE_SQE_WHOLE 0x02 /* COMPUTE: whole experts, not the session's slice */
-#define MOE_SQE_FLAGS 0x03
+#define MOE_SQE_LEASE 0x01    /* FILL: no copy; the completion names offset and lease */
+#define MOE_SQE_WHOLE 0x02    /* COMPUTE: whole experts, not the session's slice */
+#define MOE_SQE_PREFETCH 0x04 /* FILL: speculative, after all work that is not; not with MOE_SQE_LEASE */
+#define MOE_SQE_FLAGS 0x07
 
 enum moe_type { MOE_TYPE_F32 = 0, MOE_TYPE_BF16 = 1, MOE_TYPE_F16 = 2 };
 enum moe_phase { MOE_PHASE_NONE = 0, MOE_PHASE_PREFILL = 1, MOE_PHASE_DECODE = 2 };
@@ -61,14 +63,16 @@ struct moe_sqe {
 	__u64 user_data; /* returned untouched */
 	__u8 op;         /* enum moe_op */
 	__u8 flags;      /* MOE_SQE_* */
-	__u16 layer;     /* the model's own layer number; 0 for NOP, RELEASE, PHASE */
+	__u16 layer;     /* the model's own layer number; 0 for NOP, RELEASE, PHASE, CANCEL */
 	__u32 count;     /* COMPUTE: tokens; HINT: ids; else 0 */
 	union {
 		struct {
 			__u32 expert;
 			__u32 reserved0;
-			__u64 dst; /* 64-byte aligned offset in the slot arena; 0 with MOE_SQE_LEASE */
-			__u64 reserved[4];
+			__u64 dst;   /* 64-byte aligned offset of the slot in the slot arena; 0 with MOE_SQE_LEASE */
+			__u64 from;  /* the range of the packed slice that is copied, to dst + from; any bytes ... */
+			__u64 bytes; /* ... of it, at least one; 0, with `from` 0: all of it */
+			__u64 reserved[2];
 		} fill;
 		struct {
 			__u32 topk;
@@ -95,6 +99,10 @@ struct moe_sqe {
 			__u64 step;
 			__u64 reserved[4];
 		} phase;
+		struct {
+			__u64 user_data; /* the request's: one that waits, if several have it */
+			__u64 reserved[5];
+		} cancel;
 		__u64 payload[6];
 	};
 };
@@ -109,7 +117,7 @@ struct moe_cqe {
 	__u64 work_ns; /* from the first work to the last */
 	__u32 pairs;   /* COMPUTE: (token, expert) pairs computed */
 	__u32 reserved1;
-	__u64 bytes;  /* FILL: bytes of the slice */
+	__u64 bytes;  /* FILL: bytes of the slice, or of the range that was asked for */
 	__u64 lease;  /* FILL with MOE_SQE_LEASE: the lease ... */
 	__u64 offset; /* ... and the record's offset in each pool file */
 };
@@ -174,7 +182,7 @@ struct moe_layer_stats {
  *   CLAIMED -> QUEUED   scheduler waits for the pool
  *   CLAIMED -> DONE     ring server   nothing to wait for: NOP, leases, refusals
  *   QUEUED -> RUNNING   pool
- *   QUEUED -> DONE      scheduler cancelled, its session has died
+ *   QUEUED -> DONE      scheduler cancelled by CANCEL, or its session has died
  *   RUNNING -> DONE     pool
  *   DONE -> COMPLETED   ring server   cq_tail is stored
  *   COMPLETED -> RETIRED client   cq_head is stored
@@ -230,6 +238,8 @@ MOE_AT(struct moe_sqe, op, 8);
 MOE_AT(struct moe_sqe, layer, 10);
 MOE_AT(struct moe_sqe, count, 12);
 MOE_AT(struct moe_sqe, fill.dst, 24);
+MOE_AT(struct moe_sqe, fill.bytes, 40);
+MOE_AT(struct moe_sqe, cancel.user_data, 16);
 MOE_AT(struct moe_sqe, compute.x_type, 20);
 MOE_AT(struct moe_sqe, compute.x, 24);
 MOE_AT(struct moe_sqe, compute.y, 48);
