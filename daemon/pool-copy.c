@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * pool-copy - a slice of a record, packed, or a range of it, by chunks of a plane's rows. Each team copies what its
- * node has of the slice; whoever copies the last chunk ends the job. A range begins and ends anywhere: in the middle of a
- * row, in the padding between two planes, or in it altogether, when there is nothing to copy.
+ * node has of the slice; whoever copies the last chunk ends the job. A range begins and ends anywhere: in the middle
+ * of a row, in the padding between two planes, or in it altogether, when there is nothing to copy.
  */
 #include <errno.h>
 #include <stddef.h>

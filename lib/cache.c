@@ -182,19 +182,45 @@ void cache_prefetch(struct cache *cache, const struct cache_request *requests, u
 	assert(cache_check(cache) == NULL);
 }
 
-int cache_insert(struct cache *cache, int32_t expert, int32_t slot)
+/* The slot is nobody's for the moment. */
+static void clear_slot(struct cache *c, int32_t slot)
 {
 	uint32_t i;
 
+	if (c->slot_expert[slot] >= 0)
+		cache_remove(c, c->slot_expert[slot]);
+	for (i = 0; c->free_slots[i] != slot; i++)
+		;
+	c->free_slots[i] = c->free_slots[--c->n_free];
+}
+
+void cache_reserve(struct cache *cache, int32_t slot)
+{
+	assert(cache->slot_expert[slot] != CACHE_RESERVED);
+	clear_slot(cache, slot);
+	cache->slot_expert[slot] = CACHE_RESERVED;
+	cache->n_reserved++;
+	assert(cache_check(cache) == NULL);
+}
+
+void cache_release(struct cache *cache, int32_t slot)
+{
+	assert(cache->slot_expert[slot] == CACHE_RESERVED);
+	cache->slot_expert[slot] = -1;
+	cache->n_reserved--;
+	cache->free_slots[cache->n_free++] = slot;
+	assert(cache_check(cache) == NULL);
+}
+
+int cache_insert(struct cache *cache, int32_t expert, int32_t slot)
+{
 	if (expert < 0 || (uint32_t)expert >= cache->n_experts || slot < 0 || (uint32_t)slot >= cache->n_slots)
 		return -EINVAL;
 	if (cache->cache_map[expert] >= 0)
 		return cache->cache_map[expert] == slot ? 0 : -EEXIST;
-	if (cache->slot_expert[slot] >= 0)
-		cache_remove(cache, cache->slot_expert[slot]);
-	for (i = 0; cache->free_slots[i] != slot; i++)
-		;
-	cache->free_slots[i] = cache->free_slots[--cache->n_free];
+	if (cache->slot_expert[slot] == CACHE_RESERVED)
+		return -EBUSY;
+	clear_slot(cache, slot);
 	put_expert(cache, expert, slot);
 	cache->policy->admit(cache->state, expert);
 	cache->policy->settle(cache->state);
@@ -219,7 +245,7 @@ const int32_t *cache_sort(struct cache *cache)
 
 static const char *check_slots(struct cache *c)
 {
-	uint32_t i, cached = 0;
+	uint32_t i, cached = 0, reserved = 0;
 
 	for (i = 0; i < c->n_experts; i++) {
 		int32_t slot = c->cache_map[i];
@@ -230,8 +256,10 @@ static const char *check_slots(struct cache *c)
 		if ((uint32_t)slot >= c->n_slots || c->slot_expert[slot] != (int32_t)i)
 			return "cache_map is not injective onto the slots";
 	}
-	if (cached != c->n_cached || c->n_cached + c->n_free != c->n_slots)
-		return "cached experts and free slots do not add up";
+	for (i = 0; i < c->n_slots; i++)
+		reserved += c->slot_expert[i] == CACHE_RESERVED;
+	if (cached != c->n_cached || reserved != c->n_reserved || cached + c->n_free + reserved != c->n_slots)
+		return "cached experts, free and reserved slots do not add up";
 	memset(c->keys, 0, c->n_slots * sizeof *c->keys);
 	for (i = 0; i < c->n_free; i++)
 		if (c->slot_expert[c->free_slots[i]] != -1 || c->keys[c->free_slots[i]]++)

@@ -7,7 +7,7 @@
  *   - miss_map numbers exactly the experts that are not cached, 0 .. n_experts - n_cached - 1, each number once, and is
  *     -1 for the others; an expert that leaves inherits the number of the one that takes its slot;
  *   - policy_sort is a permutation of exactly the cached experts, coldest first;
- *   - a slot is either some expert's or free, never both.
+ *   - a slot is some expert's, free, or reserved for what may come, and only one of these.
  *
  * The cache starts empty. It only keeps books: who calls must fill the slots it names before anybody reads them, and
  * must call cache_remove for a fill that failed. Any number of experts from 1 to CACHE_EXPERTS_MAX, any number of slots
@@ -23,14 +23,15 @@
 #include "policy.h"
 
 #define CACHE_EXPERTS_MAX 4096
+#define CACHE_RESERVED (-2)
 
 struct cache {
 	uint32_t n_experts, n_slots;
-	uint32_t n_cached, n_free;
+	uint32_t n_cached, n_free, n_reserved;
 	int32_t *cache_map;   /* [n_experts] */
 	int32_t *miss_map;    /* [n_experts] */
 	int32_t *miss_expert; /* [n_experts] inverse of miss_map */
-	int32_t *slot_expert; /* [n_slots] or -1 */
+	int32_t *slot_expert; /* [n_slots] or -1, CACHE_RESERVED */
 	int32_t *free_slots;  /* [n_slots] a stack */
 	int32_t *policy_sort; /* [n_slots] see cache_sort */
 	int32_t *missing;     /* [n_experts] scratch: the touched experts that this step misses */
@@ -68,11 +69,16 @@ void cache_prefetch(struct cache *cache, const struct cache_request *requests, u
 		    uint32_t n_admit, struct moe_copy *ret_fills);
 
 /* Puts an expert into a slot by hand, at the hot end; who was there leaves. -EINVAL: out of range; -EEXIST: the expert
- * is cached in another slot. */
+ * is cached in another slot; -EBUSY: the slot is reserved. */
 int cache_insert(struct cache *cache, int32_t expert, int32_t slot);
 
 /* Forgets a cached expert; its slot becomes free. Does nothing when it is not cached. */
 void cache_remove(struct cache *cache, int32_t expert);
+
+/* Takes a slot that is in range and not reserved out of the game: whoever is cached there leaves, and nobody gets it.
+ * Releasing it makes it free. */
+void cache_reserve(struct cache *cache, int32_t slot);
+void cache_release(struct cache *cache, int32_t slot);
 
 /* policy_sort, brought up to date: n_cached experts, coldest first. Valid until the next change. */
 const int32_t *cache_sort(struct cache *cache);

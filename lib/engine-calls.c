@@ -85,7 +85,7 @@ void moe_set_n_copy(struct moe_session *session, uint32_t n_copy)
 	pthread_mutex_unlock(&session->engine->lock);
 }
 
-static bool is_dummy(struct engine *e)
+bool engine_is_dummy(struct engine *e)
 {
 	bool dummy;
 
@@ -106,7 +106,7 @@ int moe_compute(struct moe_session *session, uint32_t layer, uint32_t tokens, ui
 
 	if (r < 0)
 		return r;
-	params.frozen = is_dummy(e);
+	params.frozen = engine_is_dummy(e);
 	r = plan_new(&plan, NULL, e->n_experts, &params, err);
 	if (r < 0)
 		return r;
@@ -124,6 +124,9 @@ static int clear_slot(struct engine *e, uint32_t row, int32_t expert, int32_t sl
 	pthread_mutex_lock(&e->lock);
 	if (cache->cache_map[expert] == slot && e->rows[row].content[slot] == expert)
 		r = 1;
+	else if (cache->slot_expert[slot] == CACHE_RESERVED)
+		r = moe_error_set(err, -EBUSY, "moe_fill: slot %d: a prefetch into it is on its way; moe_wait ends it",
+				  slot);
 	else if (cache->cache_map[expert] == slot)
 		cache_remove(cache, expert);
 	else if (cache->cache_map[expert] >= 0)
@@ -138,6 +141,7 @@ static int clear_slot(struct engine *e, uint32_t row, int32_t expert, int32_t sl
 int moe_fill(struct moe_session *session, uint32_t layer, uint32_t expert, uint32_t slot, struct moe_error *err)
 {
 	struct engine *e = session->engine;
+	const struct moe_copy copy = {(int32_t)expert, (int32_t)slot};
 	struct moe_plan *plan;
 	struct moe_step *step;
 	int row = session_row(session, layer, err), r;
@@ -152,11 +156,11 @@ int moe_fill(struct moe_session *session, uint32_t layer, uint32_t expert, uint3
 	r = clear_slot(e, (uint32_t)row, (int32_t)expert, (int32_t)slot, err);
 	if (r != 0)
 		return r < 0 ? r : 0;
-	r = plan_new_fill(&plan, layer, e->n_experts, e->n_slots, (int32_t)expert, (int32_t)slot, err);
+	r = plan_new_fill(&plan, layer, e->n_experts, e->n_slots, &copy, 1, err);
 	if (r < 0)
 		return r;
 	plan->owner = e;
-	plan->frozen = is_dummy(e);
+	plan->frozen = engine_is_dummy(e);
 	r = step_submit(e, plan, NULL, &step, err);
 	if (r == 0)
 		r = moe_wait(step, NULL, 0, err);

@@ -164,6 +164,7 @@ int engine_new(struct engine **ret, struct moe_session *session, struct moe_erro
 		.n_rows = session->info.n_moe_layers,
 		.n_experts = session->info.n_experts,
 		.n_slots = session->info.cache_slots,
+		.chunk_bytes = ENGINE_CHUNK_BYTES,
 		.miss_slots = session->info.miss_slots,
 		.has_slots = session->info.cache_slots + session->info.miss_slots > 0,
 		.group = session->params.share == MOE_SHARE_GROUP && session->params.tp_size > 1,

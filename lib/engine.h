@@ -36,6 +36,8 @@
 
 struct moe_step;
 
+#define ENGINE_CHUNK_BYTES ((uint64_t)4 << 20) /* docs/decisions/0015 */
+
 struct engine_row {
 	struct cache *cache;
 	int32_t *content;          /* [n_slots] the expert that was submitted for the slot last, or -1 */
@@ -45,8 +47,9 @@ struct engine_row {
 struct engine {
 	struct moe_session *session;
 	uint32_t n_rows, n_experts, n_slots, miss_slots;
-	bool has_slots; /* else no device is opened, and the CPU computes everything */
-	bool group;     /* rank 0 computes the CPU part for all ranks: they must never differ in what is cached */
+	uint64_t chunk_bytes; /* a FILL that copies asks for about as much, at most */
+	bool has_slots;       /* else no device is opened, and the CPU computes everything */
+	bool group;           /* rank 0 computes the CPU part for all ranks: they must never differ in what is cached */
 
 	const struct device_ops *ops;
 	struct device *device;
@@ -79,6 +82,9 @@ static inline uint32_t engine_slot(const struct engine *e, uint32_t row, uint32_
 		return row * e->n_slots + (uint32_t)slot;
 	return e->n_rows * e->n_slots + layer % MISSBUF_COUNT * e->miss_slots + (uint32_t)slot - e->n_slots;
 }
+
+/* Whether the phase that runs is a dummy one. Takes `lock`. */
+bool engine_is_dummy(struct engine *engine);
 
 /* Under `lock`: the slot does not hold the expert (`code` says why); the cache forgets it, if it still maps it
  * there. In a group that is the end: the other ranks still map it. */

@@ -323,18 +323,18 @@ int plan_new(struct moe_plan **ret, struct cache *cache, uint32_t n_experts, con
 	return 0;
 }
 
-int plan_new_fill(struct moe_plan **ret, uint32_t layer, uint32_t n_experts, uint32_t cache_slots, int32_t expert,
-		  int32_t slot, struct moe_error *err)
+int plan_new_fill(struct moe_plan **ret, uint32_t layer, uint32_t n_experts, uint32_t cache_slots,
+		  const struct moe_copy *copies, uint32_t n, struct moe_error *err)
 {
 	struct moe_plan *plan = plan_alloc(n_experts, 0, 0);
 
 	if (!plan)
-		return moe_error_set(err, -ENOMEM, "moe_fill: no memory");
+		return moe_error_set(err, -ENOMEM, "no memory for the copies of %u experts", n);
 	plan->mode = MOE_MODE_DECODE;
 	plan->layer = layer;
 	plan->cache_slots = cache_slots;
-	plan->copies[0] = (struct moe_copy){expert, slot};
-	plan->n_copies = plan->n_cache_copies = 1;
+	memcpy(plan->copies, copies, n * sizeof *copies);
+	plan->n_copies = plan->n_cache_copies = n;
 	*ret = plan;
 	return 0;
 }

@@ -54,6 +54,7 @@ struct moe_plan {
 	uint32_t n_requests, n_device, n_cpu; /* distinct experts: all, on the device, on the CPU */
 	uint64_t pairs_hit, pairs_miss_buffer, pairs_cpu, pairs_resident;
 	bool frozen;
+	bool speculative;               /* its copies are: nobody may count on them before they have come */
 	bool late;                      /* this is the `later` of another plan: its tokens are counted there */
 	struct moe_plan *later;         /* ours; NULL: no pair waits */
 	struct cache_request *requests; /* [n_requests], ascending */
@@ -67,8 +68,8 @@ struct moe_plan {
 int plan_new(struct moe_plan **ret, struct cache *cache, uint32_t n_experts, const struct plan_params *params,
 	     struct moe_error *err);
 
-/* A plan without pairs that copies one expert into a cache slot; touches no cache. */
-int plan_new_fill(struct moe_plan **ret, uint32_t layer, uint32_t n_experts, uint32_t cache_slots, int32_t expert,
-		  int32_t slot, struct moe_error *err);
+/* A plan without pairs that copies experts into cache slots; touches no cache. */
+int plan_new_fill(struct moe_plan **ret, uint32_t layer, uint32_t n_experts, uint32_t cache_slots,
+		  const struct moe_copy *copies, uint32_t n, struct moe_error *err);
 
 #endif

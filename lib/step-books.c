@@ -57,7 +57,7 @@ void step_count(struct moe_step *step, uint64_t wait_ns)
 		return;
 	if (step->has_device)
 		device_ns = e->ops->event_time_ns(step->end) - e->ops->event_time_ns(step->begin);
-	if (step->has_copies)
+	if (plan->n_copies > 0)
 		step_copy_cost(step, &copy_bytes, &copy_ns);
 	measure(step, device_ns, copy_bytes, copy_ns);
 	add(&stats->steps, plan->tokens > 0 && !plan->late);

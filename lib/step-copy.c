@@ -4,6 +4,8 @@
  *
  * Push: the daemon writes into the slot arena, so a FILL may only be posted once nobody reads the slots any more. When
  * that is so already, which is the rule, moe_submit posts them at once; else the copy stream does, behind the events.
+ * A large slice is several FILLs, of chunks: each of them is a bounded piece of work for the pool, and what has not
+ * begun can be taken back.
  * Pull: each record is leased, the copy stream copies the slice's planes from the mapped pool files, each of which has
  * some of their rows, and gives the leases back.
  */
@@ -13,25 +15,107 @@
 #include "base/util.h"
 #include "step.h"
 
+/* Half the queue: the chunks of one step do not make others wait for places in it. */
+static uint32_t chunks_max(const struct moe_session *s)
+{
+	return s->queue.entries / 2;
+}
+
+uint32_t step_fills_max(const struct moe_session *session)
+{
+	return MAX(session->info.n_experts, chunks_max(session));
+}
+
+void step_cut_copies(struct moe_step *step)
+{
+	const struct moe_session *s = step->engine->session;
+	const struct moe_plan *plan = step->plan;
+	uint64_t chunks;
+	uint32_t i;
+
+	if (plan->n_copies == 0)
+		return;
+	chunks = DIV_UP(session_slice(s, step->row)->bytes, step->engine->chunk_bytes);
+	chunks = MIN(chunks, chunks_max(s) / plan->n_copies);
+	if (s->params.fill == MOE_FILL_PULL)
+		chunks = 1;
+	step->n_chunks = (uint32_t)MAX(chunks, 1);
+	for (i = 0; i < plan->n_copies * step->n_chunks; i++)
+		step->fills[i] = (struct step_request){0};
+}
+
+/* The chunks of a copy are about alike and begin at cache lines. */
+static uint64_t chunk_begin(const struct moe_step *step, uint32_t chunk)
+{
+	const uint64_t bytes = session_slice(step->engine->session, step->row)->bytes;
+
+	return bytes / CACHE_LINE * chunk / step->n_chunks * CACHE_LINE;
+}
+
 static void post_fills(struct moe_step *step, uint8_t flags)
 {
 	struct engine *e = step->engine;
 	const struct moe_plan *plan = step->plan;
 	uint32_t i;
 
-	for (i = 0; i < plan->n_copies; i++) {
-		const uint32_t slot = engine_slot(e, step->row, plan->layer, plan->copies[i].slot);
+	for (i = 0; i < plan->n_copies * step->n_chunks; i++) {
+		const struct moe_copy *copy = &plan->copies[i / step->n_chunks];
+		const uint32_t chunk = i % step->n_chunks;
+		const uint32_t slot = engine_slot(e, step->row, plan->layer, copy->slot);
 		struct moe_sqe sqe = {
 			.op = MOE_OP_FILL,
 			.flags = flags,
 			.layer = (uint16_t)plan->layer,
-			.fill.expert = (uint32_t)plan->copies[i].expert,
+			.fill.expert = (uint32_t)copy->expert,
 			.fill.dst = flags & MOE_SQE_LEASE ? 0 : slot * e->session->info.slot_bytes,
 		};
 
+		if (step->n_chunks > 1) {
+			sqe.fill.from = chunk_begin(step, chunk);
+			sqe.fill.bytes = chunk_begin(step, chunk + 1) - sqe.fill.from;
+		}
 		step_post(step, &step->fills[i], &sqe);
 	}
 }
+
+/* Of one copy, all of whose FILLs have ended: 0 when each has brought what it was asked for. */
+static int fill_status(const struct moe_step *step, uint32_t copy)
+{
+	const struct step_request *fills = &step->fills[copy * step->n_chunks];
+	uint64_t bytes = 0;
+	uint32_t i;
+
+	for (i = 0; i < step->n_chunks; i++) {
+		if (fills[i].status < 0)
+			return fills[i].status;
+		bytes += fills[i].op.cqe.bytes;
+	}
+	return bytes == session_slice(step->engine->session, step->row)->bytes ? 0 : -EPROTO;
+}
+
+/* -- speculation -------------------------------------------------------------------------------------------------- */
+
+void step_post_speculative(struct moe_step *step)
+{
+	post_fills(step, MOE_SQE_PREFETCH);
+}
+
+void step_settle_speculative(struct moe_step *step)
+{
+	struct engine_row *row = &step->engine->rows[step->row];
+	uint32_t i;
+
+	for (i = 0; i < step->plan->n_copies; i++) {
+		const struct moe_copy *copy = &step->plan->copies[i];
+
+		cache_release(row->cache, copy->slot);
+		/* -EEXIST: a plan has cached it elsewhere meanwhile. */
+		if (fill_status(step, i) < 0 || cache_insert(row->cache, copy->expert, copy->slot) < 0)
+			row->content[copy->slot] = -1;
+	}
+}
+
+/* -- the end of fills --------------------------------------------------------------------------------------------- */
 
 /* The copy has not brought what the maps promise: nobody may count on the slot, whoever does already is failed. */
 static void fill_failed(struct moe_step *step, const struct moe_copy *copy, int code)
@@ -75,17 +159,17 @@ static void move_missbuf(struct moe_step *step, enum missbuf_state from, enum mi
 /* Waits for all fills and judges them. */
 static void end_fills(struct moe_step *step)
 {
-	const uint64_t bytes = session_slice(step->engine->session, step->row)->bytes;
 	uint32_t i;
 
+	for (i = 0; i < step->plan->n_copies * step->n_chunks; i++)
+		step_end(step, &step->fills[i], 0);
 	for (i = 0; i < step->plan->n_copies; i++) {
-		struct step_request *fill = &step->fills[i];
+		const int r = fill_status(step, i);
 
-		step_end(step, fill, 0);
-		if (fill->status == 0 && fill->op.cqe.bytes != bytes)
-			fill->status = -EPROTO;
-		if (fill->status < 0)
-			fill_failed(step, &step->plan->copies[i], fill->status);
+		if (r == 0)
+			continue;
+		step->fills[i * step->n_chunks].status = r;
+		fill_failed(step, &step->plan->copies[i], r);
 	}
 }
 
@@ -288,7 +372,7 @@ void step_copy_cost(struct moe_step *step, uint64_t *ret_bytes, uint64_t *ret_ns
 		ns = e->ops->event_time_ns(step->copied) - e->ops->event_time_ns(step->copy_begin);
 	} else {
 		/* They were posted together: the last one's end is the end of all. */
-		for (i = 0; i < step->plan->n_copies; i++)
+		for (i = 0; i < step->plan->n_copies * step->n_chunks; i++)
 			ns = MAX(ns, step->fills[i].op.cqe.wait_ns + step->fills[i].op.cqe.work_ns);
 	}
 	*ret_bytes = step->plan->n_copies * session_slice(e->session, step->row)->bytes;

@@ -58,7 +58,7 @@ static int step_init(struct moe_step *step, struct engine *e, uint32_t index, st
 	if (!e->has_slots)
 		return 0;
 	step->map = calloc(e->n_experts, sizeof *step->map);
-	step->fills = calloc(e->n_experts, sizeof *step->fills);
+	step->fills = calloc(step_fills_max(s), sizeof *step->fills);
 	step->releases = calloc(e->n_experts, sizeof *step->releases);
 	if (!step->map || !step->fills || !step->releases)
 		return moe_error_set(err, -ENOMEM, "no memory for steps of %u experts", e->n_experts);
@@ -155,11 +155,10 @@ static int await_step(struct moe_step *step, uint64_t deadline)
 		r = await_event(step, step->copied, deadline);
 	if (step->has_device && r == 0)
 		r = await_event(step, step->done, deadline);
-	for (i = 0; i < step->plan->n_copies && r == 0; i++) {
+	for (i = 0; i < step->plan->n_copies * step->n_chunks && r == 0; i++)
 		r = step_end(step, &step->fills[i], time_left(deadline));
-		if (r == 0)
-			r = step_end(step, &step->releases[i], time_left(deadline));
-	}
+	for (i = 0; i < step->plan->n_copies && r == 0; i++)
+		r = step_end(step, &step->releases[i], time_left(deadline));
 	if (r == 0)
 		r = step_end(step, &step->compute, time_left(deadline));
 	return r;
@@ -173,8 +172,11 @@ static bool step_is_over(struct moe_step *step)
 	if ((step->has_copies && ops->event_query(step->copied) == -EBUSY) ||
 	    (step->has_device && ops->event_query(step->done) == -EBUSY))
 		return false;
+	for (i = 0; i < step->plan->n_copies * step->n_chunks; i++)
+		if (!request_is_over(step, &step->fills[i]))
+			return false;
 	for (i = 0; i < step->plan->n_copies; i++)
-		if (!request_is_over(step, &step->fills[i]) || !request_is_over(step, &step->releases[i]))
+		if (!request_is_over(step, &step->releases[i]))
 			return false;
 	return request_is_over(step, &step->compute);
 }
@@ -192,6 +194,8 @@ static void step_free(struct moe_step *step)
 		if (missbuf->released == step->end)
 			missbuf->released = NULL;
 	}
+	if (step->plan->speculative)
+		step_settle_speculative(step);
 	step->plan = moe_plan_free(step->plan);
 	step->state = STEP_FREE;
 }
@@ -204,6 +208,8 @@ void step_table_fini(struct engine *e)
 		struct moe_step *step = &e->steps[i];
 
 		if (step->state != STEP_FREE) {
+			if (step->plan->speculative)
+				moe_cancel(step, 0, NULL, NULL);
 			await_step(step, 0);
 			step_free(step);
 		}
@@ -286,6 +292,7 @@ static int step_commit(struct moe_step *step, struct moe_plan *plan, uint32_t ro
 		step->plan = plan;
 		step->row = row;
 		step->seq = ++e->n_steps;
+		step_cut_copies(step);
 	}
 	pthread_mutex_unlock(&e->lock);
 	return r;
@@ -303,13 +310,13 @@ static void step_prepare(struct moe_step *step, const struct moe_plan *plan, con
 	step->carried = NULL;
 	step->has_cpu = plan->pairs_cpu > 0 && (s->params.share == MOE_SHARE_PART || s->params.tp_rank == 0);
 	step->has_device = plan->n_device > 0;
-	step->has_copies = plan->n_copies > 0;
+	step->has_copies = plan->n_copies > 0 && !plan->speculative;
 	step->counts = !plan->frozen;
 	step->compute = (struct step_request){0};
 	step->submit_ns = now_ns();
 	assert(plan->tokens == 0 || step->has_device || !step->has_copies);
 	for (i = 0; i < plan->n_copies; i++)
-		step->fills[i] = step->releases[i] = (struct step_request){0};
+		step->releases[i] = (struct step_request){0};
 	if (step->has_device) {
 		for (i = 0; i < e->n_experts; i++)
 			step->map[i] = plan->expert_map[i] < 0
@@ -459,6 +466,8 @@ int step_submit(struct engine *e, struct moe_plan *plan, const float *x, struct 
 			/* The CPU first: its work runs beside copies and device work. */
 			if (step->has_cpu)
 				start_cpu(step);
+			if (plan->speculative)
+				step_post_speculative(step);
 			if (step->has_copies)
 				step_start_copies(step);
 			if (step->has_device)
@@ -566,5 +575,7 @@ int moe_wait(struct moe_step *step, float *y, uint32_t timeout_ms, struct moe_er
 		return moe_error_set(err, r,
 				     "layer %u: moe-expertd is gone: it has ended or closed this session (see its log)",
 				     layer);
+	if (r == -ECANCELED)
+		return moe_error_set(err, r, "layer %u: moe_cancel has taken back what had not come", layer);
 	return r < 0 ? moe_error_sys(err, r, "layer %u: the step has failed", layer) : 0;
 }

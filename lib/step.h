@@ -38,7 +38,8 @@ struct moe_step {
 	uint64_t seq;
 	struct moe_plan *plan;
 	uint32_t row;
-	bool has_cpu, has_device, has_copies, counts;
+	bool has_cpu, has_device, counts;
+	bool has_copies; /* that are not speculative: the copy stream has them */
 	_Atomic int error;
 	struct moe_step *carried; /* a late step, ended and freed with this one, or NULL */
 
@@ -48,7 +49,9 @@ struct moe_step {
 	int32_t *map;            /* [n_experts] expert -> index in the slot arena, or -1 */
 
 	struct step_request compute;
-	struct step_request *fills, *releases; /* [n_experts], one per copy */
+	uint32_t n_chunks;             /* FILLs of a copy */
+	struct step_request *fills;    /* [step_fills_max()]: a copy's, then those of the next one */
+	struct step_request *releases; /* [n_experts], one per copy */
 	struct device_event *copy_begin, *copied, *begin, *end, *done;
 	uint64_t submit_ns;
 };
@@ -71,6 +74,16 @@ void step_fail(struct moe_step *step, int code);
 void step_post(struct moe_step *step, struct step_request *request, const struct moe_sqe *sqe);
 /* Its end: status is set. 0 or -ETIMEDOUT (timeout_ns 0: no limit). Does nothing for what was not posted. */
 int step_end(struct moe_step *step, struct step_request *request, uint64_t timeout_ns);
+
+/* step-copy.c: how many FILLs a step may have at most; sets n_chunks of a step that has its plan. */
+uint32_t step_fills_max(const struct moe_session *session);
+void step_cut_copies(struct moe_step *step);
+
+/* The FILLs of a speculative plan: posted at once, waited for with the step. */
+void step_post_speculative(struct moe_step *step);
+
+/* Under engine->lock; the speculative step has ended: what has come is cached, the other slots are free. */
+void step_settle_speculative(struct moe_step *step);
 
 /* step-copy.c: enqueues the step's copies behind the device work that they must not overtake, and records `copied`. */
 void step_start_copies(struct moe_step *step);

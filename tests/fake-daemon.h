@@ -48,13 +48,13 @@ struct fake {
 	uint64_t slots_bytes;
 
 	pthread_t thread;
-	_Atomic bool stop, stall;
+	_Atomic bool stop, stall, hold; /* hold: speculative fills wait */
 	_Atomic uint64_t seed;
 	_Atomic uint32_t pause_us;             /* at random up to this, before and within each request */
 	_Atomic int fail_fills, fail_computes; /* so many of the next ones are answered with -EIO */
 	_Atomic uint32_t breaches;
 	_Atomic uint64_t cpu_pairs; /* computed */
-	_Atomic uint32_t nops, fills, leases, computes, wholes, releases, hints, phases;
+	_Atomic uint32_t nops, fills, speculative, cancels, leases, computes, wholes, releases, hints, phases;
 	_Atomic int leases_held;
 	bool lease_open[FAKE_LEASES];
 	struct moe_sqe pending[FAKE_PENDING];
@@ -152,7 +152,7 @@ static void fake_lease(struct fake *f, const struct moe_sqe *sqe, struct moe_cqe
 {
 	const uint32_t lease = atomic_fetch_add(&f->leases, 1);
 
-	fake_expect(f, sqe->fill.dst == 0, "a lease has no dst");
+	fake_expect(f, sqe->fill.dst == 0 && sqe->fill.bytes == 0, "a lease has no dst and no range");
 	f->lease_open[lease % FAKE_LEASES] = true;
 	atomic_fetch_add(&f->leases_held, 1);
 	cqe->lease = lease + 1;
@@ -162,14 +162,17 @@ static void fake_lease(struct fake *f, const struct moe_sqe *sqe, struct moe_cqe
 static void fake_fill(struct fake *f, const struct moe_sqe *sqe, struct moe_cqe *cqe)
 {
 	const struct moe_slice *slice = fake_slice(f, sqe->layer);
+	const uint64_t from = sqe->fill.from, bytes = sqe->fill.bytes ? sqe->fill.bytes : slice->bytes;
 	struct moe_slice whole;
+	uint8_t *packed;
 
+	fake_expect(f, from + bytes <= slice->bytes, "FILL's range");
 	fake_expect(f, sqe->fill.expert < f->manifest.n_experts && sqe->count == 0 && sqe->fill.reserved0 == 0, "FILL");
-	cqe->bytes = slice->bytes;
+	cqe->bytes = sqe->flags & MOE_SQE_LEASE ? slice->bytes : bytes;
 	if (fake_takes_one(&f->fail_fills)) {
 		cqe->status = -EIO;
 		if (!(sqe->flags & MOE_SQE_LEASE))
-			memset(f->slots + sqe->fill.dst, 0xff, slice->bytes);
+			memset(f->slots + sqe->fill.dst + from, 0xff, bytes);
 		return;
 	}
 	if (sqe->flags & MOE_SQE_LEASE) {
@@ -180,12 +183,18 @@ static void fake_fill(struct fake *f, const struct moe_sqe *sqe, struct moe_cqe 
 		    sqe->fill.dst % f->session.info.slot_bytes == 0 &&
 			    sqe->fill.dst + f->session.info.slot_bytes <= f->slots_bytes,
 		    "FILL.dst");
-	memset(f->slots + sqe->fill.dst, 0xff, f->session.info.slot_bytes);
+	memset(f->slots + sqe->fill.dst + from, 0xff, bytes);
 	fake_pause(f);
 	moe_slice_of(&whole, &f->whole[session_row_layout(&f->session, (uint32_t)f->layer_index[sqe->layer])],
 		     f->session.params.tp_rank, f->session.params.tp_size);
-	plain_pack(&whole, fake_record(f, sqe->layer, sqe->fill.expert), f->slots + sqe->fill.dst);
+	packed = calloc(1, slice->bytes);
+	if (!packed)
+		abort();
+	plain_pack(&whole, fake_record(f, sqe->layer, sqe->fill.expert), packed);
+	memcpy(f->slots + sqe->fill.dst + from, packed + from, bytes);
+	free(packed);
 	atomic_fetch_add(&f->fills, 1);
+	atomic_fetch_add(&f->speculative, (sqe->flags & MOE_SQE_PREFETCH) != 0);
 }
 
 static void fake_compute(struct fake *f, const struct moe_sqe *sqe, struct moe_cqe *cqe)
@@ -242,6 +251,35 @@ static void fake_release(struct fake *f, const struct moe_sqe *sqe)
 	atomic_fetch_sub(&f->leases_held, 1);
 }
 
+static void fake_complete(struct fake *f, const struct moe_cqe *cqe)
+{
+	struct moe_cqe *cqes = (struct moe_cqe *)((uint8_t *)f->daemon + f->daemon->cqe_offset);
+
+	cqes[f->cq_tail & (f->daemon->cq_entries - 1)] = *cqe;
+	__atomic_store_n(&f->daemon->cq_tail, ++f->cq_tail, __ATOMIC_RELEASE);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&f->client->cq_wait, __ATOMIC_RELAXED))
+		futex_wake(&f->daemon->cq_tail, FUTEX_ALL);
+}
+
+/* What is pending has not begun. */
+static int fake_cancel(struct fake *f, const struct moe_sqe *sqe)
+{
+	atomic_fetch_add(&f->cancels, 1);
+	for (uint32_t i = 0; i < f->n_pending; i++) {
+		const struct moe_sqe *target = &f->pending[i];
+		struct moe_cqe cqe = {.user_data = target->user_data, .op = target->op, .status = -ECANCELED};
+
+		if (target->user_data != sqe->cancel.user_data)
+			continue;
+		fake_expect(f, target->op == MOE_OP_FILL && target->flags & MOE_SQE_PREFETCH, "CANCEL of a guess");
+		f->pending[i] = f->pending[--f->n_pending];
+		fake_complete(f, &cqe);
+		return 0;
+	}
+	return -ENOENT;
+}
+
 static void fake_finish(struct fake *f, const struct moe_sqe *sqe)
 {
 	struct moe_cqe cqe = {.user_data = sqe->user_data, .op = sqe->op, .layer = sqe->layer, .wait_ns = 1000};
@@ -267,16 +305,14 @@ static void fake_finish(struct fake *f, const struct moe_sqe *sqe)
 	case MOE_OP_PHASE:
 		atomic_fetch_add(&f->phases, 1);
 		break;
+	case MOE_OP_CANCEL:
+		cqe.status = fake_cancel(f, sqe);
+		break;
 	default:
 		fake_expect(f, false, "no such operation");
 	}
 	cqe.work_ns = now_ns() - began;
-	((struct moe_cqe *)((uint8_t *)f->daemon + f->daemon->cqe_offset))[f->cq_tail & (f->daemon->cq_entries - 1)] =
-		cqe;
-	__atomic_store_n(&f->daemon->cq_tail, ++f->cq_tail, __ATOMIC_RELEASE);
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	if (__atomic_load_n(&f->client->cq_wait, __ATOMIC_RELAXED))
-		futex_wake(&f->daemon->cq_tail, FUTEX_ALL);
+	fake_complete(f, &cqe);
 }
 
 static void fake_claim(struct fake *f)
@@ -305,6 +341,10 @@ static void *fake_main(void *arg)
 		}
 		pick = fake_below(f, f->n_pending);
 		sqe = f->pending[pick];
+		if (atomic_load(&f->hold) && sqe.flags & MOE_SQE_PREFETCH && sqe.op == MOE_OP_FILL) {
+			nanosleep(&(struct timespec){.tv_nsec = 1000}, NULL);
+			continue;
+		}
 		f->pending[pick] = f->pending[--f->n_pending];
 		fake_finish(f, &sqe);
 	}

@@ -513,7 +513,7 @@ static void test_budget_at_random(void)
 		for (int i = 0; i < n_given; i++)
 			if (given[i]->sqe.op == MOE_OP_FILL)
 				with_pool[given[i]->priority] += given[i]->fill.bytes;
-		for (int class = 0; class < POOL_PRIORITIES && good; class++) {
+		for (int class = 0; class < POOL_PRIORITIES && good; class ++) {
 			for (int i = fills = 0; i < n_given; i++)
 				fills += given[i]->sqe.op == MOE_OP_FILL && given[i]->priority == (unsigned)class;
 			good = with_pool[class] == a.filling[class] && (with_pool[class] <= 50 || fills == 1);

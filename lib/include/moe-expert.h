@@ -219,6 +219,22 @@ int moe_compute(struct moe_session *session, uint32_t layer, uint32_t tokens, ui
 /* Brings one expert into a cache slot now and waits (warm start). */
 int moe_fill(struct moe_session *session, uint32_t layer, uint32_t expert, uint32_t slot, struct moe_error *err);
 
+/*
+ * Brings n experts (1 to all slots) of a layer into cache slots on a guess, behind all other work of the daemon, and
+ * returns at once. Whoever is in these slots leaves them now. moe_wait(*ret, NULL, ...) ends it as any step, and it
+ * counts as one of max_steps: what has come is cached from then on, 0 says that all has. No result depends on it.
+ * -EINVAL: experts or slots out of range, or one of them twice; -EEXIST: an expert is cached already; -EBUSY: a step in
+ * flight reads or fills the slots of this layer, or one is another prefetch's; -ENOTSUP: MOE_FILL_PULL, or
+ * MOE_SHARE_GROUP, whose ranks must cache alike, and what comes in time is not alike.
+ */
+int moe_prefetch(struct moe_session *session, uint32_t layer, const struct moe_copy *copies, uint32_t n,
+		 struct moe_step **ret, struct moe_error *err);
+
+/* Of what moe_prefetch has begun: takes back what has not come, but for these experts (n 0: keeps none of it; `keep`
+ * may be NULL then). Not while another thread is in moe_wait for it; that is still to be called, and says -ECANCELED when
+ * something was taken back. -EINVAL: any other step. */
+int moe_cancel(struct moe_step *step, uint32_t n, const int32_t *keep, struct moe_error *err);
+
 /* Round trip through the daemon without work. */
 int moe_nop(struct moe_session *session, struct moe_error *err);
 
