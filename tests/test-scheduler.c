@@ -446,7 +446,7 @@ static void test_budget(void)
 	struct sched *sched;
 	struct sched_client a, b;
 	struct request r[N], other = make_fill(POOL_DECODE, 99, 100);
-	uint64_t names[N];
+	uint64_t names[N + 1];
 	int count;
 
 	require(sched_new(&sched, NULL, 100, NULL) == 0, "a scheduler with a budget");

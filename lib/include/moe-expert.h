@@ -230,8 +230,8 @@ int moe_fill(struct moe_session *session, uint32_t layer, uint32_t expert, uint3
 int moe_prefetch(struct moe_session *session, uint32_t layer, const struct moe_copy *copies, uint32_t n,
 		 struct moe_step **ret, struct moe_error *err);
 
-/* Of what moe_prefetch has begun: takes back what has not come, but for these experts (n 0: keeps none of it; `keep`
- * may be NULL then). Not while another thread is in moe_wait for it; that is still to be called, and says -ECANCELED when
+/* Of what moe_prefetch has begun: takes back what has not come, but for these experts (n 0: keeps none of it, `keep`
+ * may be NULL). Not while another thread is in moe_wait for it; that is still to be called, and says -ECANCELED when
  * something was taken back. -EINVAL: any other step. */
 int moe_cancel(struct moe_step *step, uint32_t n, const int32_t *keep, struct moe_error *err);
 
