@@ -23,6 +23,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "daemon/pollset.h"
 #include "daemon/scheduler.h"
 #include "moe-error.h"
 
@@ -53,6 +54,7 @@ struct account {
 	uint64_t refused[ACCOUNT_RESOURCES]; /* how often; the first time is logged */
 	uint64_t pool_ns;                    /* that the pool worked on its requests */
 	struct sched_user sched;
+	struct pollset_user poll;
 	uint32_t charges; /* open ones */
 	struct accounts *accounts;
 	struct account *next;

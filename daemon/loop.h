@@ -23,6 +23,7 @@ struct source {
 	int fd;
 	void (*ready)(struct source *source, uint32_t events); /* POLLIN, POLLHUP, ... */
 	void (*gone)(struct source *source);                   /* may be NULL */
+	bool once;                                             /* after it only loop_again watches it on */
 	bool armed, removed;                                   /* the loop's, and the rest */
 	uint32_t refusals;                                     /* polls that failed, in a row */
 	struct source *next_leaving;
@@ -30,7 +31,7 @@ struct source {
 
 struct loop_hooks {
 	bool (*poll)(void *userdata); /* true: did something */
-	void (*park)(void *userdata);
+	bool (*park)(void *userdata); /* true: did something, do not sleep */
 	void (*unpark)(void *userdata);
 	void *userdata;
 	uint32_t spin_us;
@@ -41,6 +42,8 @@ int loop_new(struct loop **ret, const struct loop_hooks *hooks, struct moe_error
 struct loop *loop_free(struct loop *loop); /* takes NULL, returns NULL */
 
 int loop_add(struct loop *loop, struct source *source, struct moe_error *err);
+/* Watches a `once` source again that is not armed. -EBUSY: the kernel takes no poll just now. */
+int loop_again(struct loop *loop, struct source *source);
 void loop_remove(struct loop *loop, struct source *source);
 
 /* Runs until loop_stop; returns its code, or -errno when io_uring fails. */

@@ -216,7 +216,7 @@ static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, str
 	service_add_session(peer->service, s);
 	region = readonly_region(peer->service, s->daemon_fd, err);
 	if (region < 0) {
-		session_kill(s, peer->service->sched);
+		service_kill_session(peer->service, s);
 		return region;
 	}
 	peer->session = s;
@@ -518,7 +518,7 @@ int peer_revive(struct service *service, int sock, struct session *session)
 
 	service_add_session(service, session);
 	if (r < 0) {
-		session_kill(session, service->sched);
+		service_kill_session(service, session);
 		return r;
 	}
 	service->peers->hello = true;
@@ -543,7 +543,7 @@ void peer_close(struct peer *peer, const char *why)
 	if (peer->session) {
 		log_debug("session %llu: pid %d has left", (unsigned long long)peer->session->id, peer->pid);
 		estate_drop_session(service->handover, peer->session);
-		session_kill(peer->session, service->sched);
+		service_kill_session(service, peer->session);
 		peer->session = NULL;
 	}
 	if (service->load_peer == peer)

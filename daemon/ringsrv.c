@@ -8,8 +8,6 @@
 #include "base/util.h"
 #include "daemon/crash.h"
 
-/* Entries claimed from one session before the next one has its turn. */
-#define CLAIM_BATCH 32
 /* Of ids, weights and books that are read for one session before the next one, and the sockets, have their turn. */
 #define TURN_BYTES ((uint64_t)1 << 20)
 /* A look at cq_head takes its cache line from the client, which is about to write it: it waits for so many completions,
@@ -174,7 +172,8 @@ static bool reap_retired(struct session *s)
 	return true;
 }
 
-static bool claim_published(struct session *s, struct sched *sched, uint32_t tail)
+static bool claim_published(struct session *s, struct sched *sched, uint32_t tail, uint32_t entries,
+			    uint64_t *ret_copied)
 {
 	const uint32_t published = tail - s->sq_head;
 	uint64_t read = 0;
@@ -185,7 +184,7 @@ static bool claim_published(struct session *s, struct sched *sched, uint32_t tai
 		s->broken = "sq_tail ran more than the queue's length ahead of sq_head";
 		return false;
 	}
-	for (uint32_t i = 0; i < MIN(published, (uint32_t)CLAIM_BATCH) && read < TURN_BYTES; i++) {
+	for (uint32_t i = 0; i < MIN(published, entries) && read < TURN_BYTES; i++) {
 		struct request *q;
 
 		if (!s->free_requests && !reap_retired(s)) {
@@ -202,22 +201,24 @@ static bool claim_published(struct session *s, struct sched *sched, uint32_t tai
 		read += ringsrv_read_bytes(s, &q->sqe);
 		claim(s, sched, q);
 	}
+	*ret_copied += read;
 	if (read >= TURN_BYTES)
 		loop_look(s->loop);
 	return true;
 }
 
 /* Not inlined: what finds nothing stays short. */
-static __attribute__((noinline)) bool serve(struct session *s, struct sched *sched, uint32_t tail, bool look)
+static __attribute__((noinline)) bool serve(struct session *s, struct sched *sched, uint32_t tail, bool look,
+					    uint32_t entries, uint64_t *ret_copied)
 {
 	bool any = look && reap_retired(s);
 
 	if (!s->broken)
-		any |= claim_published(s, sched, tail);
+		any |= claim_published(s, sched, tail, entries, ret_copied);
 	return any;
 }
 
-bool ringsrv_poll(struct session *s, struct sched *sched)
+bool ringsrv_poll(struct session *s, struct sched *sched, uint32_t entries, uint64_t *ret_copied)
 {
 	const uint32_t completed = s->cq_tail - s->cq_head;
 	const bool look = completed >= RETIRED_MAX || ++s->polls % RETIRED_POLLS == 0;
@@ -230,7 +231,18 @@ bool ringsrv_poll(struct session *s, struct sched *sched)
 		__builtin_prefetch(client_at(&s->client, entry_offset(s)));
 	/* The tail before the head: what was retired before an entry was published is then seen as retired. */
 	tail = __atomic_load_n(&client_page(s)->sq_tail, __ATOMIC_ACQUIRE);
-	return look || tail != s->sq_head ? serve(s, sched, tail, look) : false;
+	return look || tail != s->sq_head ? serve(s, sched, tail, look, entries, ret_copied) : false;
+}
+
+bool ringsrv_pending(const struct session *s)
+{
+	return __atomic_load_n(&client_page(s)->sq_tail, __ATOMIC_ACQUIRE) != s->sq_head;
+}
+
+bool ringsrv_settle(struct session *s)
+{
+	reap_retired(s);
+	return !s->broken;
 }
 
 /* -- after the daemon's end --------------------------------------------------------------------------------------- */
@@ -288,7 +300,6 @@ void ringsrv_revive(struct session *s, struct sched *sched)
 		q->sqe = s->journal.page->slots[slots[i]].sqe;
 		claim(s, sched, q);
 	}
-	s->page->sq_wait = 0;
 	/* The last daemon may have been killed between a completion and the wake-up. */
 	futex_wake(&s->page->cq_tail, FUTEX_ALL);
 }

@@ -14,8 +14,15 @@
 
 #include "daemon/session.h"
 
-/* Claims what was published and reaps what was retired. True when there was something. */
-bool ringsrv_poll(struct session *session, struct sched *sched);
+/* Claims at most `entries` of what was published and reaps what was retired. True when there was something;
+ * *ret_copied += bytes of ids and weights. */
+bool ringsrv_poll(struct session *session, struct sched *sched, uint32_t entries, uint64_t *ret_copied);
+
+/* Whether there is something to claim. */
+bool ringsrv_pending(const struct session *session);
+
+/* Reaps what was retired, before a time without polls. False: the client broke the ring's law. */
+bool ringsrv_settle(struct session *session);
 
 /* Of a session that session_revive has made: what its last daemon left of its requests, by the journal's law. A client
  * that broke the ring's law meanwhile is cut off (session->broken). */
@@ -30,7 +37,7 @@ void ringsrv_drop(struct request *request);
 /* COMPLETED -> REAPED for all that a dead client will not retire any more. */
 void ringsrv_drop_completed(struct session *session);
 
-/* Before and after the reactor's sleep: the client must ring the doorbell. */
+/* Whether the client must ring the doorbell. */
 void ringsrv_park(struct session *session, bool parked);
 
 /* A snapshot of the client's counters of one layer, and the adding of all of them to the model's when it leaves. */

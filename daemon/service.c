@@ -30,6 +30,7 @@
 #define FDS_OWN 256            /* descriptors that the daemon keeps for itself: models, loads, rings */
 #define PROGRESS_NS 250000000u /* to a peer that shows a bar */
 #define LOGGED_NS 5000000000u  /* to the log */
+#define COMPLETIONS_TURN 32    /* of requests, before the rings have their turn again */
 
 /* -- load --------------------------------------------------------------------------------------------------------- */
 
@@ -187,6 +188,7 @@ static void free_dead(struct service *s)
 {
 	struct session **at = &s->sessions;
 
+	s->bury = false;
 	while (*at) {
 		struct session *session = *at;
 
@@ -204,39 +206,48 @@ static void cut_off_lost(struct service *s)
 {
 	s->guard_hits = guard_hits();
 	for (struct session *session = s->sessions; session; session = session->next)
-		if (session_lost_page(session) && !session->broken)
-			session->broken = "a page of its memory is lost: a hole without memory to fill it, or a fault";
+		if (!session->dead && session_lost_page(session))
+			peer_close(peer_of(s, session),
+				   "a page of its memory is lost: a hole without memory to fill it, or a fault");
 }
 
 static bool serve_rings(struct service *s)
 {
-	bool any = false, dead = false;
+	struct session *broken;
+	bool any;
 
 	if (guard_hits() != s->guard_hits)
 		cut_off_lost(s);
-	for (struct session *session = s->sessions; session; session = session->next) {
-		any |= ringsrv_poll(session, s->sched);
-		if (session->broken && !session->dead)
-			peer_close(peer_of(s, session), session->broken);
-		dead |= session->dead;
-	}
-	if (dead)
+	any = pollset_turn(&s->rings, s->sched);
+	while ((broken = pollset_next_broken(&s->rings)))
+		peer_close(peer_of(s, broken), broken->broken);
+	if (s->bury)
 		free_dead(s);
+	return any;
+}
+
+/* What the pool has finished, a bounded number: the rings have their turn between. */
+static bool serve_done(struct service *s)
+{
+	struct request *request;
+	bool any = false;
+
+	for (int i = 0; i < COMPLETIONS_TURN && (request = sched_next_done(s->sched)); i++) {
+		request->session->pool_ns += request->cqe.work_ns;
+		request->session->charge.account->pool_ns += request->cqe.work_ns;
+		s->bury |= request->session->dead;
+		ringsrv_complete(request);
+		any = true;
+	}
 	return any;
 }
 
 static bool service_turn(void *userdata)
 {
 	struct service *s = userdata;
-	struct request *request;
 	bool any = serve_rings(s);
 
-	while ((request = sched_next_done(s->sched))) {
-		request->session->pool_ns += request->cqe.work_ns;
-		request->session->charge.account->pool_ns += request->cqe.work_ns;
-		ringsrv_complete(request);
-		any = true;
-	}
+	any |= serve_done(s);
 	if (s->load && atomic_load(&s->load->finished)) {
 		finish_load(s);
 		any = true;
@@ -247,23 +258,21 @@ static bool service_turn(void *userdata)
 }
 
 /* The heap keeps the peak of many sessions until it is told to give back what it does not use. */
-static void service_park(void *userdata)
+static bool service_park(void *userdata)
 {
 	struct service *s = userdata;
 
 	if (s->trim)
 		malloc_trim(0);
 	s->trim = false;
-	for (struct session *session = s->sessions; session; session = session->next)
-		ringsrv_park(session, true);
+	return pollset_park(&s->rings, s->sched);
 }
 
 static void service_unpark(void *userdata)
 {
-	const struct service *s = userdata;
+	struct service *s = userdata;
 
-	for (struct session *session = s->sessions; session; session = session->next)
-		ringsrv_park(session, false);
+	pollset_unpark(&s->rings);
 }
 
 int service_unload(struct service *s, const char *name, struct moe_error *err)
@@ -277,10 +286,19 @@ int service_unload(struct service *s, const char *name, struct moe_error *err)
 
 void service_add_session(struct service *s, struct session *session)
 {
-	if (!session->id)
+	const bool revived = session->id;
+
+	if (!revived)
 		session->id = s->estate->next_session++;
 	session->next = s->sessions;
 	s->sessions = session;
+	pollset_add(&s->rings, session, revived);
+}
+
+void service_kill_session(struct service *s, struct session *session)
+{
+	session_kill(session, s->sched);
+	s->bury = true;
 }
 
 /* -- sources ------------------------------------------------------------------------------------------------------ */

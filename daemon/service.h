@@ -2,8 +2,8 @@
 /*
  * service - everything that one daemon owns, and the turn that the reactor takes over it.
  *
- * Law: the reactor's thread alone touches it. A turn serves each ring once, hands work to the pool, completes what the
- * pool has finished, frees what has died, and looks after the load in progress.
+ * Law: the reactor's thread alone touches it. A turn serves the rings whose turn it is (pollset.h), hands work to the
+ * pool, completes what the pool has finished, frees what has died, and looks after the load in progress.
  */
 #ifndef DAEMON_SERVICE_H
 #define DAEMON_SERVICE_H
@@ -17,6 +17,7 @@
 #include "daemon/listener.h"
 #include "daemon/load.h"
 #include "daemon/loop.h"
+#include "daemon/pollset.h"
 #include "daemon/pool.h"
 #include "daemon/registry.h"
 #include "daemon/scheduler.h"
@@ -44,6 +45,8 @@ struct service {
 	struct peer *peers;
 	uint32_t n_peers;
 	struct session *sessions;
+	struct pollset rings;
+	bool bury;           /* a session has died, or the last request of a dead one has come back */
 	uint64_t guard_hits; /* that were looked at */
 	uint64_t instance, started_ns;
 	uint64_t weight_bytes_read; /* from disk, by this daemon */
@@ -70,7 +73,9 @@ int service_load(struct service *service, struct peer *peer, const char *path, c
 /* -ENOENT; -EBUSY while sessions are attached. */
 int service_unload(struct service *service, const char *name, struct moe_error *err);
 
-/* Takes a session in, with a new number if it has none; drops one whose connection has ended. */
+/* Takes a session in, with a new number if it has none. */
 void service_add_session(struct service *service, struct session *session);
+/* Its connection is gone: session_kill, and its memory goes when the pool has given back its requests. */
+void service_kill_session(struct service *service, struct session *session);
 
 #endif

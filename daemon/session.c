@@ -24,12 +24,20 @@
 
 static void doorbell_ready(struct source *source, uint32_t events)
 {
+	pollset_wake(container_of(source, struct session, doorbell));
+}
+
+bool session_listen(struct session *s)
+{
 	uint64_t count;
 	const struct iovec iov = {&count, sizeof count};
 
-	/* The client shares the file's flags: never rely on O_NONBLOCK. */
-	if (preadv2(source->fd, &iov, 1, -1, RWF_NOWAIT) < 0)
-		return;
+	if (s->doorbell.armed)
+		return true;
+	/* The client shares the file's flags: never rely on O_NONBLOCK. What cannot be read rings once more. */
+	if (preadv2(s->doorbell.fd, &iov, 1, -1, RWF_NOWAIT) < 0)
+		count = 0;
+	return loop_again(s->loop, &s->doorbell) == 0;
 }
 
 static void session_destroy(struct session *s)
@@ -205,7 +213,7 @@ static struct session *session_alloc(struct loop *loop)
 		return NULL;
 	s->loop = loop;
 	s->client_fd = s->daemon_fd = s->journal.fd = -1;
-	s->doorbell = (struct source){.fd = -1, .ready = doorbell_ready, .gone = doorbell_gone};
+	s->doorbell = (struct source){.fd = -1, .ready = doorbell_ready, .gone = doorbell_gone, .once = true};
 	s->attached_ns = now_ns();
 	sched_client_init(&s->sched);
 	return s;
@@ -463,6 +471,7 @@ void session_kill(struct session *s, struct sched *sched)
 		return;
 	ringsrv_retire_stats(s);
 	s->dead = true;
+	pollset_remove(s);
 	sched_cancel_all(sched, &s->sched, ringsrv_drop);
 	ringsrv_drop_completed(s);
 	s->entry->model->leases -= s->leases_held;

@@ -22,6 +22,7 @@
 #include "daemon/guard.h"
 #include "daemon/journal.h"
 #include "daemon/loop.h"
+#include "daemon/pollset.h"
 #include "daemon/registry.h"
 #include "daemon/request.h"
 #include "daemon/scheduler.h"
@@ -32,12 +33,18 @@
 
 struct session {
 	/* What each poll of the rings looks at, together. */
-	struct session *next;
-	struct clientmem client; /* the client region */
-	const char *broken;      /* the client broke the ring's law: why */
-	bool dead;               /* the connection is gone */
+	struct session *poll_next; /* of the pollset */
+	struct clientmem client;   /* the client region */
+	const char *broken;        /* the client broke the ring's law: why */
+	bool dead;                 /* the connection is gone */
+	bool polled;               /* or parked */
 	uint32_t entries, sq_head, cq_tail, cq_head;
 	uint32_t polls;
+	uint64_t worked_ns; /* when it had work last, to a few turns */
+
+	struct session *next; /* of the service's */
+	struct session *poll_prev;
+	struct pollset *pollset;
 
 	uint64_t id;
 	pid_t pid;
@@ -49,7 +56,7 @@ struct session {
 	uint64_t attached_ns;
 
 	int client_fd, daemon_fd;
-	struct source doorbell; /* an eventfd */
+	struct source doorbell; /* an eventfd, heard once: session_listen */
 	struct loop *loop;
 	struct moe_daemon_page *page;
 	uint64_t daemon_bytes;
@@ -104,6 +111,9 @@ static inline const struct moe_slice *session_whole(const struct session *sessio
 {
 	return session_slice(session, row) + session->entry->model->manifest->n_layouts;
 }
+
+/* Forgets what the doorbell has rung and arms it again, if it is not armed. False: the kernel takes no poll just now. */
+bool session_listen(struct session *session);
 
 /* True when the kernel could not give a page of the client's memory. */
 bool session_lost_page(const struct session *session);

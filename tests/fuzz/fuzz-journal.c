@@ -116,10 +116,11 @@ static void complete_done(void)
 static void live_on(struct session *s)
 {
 	struct entry *entry = s->entry;
+	uint64_t copied = 0;
 
 	ringsrv_revive(s, fuzz_daemon.service->sched);
 	for (int i = 0; i < POLLS && !s->broken; i++) {
-		ringsrv_poll(s, fuzz_daemon.service->sched);
+		ringsrv_poll(s, fuzz_daemon.service->sched, 32, &copied);
 		complete_done();
 		fuzz_check(s->in_flight <= s->entries);
 	}

@@ -97,8 +97,9 @@ static void poll_ring(struct ring *r)
 {
 	struct session *s = r->session;
 	const uint32_t head = s->sq_head, tail = s->cq_tail;
+	uint64_t copied = 0;
 
-	ringsrv_poll(s, fuzz_daemon.service->sched);
+	ringsrv_poll(s, fuzz_daemon.service->sched, 32, &copied);
 	for (uint32_t i = head; i != s->sq_head; i++) {
 		r->claimed++;
 		r->claimed_sum += r->sqes[i & (s->entries - 1)].user_data;

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/pollset.h"
+
+#include <assert.h>
+
+#include "base/util.h"
+#include "daemon/ringsrv.h"
+
+/* How long a session is polled without work: twenty times as long as the reactor polls before it sleeps. Waking a
+ * parked one costs microseconds, so a client that comes back once a millisecond loses less than a percent. */
+#define QUIET_NS 1000000u
+#define CLOCK_TURNS 64 /* between two readings of the clock */
+/* Polls of one user's sessions a turn, to the first that has work: alone, and beside other users. */
+#define POLLS_ALONE 64
+#define POLLS_SHARED 8
+/* Entries claimed from one session before the next one has its turn. */
+#define ENTRIES_ALONE 32
+#define ENTRIES_SHARED 1
+/* Bytes of ids and weights that a user may have copied a turn: copying them takes a fraction of what a turn does. */
+#define PAID_TURN 1024
+/* Doorbells armed at once before a sleep: each is a system call and a half. */
+#define ARMED_ONCE 16
+
+/* -- the two rings of links --------------------------------------------------------------------------------------- */
+
+static struct pollset_user *user_of(const struct session *s)
+{
+	return &s->charge.account->poll;
+}
+
+static void link_user(struct pollset *set, struct pollset_user *user)
+{
+	if (set->at) {
+		user->next = set->at;
+		user->prev = set->at->prev;
+		user->prev->next = user->next->prev = user;
+	} else {
+		set->at = user->next = user->prev = user;
+	}
+	set->users++;
+}
+
+static void unlink_user(struct pollset *set, struct pollset_user *user)
+{
+	if (set->at == user)
+		set->at = user->next != user ? user->next : NULL;
+	user->prev->next = user->next;
+	user->next->prev = user->prev;
+	user->debt = 0;
+	set->users--;
+}
+
+/* Behind all others: the next turn looks at those first that were polled before. */
+static void link_session(struct pollset *set, struct session *s)
+{
+	struct pollset_user *user = user_of(s);
+
+	if (user->at) {
+		s->poll_next = user->at;
+		s->poll_prev = user->at->poll_prev;
+		s->poll_prev->poll_next = s->poll_next->poll_prev = s;
+	} else {
+		user->at = s->poll_next = s->poll_prev = s;
+		link_user(set, user);
+	}
+	user->polled++;
+	s->polled = true;
+}
+
+static void unlink_session(struct pollset *set, struct session *s)
+{
+	struct pollset_user *user = user_of(s);
+
+	if (user->at == s)
+		user->at = s->poll_next != s ? s->poll_next : NULL;
+	s->poll_prev->poll_next = s->poll_next;
+	s->poll_next->poll_prev = s->poll_prev;
+	s->polled = false;
+	if (--user->polled == 0)
+		unlink_user(set, user);
+}
+
+/* -- in and out --------------------------------------------------------------------------------------------------- */
+
+static void poll_from_now(struct pollset *set, struct session *s)
+{
+	s->worked_ns = set->now;
+	ringsrv_park(s, false);
+	link_session(set, s);
+}
+
+void pollset_add(struct pollset *set, struct session *s, bool polled)
+{
+	s->pollset = set;
+	set->now = now_ns();
+	if (polled)
+		poll_from_now(set, s);
+	else
+		ringsrv_park(s, true);
+}
+
+void pollset_wake(struct session *s)
+{
+	if (s->pollset && !s->polled && !s->broken)
+		poll_from_now(s->pollset, s);
+}
+
+void pollset_remove(struct session *s)
+{
+	struct session **at = s->pollset ? &s->pollset->broken : NULL;
+
+	if (s->polled)
+		unlink_session(s->pollset, s);
+	while (at && *at && *at != s)
+		at = &(*at)->poll_next;
+	if (at && *at)
+		*at = s->poll_next;
+	s->pollset = NULL;
+}
+
+struct session *pollset_next_broken(struct pollset *set)
+{
+	return set->broken;
+}
+
+static void take_out_broken(struct pollset *set, struct session *s)
+{
+	unlink_session(set, s);
+	s->poll_next = set->broken;
+	set->broken = s;
+}
+
+/* One of a user's sessions each time the clock is read: whoever lets a thousand fall silent at once pays for it, and
+ * nobody else. */
+static void park_session(struct pollset *set, struct session *s)
+{
+	struct pollset_user *user = user_of(s);
+
+	if (user->parked_ns == set->now || !ringsrv_settle(s) || !session_listen(s))
+		return;
+	user->parked_ns = set->now;
+	ringsrv_park(s, true);
+	/* Partner: the fence between the client's sq_tail store and its look at sq_wait. */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (ringsrv_pending(s)) {
+		ringsrv_park(s, false);
+		s->worked_ns = set->now;
+		return;
+	}
+	unlink_session(set, s);
+}
+
+/* -- a turn ------------------------------------------------------------------------------------------------------- */
+
+static bool visit(struct pollset *set, struct session *s, struct sched *sched, uint32_t entries)
+{
+	uint64_t copied = 0;
+
+	if (ringsrv_poll(s, sched, entries, &copied)) {
+		s->worked_ns = set->now;
+		user_of(s)->debt += copied;
+		return true;
+	}
+	if (s->broken)
+		take_out_broken(set, s);
+	else if (set->now - s->worked_ns > QUIET_NS)
+		park_session(set, s);
+	return false;
+}
+
+static bool user_turn(struct pollset *set, struct pollset_user *user, struct sched *sched, bool shared)
+{
+	uint32_t polls = MIN(shared ? POLLS_SHARED : POLLS_ALONE, user->polled);
+
+	if (shared && user->debt > PAID_TURN) {
+		user->debt -= PAID_TURN;
+		return true;
+	}
+	user->debt = 0;
+	for (; polls > 0 && user->at; polls--) {
+		struct session *s = user->at;
+
+		user->at = s->poll_next;
+		if (visit(set, s, sched, shared ? ENTRIES_SHARED : ENTRIES_ALONE))
+			return true;
+	}
+	return false;
+}
+
+bool pollset_turn(struct pollset *set, struct sched *sched)
+{
+	const uint32_t users = set->users;
+	bool any = false;
+
+	if (++set->turns % CLOCK_TURNS == 0)
+		set->now = now_ns();
+	for (uint32_t i = 0; i < users && set->at; i++) {
+		struct pollset_user *user = set->at;
+
+		set->at = user->next;
+		any |= user_turn(set, user, sched, users > 1);
+	}
+	return any;
+}
+
+/* -- sleep -------------------------------------------------------------------------------------------------------- */
+
+/* True when all doorbells are armed. Some at a time: there may be a thousand. */
+static bool arm_doorbells(struct pollset *set)
+{
+	struct pollset_user *user = set->at;
+	uint32_t armed = 0;
+
+	for (uint32_t i = 0; i < set->users; i++, user = user->next) {
+		struct session *s = user->at;
+
+		for (uint32_t j = 0; j < user->polled; j++, s = s->poll_next) {
+			if (s->doorbell.armed)
+				continue;
+			if (armed++ == ARMED_ONCE || !session_listen(s))
+				return false;
+		}
+	}
+	return true;
+}
+
+static void raise_flags(struct pollset *set)
+{
+	struct pollset_user *user = set->at;
+
+	for (uint32_t i = 0; i < set->users; i++, user = user->next) {
+		struct session *s = user->at;
+
+		for (uint32_t j = 0; j < user->polled; j++, s = s->poll_next)
+			ringsrv_park(s, true);
+	}
+}
+
+/* At all of them: those where nothing is may be left parked. */
+static bool find_work(struct pollset *set, struct sched *sched)
+{
+	struct pollset_user *user = set->at;
+	bool any = false;
+
+	for (uint32_t i = 0; i < set->users; i++, user = user->next) {
+		struct session *s = user->at;
+
+		for (uint32_t j = 0; j < user->polled; j++, s = s->poll_next) {
+			uint64_t copied = 0;
+
+			if (ringsrv_poll(s, sched, ENTRIES_ALONE, &copied)) {
+				s->worked_ns = set->now;
+				any = true;
+			}
+			any |= s->broken != NULL;
+		}
+	}
+	return any;
+}
+
+bool pollset_park(struct pollset *set, struct sched *sched)
+{
+	if (!arm_doorbells(set))
+		return true;
+	set->now = now_ns();
+	set->parked = true;
+	raise_flags(set);
+	/* Partner: the fence between each client's sq_tail store and its look at sq_wait. */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	return find_work(set, sched);
+}
+
+/* One that is silent for long stays as it is, unless it waits for room: then no doorbell will ring. */
+static void unpark_user(struct pollset *set, struct pollset_user *user)
+{
+	struct session *s = user->at;
+
+	for (uint32_t left = user->polled; left > 0; left--) {
+		struct session *next = s->poll_next;
+
+		if (set->now - s->worked_ns > QUIET_NS && !s->broken && !ringsrv_pending(s))
+			unlink_session(set, s);
+		else
+			ringsrv_park(s, false);
+		s = next;
+	}
+}
+
+void pollset_unpark(struct pollset *set)
+{
+	struct pollset_user *user = set->at;
+
+	if (!set->parked)
+		return;
+	set->parked = false;
+	set->now = now_ns();
+	for (uint32_t left = set->users; left > 0; left--) {
+		struct pollset_user *next = user->next;
+
+		unpark_user(set, user);
+		user = next;
+	}
+}
