@@ -111,17 +111,39 @@ static bool goes_before(struct pool_place a, struct pool_place b)
 	return a.order != b.order ? a.order < b.order : a.seq < b.seq;
 }
 
+/* The right way down is the shortest to an end: its length, the rank, is at most the logarithm of how many there are. */
+static struct pool_entry *meld(struct pool_entry *a, struct pool_entry *b)
+{
+	struct pool_entry *top, *under;
+
+	if (!a || !b)
+		return a ? a : b;
+	top = goes_before(a->place, b->place) ? a : b;
+	under = meld(top->right, top == a ? b : a);
+	if (top->left && top->left->rank >= under->rank) {
+		top->right = under;
+	} else {
+		top->right = top->left;
+		top->left = under;
+	}
+	top->rank = top->right ? top->right->rank + 1 : 1;
+	return top;
+}
+
+/* Under the lock. */
+static void inbox_set(struct pool_queue *queue, enum pool_priority priority, struct pool_entry *top)
+{
+	queue->inbox[priority] = top;
+	atomic_store(&queue->first[priority], top ? top->place.order : POOL_ORDER_NONE);
+}
+
 void pool_queue_submit(struct pool_queue *queue, struct pool_entry *entry, enum pool_priority priority, uint64_t order)
 {
-	struct pool_entry **at = &queue->inbox[priority];
-
+	entry->left = entry->right = NULL;
+	entry->rank = 1;
 	pthread_mutex_lock(&queue->lock);
 	entry->place = (struct pool_place){.order = order, .seq = queue->seq++};
-	while (*at && goes_before((*at)->place, entry->place))
-		at = &(*at)->next;
-	entry->next = *at;
-	*at = entry;
-	atomic_store(&queue->first[priority], queue->inbox[priority]->place.order);
+	inbox_set(queue, priority, meld(queue->inbox[priority], entry));
 	pthread_mutex_unlock(&queue->lock);
 	pool_queue_ring_one(queue);
 }
@@ -132,9 +154,8 @@ struct pool_entry *pool_queue_take(struct pool_queue *queue, enum pool_priority 
 
 	pthread_mutex_lock(&queue->lock);
 	entry = queue->inbox[priority];
-	next = entry ? entry->next : NULL;
-	queue->inbox[priority] = next;
-	atomic_store(&queue->first[priority], next ? next->place.order : POOL_ORDER_NONE);
+	next = entry ? meld(entry->left, entry->right) : NULL;
+	inbox_set(queue, priority, next);
 	pthread_mutex_unlock(&queue->lock);
 	if (next) /* each submission woke one thread at most, perhaps the same one */
 		pool_queue_ring_one(queue);

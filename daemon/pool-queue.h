@@ -4,7 +4,8 @@
  *
  * A submitted job is an entry in the inbox; one thread takes it and turns it into batches of units. A batch has one
  * view per team: a cursor from which that team's threads draw unit numbers until none is left. The inbox and each
- * team's queue hold, for each priority, entries and views in the order of their jobs' places. A unit that needs others
+ * team's queue hold, for each priority, entries and views in the order of their jobs' places: the inbox, where thousands
+ * may wait, a heap; a team, which has few, a list. A unit that needs others
  * is added to its view when they are done, by the thread that did the last of them: no unit ever waits for one that
  * nobody runs.
  *
@@ -65,7 +66,7 @@ struct pool_queue {
 	uint32_t n_teams;
 	_Atomic uint32_t turn; /* the team whose sleeper is woken next */
 	pthread_mutex_t lock;
-	struct pool_entry *inbox[POOL_PRIORITIES];
+	struct pool_entry *inbox[POOL_PRIORITIES]; /* leftist heaps by place */
 	uint64_t seq;
 	_Atomic uint64_t first[POOL_PRIORITIES]; /* orders of the first entries */
 	struct pool_team teams[HOST_NODES_MAX];

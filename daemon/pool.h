@@ -54,7 +54,8 @@ struct pool_place {
 
 /* The pool's own, from submit to `done`; the caller leaves it alone. */
 struct pool_entry {
-	struct pool_entry *next;
+	struct pool_entry *left, *right; /* of the inbox's heap */
+	uint32_t rank;
 	struct pool_place place;
 	void (*start)(struct pool *pool, struct pool_entry *entry);
 };
