@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/uring.h"
 #include "base/util.h"
 #include "daemon/estate.h"
 #include "daemon/handover.h"
@@ -337,6 +338,20 @@ static json_t *loading_json(const struct service *s)
 			 (json_int_t)atomic_load(&load->elapsed_ns), "eta_ns", (json_int_t)load_eta_ns(load));
 }
 
+/* By name: what the reactor uses, what else is there, and what this kernel has not. */
+static json_t *io_uring_json(const struct service *s)
+{
+	const uint64_t used = loop_uses(s->loop), there = (uint64_t)MAX(s->uring, 0) | used;
+	json_t *lists[3] = {json_array(), json_array(), json_array()};
+
+	for (int i = 0; i < URING_FEATURES; i++)
+		json_array_append_new(lists[used >> i & 1    ? 0
+					    : there >> i & 1 ? 1
+							     : 2],
+				      json_string(uring_facts[i].name));
+	return json_pack("{s:o, s:o, s:o}", "used", lists[0], "available", lists[1], "missing", lists[2]);
+}
+
 static json_t *status_json(const struct service *s)
 {
 	struct pool_stats pool;
@@ -364,6 +379,7 @@ static json_t *status_json(const struct service *s)
 	json_object_set_new(o, "connections", integer(s->n_peers));
 	json_object_set_new(o, "queues_readonly", json_boolean(!s->writable_queues));
 	json_object_set_new(o, "weights_sealed", json_boolean(!s->config->writable_weights));
+	json_object_set_new(o, "io_uring", io_uring_json(s));
 	json_object_set_new(o, "accounts", accounts_json(s));
 	json_object_set_new(o, "loading", loading_json(s));
 	return o;

@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/uring.h"
 #include "base/util.h"
 
 #define RING_ENTRIES 256
@@ -31,6 +32,7 @@
 
 struct loop {
 	struct io_uring ring;
+	uint64_t uses; /* of enum uring_feature, bits */
 	struct loop_hooks hooks;
 	struct source waker;    /* eventfd */
 	_Atomic bool sleeping;  /* a waker must write the eventfd */
@@ -50,16 +52,32 @@ static void waker_ready(struct source *source, uint32_t events)
 		;
 }
 
-/* -EOPNOTSUPP: this system forbids what the daemon is made of. */
-static int explain_ring(struct moe_error *err, int code)
+/* The best way that this kernel knows: completions are looked for when the loop looks, and interrupt nothing. */
+static int open_ring(struct loop *loop)
 {
-	if (code != -EPERM && code != -ENOSYS)
-		return moe_error_sys(err, code, "io_uring_setup");
-	return moe_error_set(err, -EOPNOTSUPP,
-			     "io_uring is forbidden here (%s): allow it with 'sysctl kernel.io_uring_disabled=0', in a "
-			     "container with a seccomp profile that permits io_uring_setup, io_uring_enter and "
-			     "io_uring_register",
-			     code == -EPERM ? "EPERM" : "ENOSYS");
+	static const struct {
+		unsigned int flags;
+		uint64_t uses;
+	} setups[] = {
+		{IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG,
+		 1u << URING_SINGLE_ISSUER | 1u << URING_DEFER_TASKRUN},
+		{IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG, 1u << URING_COOP_TASKRUN},
+		{0, 0},
+	};
+	int r = -EINVAL;
+
+	for (size_t i = 0; i < ARRAY_LEN(setups) && r == -EINVAL; i++) {
+		loop->uses = setups[i].uses | 1u << URING_POLL_ADD | 1u << URING_POLL_REMOVE;
+		r = io_uring_queue_init(RING_ENTRIES, &loop->ring, IORING_SETUP_CLAMP | setups[i].flags);
+	}
+	if (r == 0 && io_uring_register_ring_fd(&loop->ring) == 1)
+		loop->uses |= 1u << URING_REGISTERED_RING;
+	return r;
+}
+
+uint64_t loop_uses(const struct loop *loop)
+{
+	return loop->uses;
 }
 
 int loop_new(struct loop **ret, const struct loop_hooks *hooks, struct moe_error *err)
@@ -70,9 +88,9 @@ int loop_new(struct loop **ret, const struct loop_hooks *hooks, struct moe_error
 	if (!loop)
 		return moe_error_sys(err, -ENOMEM, "reactor");
 	loop->hooks = *hooks;
-	r = io_uring_queue_init(RING_ENTRIES, &loop->ring, IORING_SETUP_CLAMP);
+	r = open_ring(loop);
 	if (r < 0)
-		return explain_ring(err, r);
+		return uring_refused(err, r);
 	loop->waker = (struct source){.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .ready = waker_ready};
 	r = loop->waker.fd < 0 ? moe_error_sys(err, -errno, "eventfd") : loop_add(loop, &loop->waker, err);
 	if (r < 0) {

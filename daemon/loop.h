@@ -41,6 +41,9 @@ struct loop_hooks {
 int loop_new(struct loop **ret, const struct loop_hooks *hooks, struct moe_error *err);
 struct loop *loop_free(struct loop *loop); /* takes NULL, returns NULL */
 
+/* What of io_uring it uses: bits of enum uring_feature (base/uring.h). */
+uint64_t loop_uses(const struct loop *loop);
+
 int loop_add(struct loop *loop, struct source *source, struct moe_error *err);
 /* Watches a `once` source again that is not armed. -EBUSY: the kernel takes no poll just now. */
 int loop_again(struct loop *loop, struct source *source);

@@ -21,6 +21,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/uring.h"
 #include "base/util.h"
 #include "daemon/estate.h"
 #include "daemon/handover.h"
@@ -463,6 +464,7 @@ static int start_workers(struct service *s, struct moe_error *err)
 	};
 	int r = loop_new(&s->loop, &hooks, err);
 
+	s->uring = r == 0 ? uring_probe() : r;
 	if (r == 0)
 		r = pool_new(&s->pool, &params, err);
 	if (r == 0)

@@ -31,6 +31,7 @@ struct service {
 	const struct config *config;
 	struct host *host;
 	struct loop *loop;
+	int64_t uring; /* what uring_probe found at the start */
 	struct pool *pool;
 	struct sched *sched;
 	struct registry registry;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/host.h"
+#include "base/uring.h"
 #include "kernels/kernels.h"
 #include "moectl.h"
 
@@ -47,12 +48,31 @@ static void check_kernel(struct report *r, const struct host *h)
 	else
 		check(r, NOTE, "kernel", "install Linux 6.1 or later", "%s: older than the tested floor, 6.1",
 		      h->kernel);
-	if (h->io_uring_works)
-		check(r, FINE, "io_uring", NULL, "works");
-	else
-		check(r, PROBLEM, "io_uring",
-		      "sysctl kernel.io_uring_disabled=0; in a container: a seccomp profile that permits io_uring_*",
-		      "refused: %s", strerror(h->io_uring_error));
+}
+
+/* What is there, and what this kernel has not. */
+static void check_io_uring(struct report *r)
+{
+	const int64_t there = uring_probe();
+	char found[512] = "", missing[256] = "";
+
+	if (there < 0) {
+		const enum uring_cause cause = uring_cause((int)there, found, sizeof found);
+
+		check(r, PROBLEM, "io_uring", uring_fix(cause), "%s", found);
+		return;
+	}
+	for (int i = 0; i < URING_FEATURES; i++) {
+		char *list = there >> i & 1 ? found : missing;
+		const size_t room = there >> i & 1 ? sizeof found : sizeof missing, used = strlen(list);
+
+		snprintf(list + used, room - used, "%s%s%s%s%s", used ? ", " : "", uring_facts[i].name,
+			 list == missing ? " (Linux " : "", list == missing ? uring_facts[i].since : "",
+			 list == missing ? ")" : "");
+	}
+	check(r, FINE, "io_uring", NULL, "%s", found);
+	if (*missing)
+		check(r, FINE, "io_uring, not here", NULL, "%s", missing);
 }
 
 /* The level that auto takes, and whether the one asked for could run. */
@@ -207,8 +227,9 @@ int verb_doctor(const struct arguments *arg)
 	if (!host)
 		return EXIT_FAILED;
 	r.checks = json_array();
-	host_read(host, true);
+	host_read(host, false);
 	check_kernel(&r, host);
+	check_io_uring(&r);
 	check_cpu(&r, arg->isa);
 	check_cores(&r, host);
 	check_nodes(&r, host);
