@@ -118,3 +118,14 @@ struct scratch *scratch_put(struct scratch_cache *cache, struct scratch *scratch
 	scratch_unmap_list(evicted);
 	return NULL;
 }
+
+void scratch_trim(struct scratch_cache *cache)
+{
+	struct scratch *kept;
+
+	pthread_mutex_lock(&cache->lock);
+	kept = cache->kept;
+	cache->kept = NULL;
+	pthread_mutex_unlock(&cache->lock);
+	scratch_unmap_list(kept);
+}

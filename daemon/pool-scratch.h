@@ -3,7 +3,8 @@
  * pool-scratch - the memory that computations put their intermediate values in.
  *
  * Blocks are kept and given out again, because fresh ones cost a page fault per page; what is kept is bounded, and
- * so is what the jobs of one priority hold before another one of that priority may start. Thread-safe.
+ * so is what the jobs of one priority hold before another one of that priority may start. A service without sessions
+ * gives back what is kept. Thread-safe.
  */
 #ifndef DAEMON_POOL_SCRATCH_H
 #define DAEMON_POOL_SCRATCH_H
@@ -38,6 +39,9 @@ void scratch_cache_destroy(struct scratch_cache *cache); /* asserts that all blo
 struct scratch *scratch_get(struct scratch_cache *cache, size_t bytes, enum pool_priority priority);
 /* Takes NULL, returns NULL. */
 struct scratch *scratch_put(struct scratch_cache *cache, struct scratch *scratch);
+
+/* Gives all that is unused back to the system. */
+void scratch_trim(struct scratch_cache *cache);
 
 static inline bool scratch_has_room(struct scratch_cache *cache, enum pool_priority priority)
 {

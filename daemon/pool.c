@@ -243,6 +243,11 @@ uint32_t pool_threads(const struct pool *pool)
 	return pool->n_workers;
 }
 
+void pool_trim(struct pool *pool)
+{
+	scratch_trim(&pool->scratch);
+}
+
 void pool_submit_compute(struct pool *pool, struct pool_compute *job)
 {
 	job->entry.start = ffn_start;

@@ -102,6 +102,9 @@ int pool_new(struct pool **ret, const struct pool_params *params, struct moe_err
 struct pool *pool_free(struct pool *pool);
 uint32_t pool_threads(const struct pool *pool);
 
+/* Gives intermediate memory that no job uses back to the system. Thread-safe; the next jobs fault pages in anew. */
+void pool_trim(struct pool *pool);
+
 /* Thread-safe; never blocks on work. The structs must stay in place until `done`. */
 void pool_submit_compute(struct pool *pool, struct pool_compute *job);
 void pool_submit_copy(struct pool *pool, struct pool_copy *job);

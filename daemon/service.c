@@ -258,13 +258,15 @@ static bool service_turn(void *userdata)
 	return any;
 }
 
-/* The heap keeps the peak of many sessions until it is told to give back what it does not use. */
+/* Heap and pool keep the peak of many sessions until they are told to give back what they do not use. */
 static bool service_park(void *userdata)
 {
 	struct service *s = userdata;
 
-	if (s->trim)
+	if (s->trim) {
+		pool_trim(s->pool);
 		malloc_trim(0);
+	}
 	s->trim = false;
 	return pollset_park(&s->rings, s->sched);
 }

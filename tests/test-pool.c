@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <inttypes.h>
 
+#include "daemon/pool-internal.h"
 #include "tests/pool-fixture.h"
 
 /* One random model, every rank of one random tp size. */
@@ -193,6 +194,12 @@ static void test_waves(void)
 		same = same && memcmp(j->y, whole + (size_t)t * HIDDEN * 2, (size_t)PART * HIDDEN * 2) == 0;
 	}
 	ok(same, "the same bits in several waves as in several jobs");
+	ok(pool->scratch.kept != NULL, "the pool keeps its intermediate memory");
+	pool_trim(pool);
+	ok(pool->scratch.kept == NULL, "until it is told to give it back");
+	job_run(pool, j);
+	same = memcmp(j->y, whole + (size_t)(TOKENS - PART) * HIDDEN * 2, (size_t)PART * HIDDEN * 2) == 0;
+	ok(same, "and takes some again for the next job: the same bits");
 	free(whole);
 	job_free(j);
 	fake_free(&f);
