@@ -7,6 +7,7 @@
 #define TESTS_FUZZ_FUZZ_DAEMON_H
 
 #include <getopt.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -35,8 +36,10 @@ static inline void fuzz_turner_ready(struct source *source, uint32_t events)
 {
 	struct fuzz_daemon *d = container_of(source, struct fuzz_daemon, turner);
 
-	if (d->done && !d->done(d->service))
+	if (d->done && !d->done(d->service)) {
+		sched_yield(); /* to the load, or the pool, that it waits for */
 		return;
+	}
 	if (++d->turns >= QUIET_TURNS)
 		loop_stop(d->service->loop, 0);
 }
@@ -88,7 +91,8 @@ static inline void fuzz_daemon_write_model(const char *path)
 static inline void fuzz_daemon_start(void)
 {
 	struct fuzz_daemon *d = &fuzz_daemon;
-	const char *const argv[] = {"fuzz", "--socket", d->socket, "--threads", "1", "--spin", "0", NULL};
+	const char *const argv[] = {"fuzz",   "--socket", d->socket, "--threads", "1",
+				    "--spin", "0",        "--pages", "4k",        NULL};
 	struct moe_error err = {0};
 	sigset_t before;
 

@@ -53,27 +53,43 @@ static int make_journal(struct fuzz_bytes *from, uint32_t entries, uint32_t cq_t
 	return fd;
 }
 
+/* Making memory files and taking their pages cost more than the rest of an input: the same ones serve all inputs. What
+ * a session leaves in the arenas decides nothing. */
+static struct {
+	int client, daemon, data, slots;
+	void *client_page, *daemon_page;
+} files;
+
+static void make_files(void)
+{
+	files.client = memfd_new("client", REGION_BYTES, NULL);
+	files.daemon = memfd_new("daemon", REGION_BYTES, NULL);
+	files.data = memfd_new("data", ARENA_BYTES, NULL);
+	files.slots = memfd_new("slots", ARENA_BYTES, NULL);
+	fuzz_check(files.data >= 0 && files.slots >= 0);
+	files.client_page = map(files.client, REGION_BYTES);
+	files.daemon_page = map(files.daemon, REGION_BYTES);
+}
+
 static int make_client(uint32_t sq_tail, uint32_t cq_head)
 {
-	int fd = memfd_new("client", REGION_BYTES, NULL);
-	struct moe_client_page *page = map(fd, REGION_BYTES);
+	struct moe_client_page *page = files.client_page;
 
+	memset(page, 0, REGION_BYTES);
 	page->sq_tail = sq_tail;
 	page->cq_head = cq_head;
-	munmap(page, REGION_BYTES);
-	return fd;
+	return dup(files.client);
 }
 
 static int make_daemon(uint32_t entries, uint32_t sq_head, uint32_t cq_tail)
 {
-	int fd = memfd_new("daemon", REGION_BYTES, NULL);
-	struct moe_daemon_page *page = map(fd, REGION_BYTES);
+	struct moe_daemon_page *page = files.daemon_page;
 
+	memset(page, 0, REGION_BYTES);
 	*page = (struct moe_daemon_page){.magic = MOE_RING_MAGIC, .sq_entries = entries, .cq_entries = entries};
 	page->sq_head = sq_head;
 	page->cq_tail = cq_tail;
-	munmap(page, REGION_BYTES);
-	return fd;
+	return dup(files.daemon);
 }
 
 /* Recovery before anything runs: what it says, and that it says so again when the daemon was killed after it. */
@@ -143,15 +159,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct session *s;
 	int again, r;
 
-	fuzz_daemon_start();
+	if (!fuzz_daemon.service) {
+		fuzz_daemon_start();
+		make_files();
+	}
 	fuzz_daemon_load();
 	fds = (struct session_fds){.client = make_client(sq_tail, cq_head),
 				   .daemon = make_daemon(entries, sq_head, cq_tail),
 				   .doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
 				   .journal = make_journal(&from, entries, cq_tail)};
 	fds.arenas[0] = -1;
-	fds.arenas[MOE_ARENA_DATA] = memfd_new("data", ARENA_BYTES, NULL);
-	fds.arenas[MOE_ARENA_SLOTS] = memfd_new("slots", ARENA_BYTES, NULL);
+	fds.arenas[MOE_ARENA_DATA] = dup(files.data);
+	fds.arenas[MOE_ARENA_SLOTS] = dup(files.slots);
 	again = dup(fds.journal);
 	r = session_revive(&s, &fuzz_daemon.service->registry, &fds, fuzz_daemon.service->accounts, getuid(),
 			   fuzz_daemon.service->loop, &err);
