@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <linux/io_uring.h>
 #include <numa.h>
+#include <numaif.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +29,7 @@
 #define THP_SHMEM "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
 /* Large enough for every kernel's CPU mask; CPUs are numbered in 16 bits here. */
 #define CPU_IDS 65536
+#define NODE_IDS 4096 /* the kernel asks for a mask of at least its own, at most 1024 bits */
 
 int64_t host_read_number(const char *path)
 {
@@ -222,17 +224,52 @@ static struct host_node *node_get(struct host *host, int id)
 	return node;
 }
 
+/* -- what libnuma would take memory for, and end the process, or read at NULL, when there is none ------------------ */
+
+struct node_mask {
+	bool known;
+	unsigned long bits[NODE_IDS / 8 / sizeof(unsigned long)];
+};
+
+static bool mask_has(const struct node_mask *mask, int node)
+{
+	const unsigned bits = 8 * sizeof mask->bits[0];
+
+	return node >= 0 && node < NODE_IDS && mask->bits[(unsigned)node / bits] >> ((unsigned)node % bits) & 1;
+}
+
+static struct node_mask mems_allowed(void)
+{
+	struct node_mask mask = {.known = false};
+
+	mask.known = get_mempolicy(NULL, mask.bits, NODE_IDS, NULL, MPOL_F_MEMS_ALLOWED) == 0;
+	return mask;
+}
+
+/* -1: the kernel does not say. */
+static int node_of_cpu(int cpu)
+{
+	char path[96];
+
+	for (int node = 0; node <= numa_max_node(); node++) {
+		snprintf(path, sizeof path, NODES "/node%d/cpu%d", node, cpu);
+		if (access(path, F_OK) == 0)
+			return node;
+	}
+	return -1;
+}
+
 /* The node whose memory a CPU of `id` should use: its own, else the nearest that we may allocate from. */
-static int node_with_memory(int id, const struct bitmask *allowed)
+static int node_with_memory(int id, const struct node_mask *allowed)
 {
 	int nearest = -1;
 
-	if (!allowed || id < 0)
+	if (!allowed->known || id < 0)
 		return MAX(id, 0);
-	if (numa_bitmask_isbitset(allowed, (unsigned)id))
+	if (mask_has(allowed, id))
 		return id;
 	for (int other = 0; other <= numa_max_node(); other++) {
-		if (!numa_bitmask_isbitset(allowed, (unsigned)other))
+		if (!mask_has(allowed, other))
 			continue;
 		if (nearest < 0 || numa_distance(id, other) < numa_distance(id, nearest))
 			nearest = other;
@@ -252,8 +289,8 @@ static void read_nodes(struct host *host)
 {
 	const size_t bytes = CPU_ALLOC_SIZE(CPU_IDS);
 	const bool numa = numa_available() >= 0;
+	const struct node_mask allowed = mems_allowed();
 	cpu_set_t *cpus = CPU_ALLOC(CPU_IDS);
-	struct bitmask *allowed = numa ? numa_get_mems_allowed() : NULL;
 
 	host->n_nodes = 0;
 	if (cpus && sched_getaffinity(getpid(), bytes, cpus) == 0) {
@@ -262,7 +299,7 @@ static void read_nodes(struct host *host)
 
 			if (!CPU_ISSET_S(cpu, bytes, cpus))
 				continue;
-			node = node_get(host, numa ? node_with_memory(numa_node_of_cpu(cpu), allowed) : 0);
+			node = node_get(host, numa ? node_with_memory(node_of_cpu(cpu), &allowed) : 0);
 			if (node && node->n_cpus < HOST_CPUS_MAX)
 				node->cpus[node->n_cpus++] = (uint16_t)cpu;
 		}
@@ -272,8 +309,6 @@ static void read_nodes(struct host *host)
 	qsort(host->nodes, host->n_nodes, sizeof host->nodes[0], compare_nodes);
 	for (uint32_t i = 0; i < host->n_nodes; i++)
 		host_order_cpus(&host->nodes[i]);
-	if (allowed)
-		numa_bitmask_free(allowed);
 	CPU_FREE(cpus);
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "model/json-memory.h"
 
 int file_open(const char *path, uint64_t *ret_bytes, struct moe_error *err)
 {
@@ -84,11 +85,13 @@ int file_parse_object(json_t **ret, const char *file, const char *text, size_t b
 	_cleanup_json_ json_t *json = NULL;
 	json_error_t why;
 	char words[JSON_ERROR_TEXT_LENGTH], found[64];
+	int r;
 
-	json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
-	if (!json)
-		return moe_error_set(err, json_error_code(&why) == json_error_out_of_memory ? -ENOMEM : -EINVAL,
-				     "%s: line %d, column %d: not valid JSON: %s", file, why.line, why.column,
+	r = json_memory_parse(&json, text, bytes, JSON_REJECT_DUPLICATES, &why);
+	if (r == -ENOMEM)
+		return moe_error_sys(err, r, "%s: memory for its values", file);
+	if (r < 0)
+		return moe_error_set(err, r, "%s: line %d, column %d: not valid JSON: %s", file, why.line, why.column,
 				     file_clean(words, sizeof words, why.text));
 	if (!json_is_object(json))
 		return moe_error_set(err, -EINVAL, "%s: found %s; expected a JSON object", file,

@@ -5,18 +5,18 @@
  * tests of what lies where.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-struct bitmask;
-
 int numa_available(void);
-struct bitmask *numa_get_mems_allowed(void);
-int numa_node_of_cpu(int cpu);
+int numa_max_node(void);
+long get_mempolicy(int *mode, unsigned long *mask, unsigned long max, void *at, unsigned long flags);
 
 static int nodes(void)
 {
@@ -30,15 +30,27 @@ int numa_available(void)
 	return 0;
 }
 
-/* Not known: each CPU's own node is taken. */
-struct bitmask *numa_get_mems_allowed(void)
+int numa_max_node(void)
 {
-	return NULL;
+	return nodes() - 1;
 }
 
-int numa_node_of_cpu(int cpu)
+/* Not known: each CPU's own node is taken. */
+long get_mempolicy(int *mode, unsigned long *mask, unsigned long max, void *at, unsigned long flags)
 {
-	return cpu;
+	errno = ENOSYS;
+	return -1;
+}
+
+/* Node N has CPU N. */
+int access(const char *path, int mode)
+{
+	int node, cpu;
+
+	if (sscanf(path, "/sys/devices/system/node/node%d/cpu%d", &node, &cpu) != 2)
+		return faccessat(AT_FDCWD, path, mode, 0);
+	errno = ENOENT;
+	return node == cpu && node < nodes() ? 0 : -1;
 }
 
 int sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *cpus)
