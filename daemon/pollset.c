@@ -6,10 +6,12 @@
 #include "base/util.h"
 #include "daemon/ringsrv.h"
 
-/* How long a session is polled without work: twenty times as long as the reactor polls before it sleeps. Waking a
- * parked one costs microseconds, so a client that comes back once a millisecond loses less than a percent. */
-#define QUIET_NS 1000000u
+/* How long a session is polled without work. Waking a parked one costs microseconds, so a client that comes back sooner
+ * or later loses next to nothing; one that generates text comes back each layer and stays polled. */
+#define QUIET_NS 20000000u
 #define CLOCK_TURNS 64 /* between two readings of the clock */
+/* What counts of the time between them: when the reactor lost its CPU meanwhile, no client was silent. */
+#define CLOCK_STEP_NS 100000u
 /* Polls of one user's sessions a turn, to the first that has work: alone, and beside other users. */
 #define POLLS_ALONE 64
 #define POLLS_SHARED 8
@@ -50,19 +52,21 @@ static void unlink_user(struct pollset *set, struct pollset_user *user)
 	set->users--;
 }
 
-/* Behind all others: the next turn looks at those first that were polled before. */
+/* In front of the one that came before it: clients that take turns in the order in which they came are polled the other
+ * way about, which meets the next request after half a round, not a whole one. */
 static void link_session(struct pollset *set, struct session *s)
 {
 	struct pollset_user *user = user_of(s);
 
 	if (user->at) {
-		s->poll_next = user->at;
-		s->poll_prev = user->at->poll_prev;
+		s->poll_next = user->newest ? user->newest : user->at;
+		s->poll_prev = s->poll_next->poll_prev;
 		s->poll_prev->poll_next = s->poll_next->poll_prev = s;
 	} else {
 		user->at = s->poll_next = s->poll_prev = s;
 		link_user(set, user);
 	}
+	user->newest = s;
 	user->polled++;
 	s->polled = true;
 }
@@ -73,11 +77,21 @@ static void unlink_session(struct pollset *set, struct session *s)
 
 	if (user->at == s)
 		user->at = s->poll_next != s ? s->poll_next : NULL;
+	if (user->newest == s)
+		user->newest = user->at;
 	s->poll_prev->poll_next = s->poll_next;
 	s->poll_next->poll_prev = s->poll_prev;
 	s->polled = false;
 	if (--user->polled == 0)
 		unlink_user(set, user);
+}
+
+static void read_clock(struct pollset *set, uint64_t most)
+{
+	const uint64_t now = now_ns();
+
+	set->now += MIN(now - set->read_ns, most);
+	set->read_ns = now;
 }
 
 /* -- in and out --------------------------------------------------------------------------------------------------- */
@@ -92,7 +106,6 @@ static void poll_from_now(struct pollset *set, struct session *s)
 void pollset_add(struct pollset *set, struct session *s, bool polled)
 {
 	s->pollset = set;
-	set->now = now_ns();
 	if (polled)
 		poll_from_now(set, s);
 	else
@@ -177,11 +190,10 @@ static bool user_turn(struct pollset *set, struct pollset_user *user, struct sch
 		return true;
 	}
 	user->debt = 0;
-	for (; polls > 0 && user->at; polls--) {
-		struct session *s = user->at;
+	while (polls > 0 && user->at) {
+		struct session *s = ringsrv_seek(&user->at, &polls);
 
-		user->at = s->poll_next;
-		if (visit(set, s, sched, shared ? ENTRIES_SHARED : ENTRIES_ALONE))
+		if (s && visit(set, s, sched, shared ? ENTRIES_SHARED : ENTRIES_ALONE))
 			return true;
 	}
 	return false;
@@ -193,7 +205,7 @@ bool pollset_turn(struct pollset *set, struct sched *sched)
 	bool any = false;
 
 	if (++set->turns % CLOCK_TURNS == 0)
-		set->now = now_ns();
+		read_clock(set, CLOCK_STEP_NS);
 	for (uint32_t i = 0; i < users && set->at; i++) {
 		struct pollset_user *user = set->at;
 
@@ -262,7 +274,7 @@ bool pollset_park(struct pollset *set, struct sched *sched)
 {
 	if (!arm_doorbells(set))
 		return true;
-	set->now = now_ns();
+	read_clock(set, CLOCK_STEP_NS);
 	set->parked = true;
 	raise_flags(set);
 	/* Partner: the fence between each client's sq_tail store and its look at sq_wait. */
@@ -293,7 +305,7 @@ void pollset_unpark(struct pollset *set)
 	if (!set->parked)
 		return;
 	set->parked = false;
-	set->now = now_ns();
+	read_clock(set, UINT64_MAX);
 	for (uint32_t left = set->users; left > 0; left--) {
 		struct pollset_user *next = user->next;
 

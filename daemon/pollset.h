@@ -3,8 +3,8 @@
  * pollset - which rings the reactor polls, and in what order.
  *
  * Law: a session is polled or parked. A parked one costs nothing: its sq_wait is up and its doorbell is armed, so the
- * client rings, which makes it polled. A polled one that has been silent for a millisecond is parked: doorbell armed,
- * sq_wait stored, full fence, and one more look at the tail (the law of sleeping in moe_ring.h, for one ring).
+ * client rings, which makes it polled. A polled one that has been silent for 20 ms is parked: doorbell armed, sq_wait
+ * stored, full fence, and one more look at the tail (the law of sleeping in moe_ring.h, for one ring).
  *
  * A turn serves users one after the other, and of each its sessions one after the other, from where the last turn
  * stopped to the first that has work. While several users have polled sessions a user gets one entry a turn, and is
@@ -26,7 +26,8 @@ struct session;
 
 /* A user's part of it, embedded in its account. All zero: no session is polled. */
 struct pollset_user {
-	struct session *at; /* polled next, of a ring of all that are */
+	struct session *at;     /* polled next, of a ring of all that are */
+	struct session *newest; /* came last of them, or any of them */
 	uint32_t polled;
 	uint64_t debt;      /* bytes copied for it, not yet paid */
 	uint64_t parked_ns; /* when one of its sessions was parked last */
@@ -37,7 +38,8 @@ struct pollset_user {
 struct pollset {
 	struct pollset_user *at; /* served next, of a ring of those with polled sessions */
 	uint32_t users, turns;
-	uint64_t now;           /* read every few turns */
+	uint64_t read_ns;       /* the clock, every few turns */
+	uint64_t now;           /* time in which a client could be seen to be silent */
 	bool parked;            /* all flags are up */
 	struct session *broken; /* the first of those that broke the ring's law */
 };
@@ -57,7 +59,7 @@ bool pollset_turn(struct pollset *set, struct sched *sched);
 /* A session that broke the ring's law and has left the set, or NULL. */
 struct session *pollset_next_broken(struct pollset *set);
 
-/* Before the reactor's sleep: all flags up, then a look at each ring. True when there was something to do: sleep not. */
+/* Before the reactor's sleep: all flags up, then a look at each ring. True: there was something to do, do not sleep. */
 bool pollset_park(struct pollset *set, struct sched *sched);
 /* After it, or instead of it. */
 void pollset_unpark(struct pollset *set);

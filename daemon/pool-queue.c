@@ -111,7 +111,7 @@ static bool goes_before(struct pool_place a, struct pool_place b)
 	return a.order != b.order ? a.order < b.order : a.seq < b.seq;
 }
 
-/* The right way down is the shortest to an end: its length, the rank, is at most the logarithm of how many there are. */
+/* The right way down is the shortest to an end: its length, the rank, is at most the logarithm of their number. */
 static struct pool_entry *meld(struct pool_entry *a, struct pool_entry *b)
 {
 	struct pool_entry *top, *under;

@@ -4,10 +4,9 @@
  *
  * A submitted job is an entry in the inbox; one thread takes it and turns it into batches of units. A batch has one
  * view per team: a cursor from which that team's threads draw unit numbers until none is left. The inbox and each
- * team's queue hold, for each priority, entries and views in the order of their jobs' places: the inbox, where thousands
- * may wait, a heap; a team, which has few, a list. A unit that needs others
- * is added to its view when they are done, by the thread that did the last of them: no unit ever waits for one that
- * nobody runs.
+ * team's queue hold, for each priority, entries and views in the order of their jobs' places: the inbox a heap, for
+ * thousands may wait there, a team's queue a list. A unit that needs others is added to its view when they are done,
+ * by the thread that did the last of them: no unit ever waits for one that nobody runs.
  *
  * Law of references: each link in a queue and each thread that works on a batch holds one; the last one frees the
  * batch. Units are added by a thread that holds one. All that a thread touches after it found no unit is the view

@@ -220,15 +220,11 @@ static __attribute__((noinline)) bool serve(struct session *s, struct sched *sch
 
 bool ringsrv_poll(struct session *s, struct sched *sched, uint32_t entries, uint64_t *ret_copied)
 {
-	const uint32_t completed = s->cq_tail - s->cq_head;
-	const bool look = completed >= RETIRED_MAX || ++s->polls % RETIRED_POLLS == 0;
+	const bool look = s->cq_tail - s->cq_head >= RETIRED_MAX || s->polls % RETIRED_POLLS == 0;
 	uint32_t tail;
 
 	if (s->dead || s->broken)
 		return false;
-	/* What the tail announces is needed next: the two lines come at the same time. */
-	if (completed > 0)
-		__builtin_prefetch(client_at(&s->client, entry_offset(s)));
 	/* The tail before the head: what was retired before an entry was published is then seen as retired. */
 	tail = __atomic_load_n(&client_page(s)->sq_tail, __ATOMIC_ACQUIRE);
 	return look || tail != s->sq_head ? serve(s, sched, tail, look, entries, ret_copied) : false;
@@ -237,6 +233,27 @@ bool ringsrv_poll(struct session *s, struct sched *sched, uint32_t entries, uint
 bool ringsrv_pending(const struct session *s)
 {
 	return __atomic_load_n(&client_page(s)->sq_tail, __ATOMIC_ACQUIRE) != s->sq_head;
+}
+
+/* A few instructions a session: there may be many that have nothing. */
+struct session *ringsrv_seek(struct session **at, uint32_t *polls)
+{
+	struct session *s = *at, *found = NULL;
+	uint32_t left = *polls;
+
+	for (; left > 0 && !found; left--) {
+		const uint32_t completed = s->cq_tail - s->cq_head;
+
+		/* What the tail announces is needed next: the two lines come at the same time. */
+		if (completed > 0)
+			__builtin_prefetch(client_at(&s->client, entry_offset(s)));
+		if (++s->polls % RETIRED_POLLS == 0 || completed >= RETIRED_MAX || s->broken || ringsrv_pending(s))
+			found = s;
+		s = s->poll_next;
+	}
+	*at = s;
+	*polls = left;
+	return found;
 }
 
 bool ringsrv_settle(struct session *s)

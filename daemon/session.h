@@ -112,7 +112,7 @@ static inline const struct moe_slice *session_whole(const struct session *sessio
 	return session_slice(session, row) + session->entry->model->manifest->n_layouts;
 }
 
-/* Forgets what the doorbell has rung and arms it again, if it is not armed. False: the kernel takes no poll just now. */
+/* Forgets what the doorbell has rung and arms it again, if it is not armed. False: the kernel takes no poll now. */
 bool session_listen(struct session *session);
 
 /* True when the kernel could not give a page of the client's memory. */

@@ -18,7 +18,7 @@
 #define ROUNDS 7
 #define TRIPS 4000
 #define SETTLE_US 20000
-/* Of the best round: neighbours on the machine only make it worse. The goal, and what a test can hold to beside them. */
+/* Of the best round: neighbours on the machine only make it worse. The goal, and what a test can hold to then. */
 #define GOAL 2.0
 #define FACTOR_MAX 3.0
 
