@@ -13,7 +13,6 @@
 #include "uapi/moe_proto.h"
 
 #define DEFAULT_SPIN_US 50
-#define DEFAULT_FILL_BUDGET ((uint64_t)64 << 20)
 #define THREADS_MAX 4096
 #define SPIN_US_MAX 1000000
 
@@ -73,7 +72,8 @@ static void print_help(void)
 	       "leases\n"
 	       "                       (default: bytes and fds half of what there is, connections %d, sessions %d,\n"
 	       "                       requests %d, leases %d); may be repeated\n"
-	       "  --fill-budget BYTES  copy so much into one session's slots at a time (default %dM)\n"
+	       "  --fill-budget BYTES  copy so much into one session's slots at a time\n"
+	       "                       (default: 4M for each thread of the CPU pool, at most 64M)\n"
 	       "  --writable-weights   leave weights writable by clients: for GPUs that register only writable "
 	       "mappings\n"
 	       "  --threads N          threads of the CPU pool (default: one per core of the affinity mask,\n"
@@ -92,7 +92,7 @@ static void print_help(void)
 	       "Exit status: 0 done, 1 failed, 2 usage, 77 cannot run here (io_uring is forbidden).\n"
 	       "Example: moe-expertd --model /models/Qwen3-30B-A3B --pages 1g\n",
 	       MOE_SOCKET_DEFAULT, ACCOUNT_CONNECTIONS_DEFAULT, ACCOUNT_SESSIONS_DEFAULT, ACCOUNT_REQUESTS_DEFAULT,
-	       ACCOUNT_LEASES_DEFAULT, (int)(DEFAULT_FILL_BUDGET >> 20), DEFAULT_SPIN_US);
+	       ACCOUNT_LEASES_DEFAULT, DEFAULT_SPIN_US);
 }
 
 static int parse_number(uint64_t *ret, const char *option, const char *text, int base, uint64_t min, uint64_t max,
@@ -240,7 +240,6 @@ int config_parse(struct config *ret, int argc, char **argv, struct moe_error *er
 		.socket_mode = 0660,
 		.spin_us = DEFAULT_SPIN_US,
 		.pages = PAGES_AUTO,
-		.fill_budget = DEFAULT_FILL_BUDGET,
 		.ready_fd = -1,
 	};
 	int id, r, first = optind;

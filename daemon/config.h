@@ -24,7 +24,7 @@ struct config {
 	enum isa isa;
 	const char *isa_why;
 	uint64_t memory_max;                    /* bytes of all models, 0: what the host has */
-	uint64_t fill_budget;                   /* bytes of fills with the pool for one session at a time */
+	uint64_t fill_budget;                   /* bytes of fills with the pool for one session, 0: the default */
 	uint64_t uid_limits[ACCOUNT_RESOURCES]; /* 0: the default */
 	bool writable_weights;
 	bool private_mode; /* end with the parent or with stdin */

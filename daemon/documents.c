@@ -374,7 +374,7 @@ static json_t *status_json(const struct service *s)
 	json_object_set_new(o, "restarts", integer(s->estate->restarts));
 	json_object_set_new(o, "kept", json_boolean(handover_keeps(s->handover)));
 	json_object_set_new(o, "memory_max", integer(s->config->memory_max));
-	json_object_set_new(o, "fill_budget", integer(s->config->fill_budget));
+	json_object_set_new(o, "fill_budget", integer(sched_fill_budget(s->sched)));
 	json_object_set_new(o, "sessions", integer(live));
 	json_object_set_new(o, "connections", integer(s->n_peers));
 	json_object_set_new(o, "queues_readonly", json_boolean(!s->writable_queues));

@@ -29,7 +29,9 @@ int sched_new(struct sched **ret, struct pool *pool, uint64_t fill_budget, struc
 		return moe_error_sys(err, -ENOMEM, "scheduler");
 	s->pool = pool;
 	s->window = MAX(pool_threads(pool), WINDOW_MIN);
-	s->fill_budget = fill_budget ? fill_budget : UINT64_MAX;
+	s->fill_budget = fill_budget;
+	if (!fill_budget)
+		s->fill_budget = MIN(pool_threads(pool) * SCHED_FILL_BUDGET_THREAD, SCHED_FILL_BUDGET_MAX);
 	request_list_init(&s->ended);
 	*ret = s;
 	return 0;
@@ -40,6 +42,11 @@ struct sched *sched_free(struct sched *s)
 	assert(!s || s->running == 0);
 	free(s);
 	return NULL;
+}
+
+uint64_t sched_fill_budget(const struct sched *s)
+{
+	return s->fill_budget;
 }
 
 void sched_set_loop(struct sched *s, struct loop *loop)

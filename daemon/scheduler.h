@@ -47,9 +47,14 @@ struct sched_client {
 	uint64_t end[POOL_PRIORITIES];                               /* virtual, of the latest request */
 };
 
-/* fill_budget: in bytes, 0: none. */
+/* By measurement (docs/decisions/0015): enough that fills alone lose nothing, so little that they leave room. */
+#define SCHED_FILL_BUDGET_THREAD ((uint64_t)4 << 20)
+#define SCHED_FILL_BUDGET_MAX ((uint64_t)64 << 20)
+
+/* fill_budget: in bytes, 0: the default. */
 int sched_new(struct sched **ret, struct pool *pool, uint64_t fill_budget, struct moe_error *err);
 struct sched *sched_free(struct sched *sched); /* nothing may run; takes NULL, returns NULL */
+uint64_t sched_fill_budget(const struct sched *sched);
 /* Whom to wake when a request is done. Before the first request. */
 void sched_set_loop(struct sched *sched, struct loop *loop);
 

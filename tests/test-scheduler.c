@@ -552,6 +552,7 @@ int main(void)
 	seed = text ? strtoull(text, NULL, 0) : (unsigned long long)time(NULL);
 	diag("TEST_SEED=%llu", seed);
 	require(sched_new(&sched, NULL, 0, NULL) == 0, "a scheduler");
+	ok(sched_fill_budget(sched) == THREADS * SCHED_FILL_BUDGET_THREAD, "with the default budget");
 	test_window(sched);
 	test_order(sched);
 	test_shares(sched);
