@@ -52,14 +52,17 @@ struct estate_page *estate_open(struct handover *h, struct moe_error *err)
 
 /* -- models ------------------------------------------------------------------------------------------------------- */
 
-void estate_drop_model(struct handover *h, const struct entry *entry)
+static void drop_model(struct handover *h, uint64_t epoch)
 {
-	const uint64_t epoch = entry->model->manifest->epoch;
-
 	handover_drop(h, "m%" PRIu64 ".manifest", epoch); /* first: the others alone are nothing */
-	for (uint32_t i = 0; i < entry->model->n_pools; i++)
+	for (uint32_t i = 0; i < MOE_POOLS_MAX; i++)
 		handover_drop(h, "m%" PRIu64 ".pool%u", epoch, i);
 	handover_drop(h, "m%" PRIu64 ".books", epoch);
+}
+
+void estate_drop_model(struct handover *h, const struct entry *entry)
+{
+	drop_model(h, entry->model->manifest->epoch);
 }
 
 int estate_keep_model(struct handover *h, const struct entry *entry)
@@ -115,24 +118,30 @@ void estate_take_models(struct handover *h, struct registry *registry, const str
 
 		if (sscanf(name, "m%" SCNu64 ".%31s", &epoch, what) != 2 || strcmp(what, "manifest") != 0)
 			continue;
-		if (take_model(h, registry, epoch, host, &err) < 0)
+		if (take_model(h, registry, epoch, host, &err) < 0) {
 			log_warning("a model of the daemon before cannot be taken over and must be loaded again: %s",
 				    err.text);
+			drop_model(h, epoch); /* its memory is the machine's largest */
+		}
 	}
 }
 
 /* -- sessions ----------------------------------------------------------------------------------------------------- */
 
+static void drop_session(struct handover *h, uint64_t id)
+{
+	handover_drop(h, "s%" PRIu64 ".sock", id);
+	handover_drop(h, "s%" PRIu64 ".client", id);
+	handover_drop(h, "s%" PRIu64 ".daemon", id);
+	handover_drop(h, "s%" PRIu64 ".bell", id);
+	handover_drop(h, "s%" PRIu64 ".journal", id);
+	for (uint32_t kind = MOE_ARENA_DATA; kind <= MOE_ARENA_SLOTS; kind++)
+		handover_drop(h, "s%" PRIu64 ".%s", id, arena_names[kind]);
+}
+
 void estate_drop_session(struct handover *h, const struct session *s)
 {
-	handover_drop(h, "s%" PRIu64 ".sock", s->id);
-	handover_drop(h, "s%" PRIu64 ".client", s->id);
-	handover_drop(h, "s%" PRIu64 ".daemon", s->id);
-	handover_drop(h, "s%" PRIu64 ".bell", s->id);
-	handover_drop(h, "s%" PRIu64 ".journal", s->id);
-	for (uint32_t kind = MOE_ARENA_DATA; kind <= MOE_ARENA_SLOTS; kind++)
-		if (s->arenas[kind].base)
-			handover_drop(h, "s%" PRIu64 ".%s", s->id, arena_names[kind]);
+	drop_session(h, s->id);
 }
 
 int estate_keep_session(struct handover *h, const struct session *s, int sock)
@@ -206,7 +215,7 @@ bool estate_take_session(struct handover *h, struct registry *registry, struct a
 		}
 		log_warning("session %" PRIu64 " of the daemon before cannot go on, its client is told so: %s", id,
 			    err.text);
-		handover_drop(h, "s%" PRIu64 ".sock", id);
+		drop_session(h, id);
 		close_fd(sock);
 	}
 	return false;

@@ -116,6 +116,23 @@ static void next_name(char ret[static NAME_BYTES], const char **names)
 		*names = (*names)[n] ? *names + n + 1 : NULL;
 }
 
+static bool is_socket(int fd)
+{
+	struct stat st;
+
+	return fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode);
+}
+
+static int send_name(const struct handover *h, const char *what, const char *name, const int *fd)
+{
+	char message[MESSAGE_BYTES];
+	/* Only a socket has another end whose leaving means something. */
+	const char *poll = fd && !is_socket(*fd) ? "FDPOLL=0\n" : "";
+	const int n = snprintf(message, sizeof message, "%s=1\nFDNAME=%s\n%s", what, name, poll);
+
+	return fdmsg_send(h->sock, message, (size_t)n, fd, fd ? 1 : 0, 0);
+}
+
 static void take_over(struct handover *h, uint32_t n)
 {
 	const char *names = getenv("LISTEN_FDNAMES");
@@ -131,12 +148,20 @@ static void take_over(struct handover *h, uint32_t n)
 			log_warning("LISTEN_FDNAMES: %s: a second descriptor of this name; closed", name);
 			close_fd(fd);
 		} else if (!(copy = strdup(name))) {
-			log_warning("descriptor %d (%s): no memory for its name; closed", fd, name);
+			log_warning("descriptor %d (%s): no memory for its name; closed and dropped", fd, name);
 			close_fd(fd);
+			if (h->max > 0)
+				send_name(h, "FDSTOREREMOVE", name, NULL); /* a kept socket keeps its client waiting */
 		} else {
 			enter(h, copy, fd);
 		}
 	}
+}
+
+static void close_handed(uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		close_fd(HANDOVER_LISTEN_FD + (int)i);
 }
 
 static int connect_to_keeper(void)
@@ -168,13 +193,16 @@ int handover_new(struct handover **ret, struct moe_error *err)
 	const uint32_t n = ours ? (uint32_t)number_from("LISTEN_FDS", LISTEN_FDS_MAX) : 0;
 	struct handover *h = calloc(1, sizeof *h);
 
-	if (!h)
+	if (!h) {
+		close_handed(n);
 		return moe_error_sys(err, -ENOMEM, "handover");
+	}
 	h->sock = connect_to_keeper();
 	h->max = h->sock < 0 ? 0 : (uint32_t)number_from("FDSTORE", LISTEN_FDS_MAX);
 	h->room = n + h->max;
 	h->kept = h->room ? calloc(h->room, sizeof *h->kept) : NULL;
 	if (h->room && !h->kept) {
+		close_handed(n);
 		handover_free(h);
 		return moe_error_sys(err, -ENOMEM, "handover");
 	}
@@ -217,23 +245,6 @@ const char *handover_next(struct handover *h, const char *prefix, uint32_t *curs
 }
 
 /* -- to the keeper ------------------------------------------------------------------------------------------------ */
-
-static bool is_socket(int fd)
-{
-	struct stat st;
-
-	return fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode);
-}
-
-static int send_name(const struct handover *h, const char *what, const char *name, const int *fd)
-{
-	char message[MESSAGE_BYTES];
-	/* Only a socket has another end whose leaving means something. */
-	const char *poll = fd && !is_socket(*fd) ? "FDPOLL=0\n" : "";
-	const int n = snprintf(message, sizeof message, "%s=1\nFDNAME=%s\n%s", what, name, poll);
-
-	return fdmsg_send(h->sock, message, (size_t)n, fd, fd ? 1 : 0, 0);
-}
 
 bool handover_keeps(const struct handover *h)
 {

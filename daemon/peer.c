@@ -518,6 +518,9 @@ int peer_revive(struct service *service, int sock, struct session *session)
 
 	service_add_session(service, session);
 	if (r < 0) {
+		log_warning("session %llu of the daemon before cannot go on, its client is told so: %s",
+			    (unsigned long long)session->id, strerror(-r));
+		estate_drop_session(service->handover, session); /* the keeper's copy would keep the client waiting */
 		service_kill_session(service, session);
 		return r;
 	}

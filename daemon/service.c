@@ -569,6 +569,8 @@ struct service *service_free(struct service *s)
 	if (!s)
 		return NULL;
 	s->load = load_free(s->load);
+	if (s->listen_source.ready)
+		loop_remove(s->loop, &s->listen_source); /* who comes while we end would be left */
 	if (s->sched)
 		end_sessions(s);
 	loop_drain(s->loop);

@@ -65,7 +65,7 @@ random() { # N: 0 to N - 1
 	echo $((n % $1))
 }
 
-seconds() { awk -v n="$(random 1000)" -v most="$1" 'BEGIN { print most * n / 1000 }'; } # below MOST, at random
+seconds() { awk -v n="$(random 1000)" -v most="$1" 'BEGIN { print most * (n + 1) / 1000 }'; } # above 0, at most MOST
 
 # attend COMMAND...: waits for it so that a signal to this loop reaches it too.
 attend() {

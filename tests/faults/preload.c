@@ -8,9 +8,11 @@
  * Law: calls are counted from main on, each kind for itself; call number FAULTS_AT of FAULTS_KIND fails, with
  * FAULTS_EVER that and all after it. The error is one that the kernel or the C library can give at this place. A
  * completion of io_uring fails by its result (FAULTS_VALUE, default EIO), after the kernel has done the work: the
- * program sees a queue's end only as far as this file has gone through it. When main returns the report has a line for
+ * program sees a queue's end only as far as this file has gone through it. With FAULTS_SUCCESSOR all this is of one daemon
+ * of a keeper: the first that takes over. When main returns the report has a line for
  * each place that called (`site KIND FIRST LAST CALLS`; a place is the chain of the program's own callers) and for each
- * block, mapping and descriptor that is left (`left ...`); no report means that main has not returned.
+ * block, mapping and descriptor that is left (`left ...`), and the callers of the call that failed, the nearest first
+ * (`struck ADDRESS`, for addr2line); no report means that main has not returned.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -39,6 +41,7 @@
 #define BLOCKS 65536
 #define BUCKETS 16384
 #define FDS 1024
+#define LISTEN_FD 3 /* daemon/handover.h */
 #define RINGS 8
 #define NAMED 1024
 
@@ -81,6 +84,8 @@ static bool was_open[FDS], ever;
 static enum kind chosen = KINDS;
 static uint32_t chosen_at;
 static int value = EIO;
+static void *struck[FRAMES]; /* who made the first call that failed */
+static int n_struck;
 static uintptr_t program_begin, program_end, own_begin, own_end;
 static __thread bool inside __attribute__((tls_model("initial-exec")));
 static __thread bool no_ledger __attribute__((tls_model("initial-exec")));
@@ -198,6 +203,8 @@ static bool fails(enum kind kind, int error)
 		return false;
 	inside = true;
 	yes = strikes(kind, chain_of(&caller, &direct));
+	if (yes && n_struck == 0)
+		n_struck = backtrace(struck, FRAMES);
 	inside = false;
 	if (yes)
 		errno = error;
@@ -647,6 +654,9 @@ static void report(void)
 	for (uint32_t i = 1; i < n_blocks; i++)
 		if (blocks[i].at && blocks[i].caller && !is_kept(&blocks[i]))
 			fprintf(f, "left %zu bytes, from 0x%zx\n", blocks[i].bytes, (size_t)blocks[i].caller);
+	for (int i = 0; i < n_struck; i++)
+		if ((uintptr_t)struck[i] >= program_begin && (uintptr_t)struck[i] < program_end)
+			fprintf(f, "struck 0x%zx\n", (uintptr_t)struck[i] - program_begin);
 	if (blocks_lost)
 		fprintf(f, "left more blocks than there is room to count\n");
 	if (atomic_load(&mapped) != 0)
@@ -657,6 +667,34 @@ static void report(void)
 	fclose(f);
 }
 
+/* FAULTS_SUCCESSOR: of the daemons of a keeper only the first that takes over from another one. */
+static bool is_concerned(void)
+{
+	const char *path = getenv("FAULTS_REPORT");
+	char mark[4096];
+	int fd;
+
+	if (!getenv("FAULTS_SUCCESSOR"))
+		return true;
+	if (!path || !getenv("LISTEN_FDS"))
+		return false;
+	snprintf(mark, sizeof mark, "%s.begun", path);
+	fd = REAL(open)(mark, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (fd >= 0)
+		close(fd);
+	return fd >= 0;
+}
+
+/* What a keeper hands over is the program's to close. */
+static void note_open(void)
+{
+	const char *text = getenv("LISTEN_FDS");
+	const int taken_over = text ? atoi(text) : 0;
+
+	for (int fd = 0; fd < FDS; fd++)
+		was_open[fd] = REAL(fcntl)(fd, F_GETFD) >= 0 && (fd < LISTEN_FD || fd >= LISTEN_FD + taken_over);
+}
+
 static int (*programs_main)(int argc, char **argv, char **env);
 
 static int counted_main(int argc, char **argv, char **env)
@@ -664,11 +702,12 @@ static int counted_main(int argc, char **argv, char **env)
 	void *frames[2];
 	int r;
 
+	if (!is_concerned())
+		return programs_main(argc, argv, env);
 	settle();
 	dl_iterate_phdr(find_object, NULL);
 	backtrace(frames, 2); /* the first one loads a library */
-	for (int fd = 0; fd < FDS; fd++)
-		was_open[fd] = REAL(fcntl)(fd, F_GETFD) >= 0;
+	note_open();
 	atomic_store(&running, true);
 	r = programs_main(argc, argv, env);
 	atomic_store(&running, false);
