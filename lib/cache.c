@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/util.h"
-#include "heat.h"
+#include "policy/heat.h"
 
 int cache_new(struct cache **ret, uint32_t n_experts, uint32_t n_slots, const struct policy_ops *policy,
 	      struct moe_error *err)

@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #include "moe-expert.h"
-#include "policy.h"
+#include "policy/policy.h"
 
 #define CACHE_EXPERTS_MAX 4096
 #define CACHE_RESERVED (-2)

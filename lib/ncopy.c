@@ -2,7 +2,7 @@
 #include "ncopy.h"
 
 #include "base/util.h"
-#include "heat.h"
+#include "policy/heat.h"
 
 /* Start values, measured on two cores of an Emerald Rapids guest (AVX-512): one thread reads 17.5 GB/s of weights and
  * does 40 GFLOP/s of BF16 products. A pair costs 2 operations per weight, and a weight has 2 bytes: one per byte. */

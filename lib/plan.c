@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/util.h"
-#include "heat.h"
+#include "policy/heat.h"
 #include "uapi/moe_ring.h"
 
 /* What is only needed while a plan is made. */

@@ -7,7 +7,7 @@
 
 #include "base/util.h"
 #include "cache.h"
-#include "heat.h"
+#include "policy/heat.h"
 #include "tests/tap.h"
 
 static unsigned long long seed;

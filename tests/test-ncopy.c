@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/util.h"
-#include "heat.h"
+#include "policy/heat.h"
 #include "ncopy.h"
 #include "tests/tap.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/util.h"
-#include "heat.h"
+#include "policy/heat.h"
 #include "plan.h"
 #include "tests/tap.h"
 

@@ -11,9 +11,9 @@
  * Where the source has C experts cached from the start, this cache starts empty: an empty slot counts as colder than
  * any expert and is taken first.
  */
-#include "heat.h"
-#include "policy.h"
-#include "policy-list.h"
+#include "policy/heat.h"
+#include "policy/policy.h"
+#include "policy/policy-list.h"
 
 #define EXPERT_BITS 16 /* a key is the stamp of the last append << 16 | the expert; n_experts <= 4096 */
 

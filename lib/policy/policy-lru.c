@@ -8,8 +8,8 @@
  */
 #include <assert.h>
 
-#include "policy.h"
-#include "policy-list.h"
+#include "policy/policy.h"
+#include "policy/policy-list.h"
 
 struct lru {
 	struct policy_list list;
