@@ -26,6 +26,7 @@ enum option_id {
 	OPT_PAGES,
 	OPT_ISA,
 	OPT_MEMORY_MAX,
+	OPT_POOL_MAX,
 	OPT_UID_LIMIT,
 	OPT_FILL_BUDGET,
 	OPT_WRITABLE,
@@ -45,6 +46,7 @@ static const struct option long_options[] = {
 	{"pages", required_argument, NULL, OPT_PAGES},
 	{"isa", required_argument, NULL, OPT_ISA},
 	{"memory-max", required_argument, NULL, OPT_MEMORY_MAX},
+	{"pool-max", required_argument, NULL, OPT_POOL_MAX},
 	{"uid-limit", required_argument, NULL, OPT_UID_LIMIT},
 	{"fill-budget", required_argument, NULL, OPT_FILL_BUDGET},
 	{"writable-weights", no_argument, NULL, OPT_WRITABLE},
@@ -68,6 +70,8 @@ static void print_help(void)
 	       "  --socket-mode OCTAL  permissions of the socket (default 0660)\n"
 	       "  --pages RUNG         auto, or required: 1g, 2m, thp, 4k (default auto: the best that has room)\n"
 	       "  --memory-max BYTES   models may take this much; suffixes K, M, G, T (default: what the host has)\n"
+	       "  --pool-max BYTES     of a model that needs more, keep so much in memory and the rest on disk\n"
+	       "                       (default: load all of it or fail)\n"
 	       "  --uid-limit NAME=N   one user may hold so many bytes, fds, connections, sessions, requests or "
 	       "leases\n"
 	       "                       (default: bytes and fds half of what there is, connections %d, sessions %d,\n"
@@ -204,6 +208,9 @@ static int take_option(struct config *c, int id, const char *arg, struct moe_err
 		break;
 	case OPT_MEMORY_MAX:
 		r = parse_bytes(&c->memory_max, "--memory-max", arg, err);
+		break;
+	case OPT_POOL_MAX:
+		r = parse_bytes(&c->pool_max, "--pool-max", arg, err);
 		break;
 	case OPT_UID_LIMIT:
 		r = parse_uid_limit(c, arg, err);

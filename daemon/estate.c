@@ -80,8 +80,8 @@ int estate_keep_model(struct handover *h, const struct entry *entry)
 	return r;
 }
 
-static int take_model(struct handover *h, struct registry *registry, uint64_t epoch, const struct host *host,
-		      struct moe_error *err)
+static int take_model(struct handover *h, struct registry *registry, uint64_t epoch, struct loop *loop,
+		      const struct host *host, struct moe_error *err)
 {
 	struct store_left left = {.manifest_fd = handover_take(h, "m%" PRIu64 ".manifest", epoch)};
 	_cleanup_close_ int books_fd = handover_take(h, "m%" PRIu64 ".books", epoch);
@@ -101,12 +101,17 @@ static int take_model(struct handover *h, struct registry *registry, uint64_t ep
 	if (r < 0)
 		return r;
 	r = registry_adopt(registry, model, steal_fd(&books_fd), err);
-	if (r < 0)
+	if (r < 0) {
 		resident_free(model);
+		return r;
+	}
+	r = registry_start_tier(registry_by_epoch(registry, epoch), loop, err);
+	if (r < 0)
+		registry_remove(registry, model->manifest->name, NULL);
 	return r;
 }
 
-void estate_take_models(struct handover *h, struct registry *registry, const struct host *host)
+void estate_take_models(struct handover *h, struct registry *registry, struct loop *loop, const struct host *host)
 {
 	const char *name;
 	uint32_t cursor = 0;
@@ -118,7 +123,7 @@ void estate_take_models(struct handover *h, struct registry *registry, const str
 
 		if (sscanf(name, "m%" SCNu64 ".%31s", &epoch, what) != 2 || strcmp(what, "manifest") != 0)
 			continue;
-		if (take_model(h, registry, epoch, host, &err) < 0) {
+		if (take_model(h, registry, epoch, loop, host, &err) < 0) {
 			log_warning("a model of the daemon before cannot be taken over and must be loaded again: %s",
 				    err.text);
 			drop_model(h, epoch); /* its memory is the machine's largest */

@@ -39,7 +39,8 @@ int estate_keep_arena(struct handover *handover, const struct session *session, 
 void estate_drop_session(struct handover *handover, const struct session *session);
 
 /* Takes all models that are whole into the registry. */
-void estate_take_models(struct handover *handover, struct registry *registry, const struct host *host);
+void estate_take_models(struct handover *handover, struct registry *registry, struct loop *loop,
+			const struct host *host);
 
 /* The next session and its connection, which is then the caller's; false: no more. Models come first. */
 bool estate_take_session(struct handover *handover, struct registry *registry, struct accounts *accounts,

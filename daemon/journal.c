@@ -13,6 +13,9 @@
 #include "base/util.h"
 #include "daemon/crash.h"
 
+#define LEASE_BITS 33 /* generation and whether it is held */
+#define LEASE_WORD (((uint64_t)1 << LEASE_BITS) - 1)
+
 /* A store that stays behind all before it and before all after it, in the program: nothing else reorders what a killed
  * process has stored. */
 static void put(uint32_t *at, uint32_t value)
@@ -144,15 +147,23 @@ void journal_last(struct journal *j, uint32_t slot)
 	put(&j->page->last, slot + 1);
 }
 
+/* The upper bits of a lease's place. */
+static uint64_t record_of(const struct moe_sqe *sqe)
+{
+	return ((uint64_t)sqe->layer * JOURNAL_EXPERTS_MAX + sqe->fill.expert % JOURNAL_EXPERTS_MAX) << LEASE_BITS;
+}
+
 /* Done twice it is done once: a lease's generation makes it the only one of its kind. */
 static void do_effect(struct journal *j, const struct journal_slot *s)
 {
 	const uint64_t i = (s->lease & UINT32_MAX) - 1, generation = s->lease >> 32;
+	uint64_t record;
 
 	if (s->effect == JOURNAL_NONE || i >= JOURNAL_LEASES_MAX)
 		return;
 	j->page->n_leases = MAX(j->page->n_leases, (uint32_t)i + 1);
-	j->leases[i] = generation << 1 | (s->effect == JOURNAL_LEND);
+	record = s->effect == JOURNAL_LEND ? record_of(&s->sqe) : j->leases[i] & ~LEASE_WORD;
+	j->leases[i] = record | generation << 1 | (s->effect == JOURNAL_LEND);
 }
 
 static void close_slot(struct journal *j, uint32_t slot, uint32_t cq_tail)
@@ -209,7 +220,7 @@ uint64_t journal_free_lease(const struct journal *j)
 
 	for (uint64_t i = 0; i < n; i++)
 		if (!(j->leases[i] & 1))
-			return (((j->leases[i] >> 1) + 1) & UINT32_MAX) << 32 | (i + 1);
+			return (((j->leases[i] & LEASE_WORD) >> 1) + 1) << 32 | (i + 1);
 	return n < JOURNAL_LEASES_MAX ? (uint64_t)1 << 32 | (n + 1) : 0;
 }
 
@@ -217,7 +228,7 @@ bool journal_holds(const struct journal *j, uint64_t lease)
 {
 	const uint64_t i = (lease & UINT32_MAX) - 1;
 
-	return i < j->page->n_leases && j->leases[i] == (lease >> 32 << 1 | 1);
+	return i < j->page->n_leases && (j->leases[i] & LEASE_WORD) == (lease >> 32 << 1 | 1);
 }
 
 uint32_t journal_leases(const struct journal *j)
@@ -227,6 +238,30 @@ uint32_t journal_leases(const struct journal *j)
 	for (uint32_t i = 0; i < j->page->n_leases; i++)
 		held += j->leases[i] & 1;
 	return held;
+}
+
+uint32_t journal_lease_key(const struct journal *j, uint64_t lease)
+{
+	const uint64_t i = (lease & UINT32_MAX) - 1;
+
+	return i < j->page->n_leases ? (uint32_t)(j->leases[i] >> LEASE_BITS) : UINT32_MAX;
+}
+
+bool journal_next_lease(const struct journal *j, uint32_t *cursor, uint32_t *ret_key)
+{
+	while (*cursor < j->page->n_leases) {
+		const uint64_t lease = j->leases[(*cursor)++];
+
+		*ret_key = (uint32_t)(lease >> LEASE_BITS);
+		if (lease & 1)
+			return true;
+	}
+	return false;
+}
+
+void journal_forget_lease(struct journal *j, uint32_t place)
+{
+	j->leases[place] &= ~(uint64_t)1;
 }
 
 void journal_release_all(struct journal *j)

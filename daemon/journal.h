@@ -14,9 +14,11 @@
  * again in its order: all requests but those with an effect are pure, and those have it only once they are completed;
  * done twice it is done once. Recovery may itself be killed anywhere, and begins again.
  *
- * Effects are taking and giving back leases; the lease table lies in the journal too. A request that is cancelled is
- * completed as any other, within the claim of the CANCEL, and before the CANCEL itself: killed before that, neither has
- * happened and both run again; killed between the two, the CANCEL runs again and finds nothing (-ENOENT).
+ * Effects are taking and giving back leases; the lease table lies in the journal too, and says of each lease which
+ * record it holds (layer << 15 | expert), as far as that goes: of a model with more experts nobody asks. A request that
+ * is cancelled is completed as any other, within the claim of the CANCEL, and before the CANCEL itself: killed before
+ * that, neither has happened and both run again; killed between the two, the CANCEL runs again and finds nothing
+ * (-ENOENT).
  */
 #ifndef DAEMON_JOURNAL_H
 #define DAEMON_JOURNAL_H
@@ -32,6 +34,7 @@
 #define JOURNAL_MAGIC 0x316c6e6a656f6dull /* "moejnl1" */
 #define JOURNAL_VERSION 2
 #define JOURNAL_LEASES_MAX 65536
+#define JOURNAL_EXPERTS_MAX 32768u /* of a layer, where a lease must say which record it holds */
 
 enum journal_effect { JOURNAL_NONE, JOURNAL_LEND, JOURNAL_RELEASE };
 
@@ -54,7 +57,8 @@ struct journal_page {
 	uint32_t n_leases;                    /* that have ever been lent at a time */
 	uint32_t phase, dummy, reserved;
 	uint64_t step, ops[MOE_OP_COUNT], failed, cancelled;
-	struct journal_slot slots[]; /* [entries], then uint64_t leases[JOURNAL_LEASES_MAX]: generation << 1 | held */
+	/* [entries], then uint64_t leases[JOURNAL_LEASES_MAX]: record << 33 | generation << 1 | held */
+	struct journal_slot slots[];
 };
 
 struct journal {
@@ -101,5 +105,21 @@ uint64_t journal_free_lease(const struct journal *journal);
 bool journal_holds(const struct journal *journal, uint64_t lease);
 uint32_t journal_leases(const struct journal *journal);
 void journal_release_all(struct journal *journal);
+
+/* Which record a lease is, or was, of; the same of all that are held, one a call (*cursor is 0 at first, and then the
+ * place after the lease's); and a place that is not held after all. */
+uint32_t journal_lease_key(const struct journal *journal, uint64_t lease);
+bool journal_next_lease(const struct journal *journal, uint32_t *cursor, uint32_t *ret_key);
+void journal_forget_lease(struct journal *journal, uint32_t place);
+
+static inline uint32_t journal_key_layer(uint32_t key)
+{
+	return key / JOURNAL_EXPERTS_MAX;
+}
+
+static inline uint32_t journal_key_expert(uint32_t key)
+{
+	return key % JOURNAL_EXPERTS_MAX;
+}
 
 #endif

@@ -357,9 +357,14 @@ static int map_all(const struct pages *pages, struct moe_error *err)
 
 int pages_publish(struct pages *pages, bool writable_clients, struct moe_error *err)
 {
-	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | (writable_clients ? 0 : F_SEAL_WRITE);
+	const bool sealed = !writable_clients && !pages->writable;
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | (sealed ? F_SEAL_WRITE : 0);
 	int r;
 
+	if (pages->writable)
+		return fcntl(pages->fd, F_ADD_SEALS, seals) < 0
+			       ? moe_error_sys(err, -errno, "cannot seal the pool file of NUMA node %d", pages->node)
+			       : 0;
 	/* F_SEAL_WRITE is EBUSY while a mapping exists that is writable or could become so. */
 	munmap(pages->map, pages->bytes);
 	pages->map = NULL;
@@ -388,7 +393,7 @@ int pages_adopt(struct pages *pages, uint64_t min_bytes, struct moe_error *err)
 	if (bytes != pages->bytes || (unsigned)pages->rung >= PAGES_RUNGS)
 		return moe_error_set(err, -EBADMSG, "pool file: %" PRIu64 " bytes found, %" PRIu64 " expected", bytes,
 				     pages->bytes);
-	r = map_aligned(pages, PROT_READ, err);
+	r = map_aligned(pages, pages->writable ? PROT_READ | PROT_WRITE : PROT_READ, err);
 	if (r == 0 && pages->rung == PAGES_THP)
 		madvise(pages->map, pages->bytes, MADV_HUGEPAGE);
 	return r;

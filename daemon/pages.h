@@ -30,6 +30,7 @@ struct pages {
 	enum pages_rung rung;
 	int node;
 	uint64_t huge_bytes; /* of `bytes`, on huge pages (THP: counted in smaps after prefaulting, may be less) */
+	bool writable;       /* set before publishing or adopting: the daemon's mapping stays so (daemon/frames.h) */
 	char better[256];    /* what to type for a better rung; "" when there is none */
 };
 
@@ -60,7 +61,7 @@ int pages_end(struct pages *pages, struct prefault_run *rest, int want,
 
 /* Drops the writable mapping, seals the file against every write for ever (F_SEAL_WRITE, SHRINK, GROW, SEAL), maps
  * it read-only at a new address. `writable_clients` leaves F_SEAL_WRITE out: for GPUs that register only writable
- * mappings. */
+ * mappings. Pages that stay writable get the size's seals only, and clients read-only descriptors. */
 int pages_publish(struct pages *pages, bool writable_clients, struct moe_error *err);
 
 /* Maps, read-only, a published file of a daemon that is no more: fd, bytes and rung are set. At least `min_bytes` must

@@ -120,6 +120,12 @@ static int check_slices(const struct resident *model, const struct moe_msg_attac
 			     moe_formats[least->part[MOE_PART_DOWN].format].name, moe_slice_unit(least));
 }
 
+/* A pool file that the client may hold. */
+static int pool_fd(const struct entry *entry, uint32_t pool)
+{
+	return entry->tier ? tier_client_fd(entry->tier, pool) : entry->model->pools[pool].fd;
+}
+
 static int check_attach(const struct peer *peer, const struct moe_msg_attach *a, const struct entry *entry,
 			struct moe_error *err)
 {
@@ -137,6 +143,12 @@ static int check_attach(const struct peer *peer, const struct moe_msg_attach *a,
 	r = check_slices(entry->model, a, err);
 	if (r < 0)
 		return r;
+	for (uint32_t i = 0; i < m->n_pools; i++)
+		if (pool_fd(entry, i) < 0)
+			return moe_error_sys(err, pool_fd(entry, i),
+					     "attach to '%s': it is tiered, and its pool files cannot be opened "
+					     "read-only (is /proc mounted?)",
+					     m->name);
 	if (!is_power_of_two(a->entries) || a->entries < MOE_RING_ENTRIES_MIN || a->entries > MOE_RING_ENTRIES_MAX)
 		return moe_error_set(err, -EINVAL,
 				     "attach: %u queue entries found, a power of two from %d to %d expected",
@@ -188,7 +200,7 @@ static void send_attached(struct peer *peer, const struct session *s, int region
 	size_t n = 4;
 
 	for (uint32_t i = 0; i < model->n_pools; i++)
-		fds[n++] = model->pools[i].fd;
+		fds[n++] = pool_fd(s->entry, i);
 	reply(peer, &answer, sizeof answer, MOE_MSG_ATTACH | MOE_MSG_REPLY, fds, n);
 }
 

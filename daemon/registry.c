@@ -15,11 +15,12 @@
 #include "base/util.h"
 
 #define BOOKS_MAGIC 0x31736b62656f6dull /* "moebks1" */
-#define BOOKS_VERSION 1
+#define BOOKS_VERSION 2
 
 static struct entry *entry_free(struct entry *entry)
 {
 	if (entry) {
+		tier_free(entry->tier);
 		resident_free(entry->model);
 		if (entry->books)
 			munmap(entry->books, entry->books->bytes);
@@ -56,11 +57,23 @@ int registry_check_name(const struct registry *registry, const char *name, struc
 
 /* -- books -------------------------------------------------------------------------------------------------------- */
 
-static uint64_t books_bytes(uint64_t layers)
+/* Behind the counters of the layers lie those of the frames, and their table. */
+static uint64_t books_bytes(uint64_t layers, uint64_t frames)
 {
 	return ALIGN_UP(sizeof(struct model_books) +
-				layers * (sizeof(struct served_layer) + sizeof(struct moe_layer_stats)),
+				layers * (sizeof(struct served_layer) + sizeof(struct moe_layer_stats)) +
+				sizeof(struct frames_counters) + frames * sizeof(uint32_t),
 			(uint64_t)MOE_RING_PAGE);
+}
+
+static struct frames_counters *books_counters(const struct entry *entry)
+{
+	return (struct frames_counters *)(entry->retired + entry->books->n_layers);
+}
+
+static uint32_t *books_table(const struct entry *entry)
+{
+	return (uint32_t *)(books_counters(entry) + 1);
 }
 
 int registry_open_books(struct model_books **ret, int fd, struct moe_error *err)
@@ -72,8 +85,9 @@ int registry_open_books(struct model_books **ret, int fd, struct moe_error *err)
 
 	if (fd < 0 || pread(fd, &head, sizeof head, 0) != sizeof head || head.magic != BOOKS_MAGIC)
 		return moe_error_set(err, -EBADMSG, "books of a model: not moe-expertd's");
-	if (head.version != BOOKS_VERSION || head.bytes != books_bytes(head.n_layers) || head.n_pools > MOE_POOLS_MAX ||
-	    !memchr(head.path, 0, sizeof head.path) || !memchr(head.family, 0, sizeof head.family))
+	if (head.version != BOOKS_VERSION || head.bytes != books_bytes(head.n_layers, head.frames) ||
+	    head.n_pools > MOE_POOLS_MAX || !memchr(head.path, 0, sizeof head.path) ||
+	    !memchr(head.family, 0, sizeof head.family))
 		return moe_error_set(err, -EPROTO, "books of a model: version %u found, %d expected", head.version,
 				     BOOKS_VERSION);
 	r = memfd_verify(fd, head.bytes, F_SEAL_SHRINK | F_SEAL_GROW, &bytes, "books of a model", err);
@@ -87,7 +101,7 @@ int registry_open_books(struct model_books **ret, int fd, struct moe_error *err)
 static int make_books(struct entry *entry, struct moe_error *err)
 {
 	const uint32_t layers = entry->model->manifest->n_layers;
-	const uint64_t bytes = books_bytes(layers);
+	const uint64_t bytes = books_bytes(layers, entry->model->frames);
 	void *map;
 	int r;
 
@@ -107,9 +121,10 @@ static int make_books(struct entry *entry, struct moe_error *err)
 static int enter(struct registry *registry, struct entry *entry, struct moe_error *err)
 {
 	struct entry **at = &registry->head;
+	const bool new = entry->books_fd < 0;
 	int r = registry_check_name(registry, entry->model->manifest->name, err);
 
-	if (r == 0 && entry->books_fd < 0)
+	if (r == 0 && new)
 		r = make_books(entry, err);
 	else if (r == 0)
 		r = registry_open_books(&entry->books, entry->books_fd, err);
@@ -122,6 +137,8 @@ static int enter(struct registry *registry, struct entry *entry, struct moe_erro
 	}
 	entry->served = (struct served_layer *)(entry->books + 1);
 	entry->retired = (struct moe_layer_stats *)(entry->served + entry->books->n_layers);
+	for (uint32_t i = 0; new &&i < entry->model->frames; i++)
+		books_table(entry)[i] = i + 1; /* as tiered_read() has left them */
 	while (*at)
 		at = &(*at)->next;
 	*at = entry;
@@ -155,6 +172,13 @@ int registry_add(struct registry *registry, struct resident *model, struct entry
 	if (r == 0)
 		*ret = entry;
 	return r;
+}
+
+int registry_start_tier(struct entry *entry, struct loop *loop, struct moe_error *err)
+{
+	if (!entry->model->frames)
+		return 0;
+	return tier_new(&entry->tier, entry->model, books_table(entry), books_counters(entry), loop, err);
 }
 
 /* -- finding ------------------------------------------------------------------------------------------------------ */

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "daemon/store.h"
+#include "daemon/tier.h"
 #include "uapi/moe_ring.h"
 
 /* What the daemon itself did for one layer. */
@@ -27,6 +28,7 @@ struct entry {
 	struct model_books *books;
 	struct served_layer *served;     /* [n_layers] */
 	struct moe_layer_stats *retired; /* [n_layers], of sessions that have ended */
+	struct tier *tier;               /* NULL: the model is all there */
 	struct entry *next;
 };
 
@@ -60,6 +62,9 @@ struct entry *registry_by_path(const struct registry *registry, const char *path
 /* -ENOENT; -EBUSY while sessions are attached. Frees the model. */
 int registry_remove(struct registry *registry, const char *name, struct moe_error *err);
 void registry_clear(struct registry *registry);
+
+/* A tiered model begins to be served: with a tier, that is paused. 0 for all others. */
+int registry_start_tier(struct entry *entry, struct loop *loop, struct moe_error *err);
 
 /* Bytes of one model's pool files. */
 uint64_t registry_model_bytes(const struct resident *model);

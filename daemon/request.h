@@ -4,7 +4,8 @@
  *
  * Law: a request walks the table of moe_ring.h, and request_move asserts each arrow. This side sees PUBLISHED ..
  * REAPED. Between CLAIMED and DONE the request is the scheduler's and then the pool's; before and after, the ring
- * server's. All that decides anything (the entry, the ids, the weights) is a private copy made at the claim.
+ * server's; of a tiered model it is CLAIMED until its records are in memory (ringsrv-tier.c). All that decides anything
+ * (the entry, the ids, the weights) is a private copy made at the claim.
  */
 #ifndef DAEMON_REQUEST_H
 #define DAEMON_REQUEST_H
@@ -33,6 +34,7 @@ struct request {
 	uint64_t cost;           /* KiB that it moves to and from memory, and arithmetic as if it were: about */
 	uint64_t order, charged; /* the scheduler's: virtual end, and what the cost counts for */
 	void *copy;              /* ids and weights of a COMPUTE */
+	struct tier_wait *tier;  /* of a tiered model: the records that it needs in memory, NULL: none */
 	union {
 		struct pool_compute compute;
 		struct pool_copy fill;

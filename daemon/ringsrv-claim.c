@@ -49,6 +49,11 @@ static uint64_t *hint_bits(const struct session *s, uint32_t layer)
 	return s->hinted + (size_t)layer * DIV_UP(s->entry->model->manifest->n_experts, 64);
 }
 
+const uint64_t *ringsrv_hinted(const struct session *s, uint32_t layer)
+{
+	return hint_bits(s, layer);
+}
+
 /* An expert is asked for: was it announced? Each announcement counts once. */
 static void use_hint(struct session *s, uint32_t layer, uint32_t expert)
 {
@@ -188,16 +193,11 @@ static int claim_compute(struct session *s, struct request *q, bool *ret_wait)
 	return r;
 }
 
-static int lend(struct session *s, struct request *q, int row)
+int ringsrv_lend(struct session *s, struct request *q, int row)
 {
-	const struct resident *model = s->entry->model;
-	const struct moe_sqe *e = &q->sqe;
-	const struct moe_record *record = &model->records[(uint64_t)row * model->manifest->n_experts + e->fill.expert];
 	uint64_t lease;
 	int r;
 
-	if (e->fill.dst || e->fill.from || e->fill.bytes || e->flags & MOE_SQE_PREFETCH)
-		return -EINVAL;
 	lease = journal_free_lease(&s->journal);
 	if (!lease)
 		return -ENOSPC;
@@ -206,7 +206,7 @@ static int lend(struct session *s, struct request *q, int row)
 		return r;
 	q->cqe.lease = lease;
 	journal_set_effect(&s->journal, slot_of(q), JOURNAL_LEND, lease);
-	q->cqe.offset = record->offset;
+	q->cqe.offset = resident_offset(s->entry->model, (uint32_t)row, q->sqe.fill.expert);
 	q->cqe.bytes = session_slice(s, (uint32_t)row)->bytes;
 	return 0;
 }
@@ -224,10 +224,12 @@ static int claim_fill(struct session *s, struct request *q, bool *ret_wait)
 	if (e->flags & ~(MOE_SQE_LEASE | MOE_SQE_PREFETCH) || e->count || e->fill.reserved0 ||
 	    !all_zero(e->fill.reserved, ARRAY_LEN(e->fill.reserved)))
 		return -EINVAL;
+	if (e->flags & MOE_SQE_LEASE && (e->fill.dst || e->fill.from || e->fill.bytes || e->flags & MOE_SQE_PREFETCH))
+		return -EINVAL;
 	if (!(e->flags & MOE_SQE_PREFETCH)) /* that one guesses as well */
 		use_hint(s, e->layer, e->fill.expert);
-	if (e->flags & MOE_SQE_LEASE)
-		return lend(s, q, row);
+	if (e->flags & MOE_SQE_LEASE) /* of a tiered model it waits for the record first */
+		return s->entry->tier ? 0 : ringsrv_lend(s, q, row);
 	slice = session_slice(s, (uint32_t)row);
 	r = fill_range(e, slice->bytes, &from, &bytes);
 	if (r < 0)
@@ -308,7 +310,7 @@ static struct request *find_request(const struct session *s, const struct reques
 
 		if (q == cancel || q->sqe.user_data != user_data)
 			continue;
-		if (state == MOE_REQUEST_QUEUED)
+		if (state == MOE_REQUEST_QUEUED || (state == MOE_REQUEST_CLAIMED && q->tier))
 			return q;
 		if (state == MOE_REQUEST_RUNNING || state == MOE_REQUEST_DONE)
 			found = q;
@@ -326,9 +328,16 @@ static int claim_cancel(struct session *s, struct sched *sched, struct request *
 	found = find_request(s, q, e->cancel.user_data);
 	if (!found)
 		return -ENOENT;
-	if (atomic_load_explicit(&found->state, memory_order_acquire) != MOE_REQUEST_QUEUED)
+	switch (atomic_load_explicit(&found->state, memory_order_acquire)) {
+	case MOE_REQUEST_CLAIMED:
+		ringsrv_tier_cancel(s, found);
+		break;
+	case MOE_REQUEST_QUEUED:
+		sched_cancel(sched, found);
+		break;
+	default:
 		return -EALREADY;
-	sched_cancel(sched, found);
+	}
 	ringsrv_complete(found);
 	return 0;
 }

@@ -24,6 +24,25 @@ static inline uint32_t slot_of(const struct request *q)
 	return (uint32_t)(q - q->session->requests);
 }
 
+/* The rest of the bits that HINT has set for a layer. */
+const uint64_t *ringsrv_hinted(const struct session *s, uint32_t layer);
+
+/* Lends the record of a FILL with MOE_SQE_LEASE, or -errno. */
+int ringsrv_lend(struct session *s, struct request *q, int row);
+
+/* A request that was claimed: to the scheduler, or (DONE, by its status) completed. */
+void ringsrv_go_on(struct session *s, struct sched *sched, struct request *q, bool wait);
+
+/* Of a session of a tiered model (ringsrv-tier.c). What was claimed without an error: true when it is taken care of.
+ * CLAIMED -> DONE with -ECANCELED for one that waits for records. The end of a request, whatever it has waited for. A
+ * lease was given back. The leases of a session that goes on: false
+ * when a record is not there. */
+bool ringsrv_tier_claim(struct session *s, struct sched *sched, struct request *q);
+void ringsrv_tier_cancel(struct session *s, struct request *q);
+void ringsrv_tier_done(struct session *s, struct request *q);
+void ringsrv_tier_released(struct session *s, uint64_t lease);
+bool ringsrv_tier_revive(struct session *s);
+
 /* Checks the private copy and prepares or does what it asks for. 0, and *ret_wait says whether the pool has to work; or
  * the completion's -errno. */
 int ringsrv_claim(struct session *s, struct sched *sched, struct request *q, bool *ret_wait);

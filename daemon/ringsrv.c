@@ -45,6 +45,7 @@ static void reap(struct session *s, struct request *q)
 {
 	request_move(q, MOE_REQUEST_REAPED);
 	ringsrv_drop_routing(s, q);
+	ringsrv_tier_done(s, q);
 	request_move(q, MOE_REQUEST_FREE);
 	q->next = s->free_requests;
 	s->free_requests = q;
@@ -70,6 +71,8 @@ static void count_leases(struct session *s, const struct request *q)
 
 	s->leases_held += (uint32_t)more;
 	s->entry->model->leases += (uint32_t)more;
+	if (effect == JOURNAL_RELEASE && s->entry->tier)
+		ringsrv_tier_released(s, s->journal.page->slots[slot_of(q)].lease);
 }
 
 static void count_ended(struct session *s, const struct request *q)
@@ -106,6 +109,7 @@ void ringsrv_complete(struct request *q)
 	journal_end(&s->journal, slot_of(q), s->cq_tail);
 	request_move(q, MOE_REQUEST_COMPLETED);
 	ringsrv_drop_routing(s, q);
+	ringsrv_tier_done(s, q);
 	count_ended(s, q);
 }
 
@@ -132,6 +136,16 @@ static void take_entry(struct session *s, struct request *q)
 	__atomic_store_n(&s->page->sq_head, ++s->sq_head, __ATOMIC_RELEASE);
 }
 
+void ringsrv_go_on(struct session *s, struct sched *sched, struct request *q, bool wait)
+{
+	if (wait) {
+		sched_queue(sched, &s->sched, q);
+		return;
+	}
+	request_move(q, MOE_REQUEST_DONE);
+	ringsrv_complete(q);
+}
+
 /* A request that the journal has; its session and entry are set. Of the rest each operation sets what it has a use
  * for. */
 static void claim(struct session *s, struct sched *sched, struct request *q)
@@ -140,17 +154,16 @@ static void claim(struct session *s, struct sched *sched, struct request *q)
 
 	s->in_flight++;
 	q->copy = NULL;
+	q->tier = NULL;
+	q->priority = POOL_DECODE;
 	q->cqe = (struct moe_cqe){.user_data = q->sqe.user_data, .op = q->sqe.op, .layer = q->sqe.layer};
 	atomic_store_explicit(&q->state, MOE_REQUEST_PUBLISHED, memory_order_relaxed);
 	request_move(q, MOE_REQUEST_CLAIMED);
 	q->cqe.status = ringsrv_claim(s, sched, q, &wait);
-	if (wait) {
+	if (wait)
 		q->claim_ns = now_ns();
-		sched_queue(sched, &s->sched, q);
-		return;
-	}
-	request_move(q, MOE_REQUEST_DONE);
-	ringsrv_complete(q);
+	if (!s->entry->tier || q->cqe.status < 0 || !ringsrv_tier_claim(s, sched, q))
+		ringsrv_go_on(s, sched, q, wait);
 }
 
 static bool reap_retired(struct session *s)
@@ -299,6 +312,15 @@ static void revive_completed(struct session *s, uint32_t n_free)
 	}
 }
 
+/* Recovery may have done the last effect. */
+static void revive_leases(struct session *s)
+{
+	if (s->entry->tier && !ringsrv_tier_revive(s))
+		s->broken = "a record that it has leased is not in memory any more";
+	s->entry->model->leases += journal_leases(&s->journal) - s->leases_held;
+	s->leases_held = journal_leases(&s->journal);
+}
+
 void ringsrv_revive(struct session *s, struct sched *sched)
 {
 	uint32_t slots[MOE_RING_ENTRIES_MAX];
@@ -309,6 +331,7 @@ void ringsrv_revive(struct session *s, struct sched *sched)
 	revive_completed(s, revive_free(s));
 	if (n < 0)
 		s->broken = "its journal and its ring are not of one session";
+	revive_leases(s);
 	for (int i = 0; i < n; i++) {
 		struct request *q = &s->requests[slots[i]];
 

@@ -41,6 +41,9 @@ void ringsrv_drop(struct request *request);
 /* COMPLETED -> REAPED for all that a dead client will not retire any more. */
 void ringsrv_drop_completed(struct session *session);
 
+/* Of a tiered model's session that is dead: its requests that wait for records, and its leases, let go of them. */
+void ringsrv_tier_kill(struct session *session);
+
 /* Whether the client must ring the doorbell. */
 void ringsrv_park(struct session *session, bool parked);
 

@@ -55,6 +55,7 @@ int service_load(struct service *s, struct peer *peer, const char *path, const c
 		.name = name && *name ? name : strrchr(path, '/') + 1, /* the path is absolute */
 		.pages = s->config->pages,
 		.writable_clients = s->config->writable_weights,
+		.pool_max = s->config->pool_max,
 		.epoch = s->estate->next_epoch,
 		.host = s->host,
 	};
@@ -138,6 +139,17 @@ static int load_next(struct service *s, struct moe_error *err)
 	return service_load(s, NULL, path, s->config->names[i], err);
 }
 
+static int start_tier(struct service *s, struct entry *entry, struct moe_error *err)
+{
+	int r = registry_start_tier(entry, s->loop, err);
+
+	if (r < 0)
+		registry_remove(&s->registry, entry->model->manifest->name, NULL);
+	else if (entry->tier)
+		frames_pause(tier_frames(entry->tier), false);
+	return r;
+}
+
 static void finish_load(struct service *s)
 {
 	struct load *load = s->load;
@@ -154,6 +166,8 @@ static void finish_load(struct service *s)
 		if (r == 0)
 			load->result = NULL;
 	}
+	if (r == 0)
+		r = start_tier(s, entry, &err);
 	if (r == 0 && handover_keeps(s->handover) && estate_keep_model(s->handover, entry) < 0)
 		log_warning("model %s will not outlive this daemon: the keeper does not take it",
 			    entry->model->manifest->name);
@@ -249,6 +263,8 @@ static bool service_turn(void *userdata)
 	bool any = serve_rings(s);
 
 	any |= serve_done(s);
+	for (struct entry *e = s->registry.head; e; e = e->next)
+		any |= e->tier && tier_poll(e->tier);
 	if (s->load && atomic_load(&s->load->finished)) {
 		finish_load(s);
 		any = true;
@@ -483,9 +499,12 @@ static void revive(struct service *s)
 	uint32_t sessions = 0;
 	int sock;
 
-	estate_take_models(s->handover, &s->registry, s->host);
+	estate_take_models(s->handover, &s->registry, s->loop, s->host);
 	while (estate_take_session(s->handover, &s->registry, s->accounts, s->loop, &session, &sock))
 		sessions += peer_revive(s, sock, session) == 0;
+	for (struct entry *e = s->registry.head; e; e = e->next)
+		if (e->tier)
+			frames_pause(tier_frames(e->tier), false); /* all leases have their records */
 	if (s->registry.n || sessions)
 		log_notice("went on with %u models and %u sessions of the daemon before", s->registry.n, sessions);
 	handover_discard_rest(s->handover);

@@ -472,6 +472,8 @@ void session_kill(struct session *s, struct sched *sched)
 	ringsrv_retire_stats(s);
 	s->dead = true;
 	pollset_remove(s);
+	if (s->entry->tier)
+		ringsrv_tier_kill(s);
 	sched_cancel_all(sched, &s->sched, ringsrv_drop);
 	ringsrv_drop_completed(s);
 	s->entry->model->leases -= s->leases_held;

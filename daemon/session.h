@@ -73,7 +73,8 @@ struct session {
 
 	struct journal journal;
 	uint32_t leases_held;
-	uint64_t *hinted; /* [n_layers][bitset of experts] */
+	uint64_t *hinted;  /* [n_layers][bitset of experts] */
+	uint32_t tier_row; /* of a tiered model: the row that was asked for last */
 
 	enum moe_phase phase;
 	bool dummy;

@@ -18,7 +18,9 @@
 #include "base/util.h"
 #include "daemon/manifest.h"
 #include "daemon/prefault.h"
+#include "daemon/reader.h"
 #include "daemon/room.h"
+#include "daemon/tiered.h"
 #include "model/expert.h"
 #include "model/model.h"
 
@@ -42,6 +44,8 @@ struct resident *resident_free(struct resident *r)
 {
 	if (!r)
 		return NULL;
+	reader_free(r->reader);
+	free(r->offsets);
 	for (uint32_t i = 0; i < r->n_pools; i++)
 		pages_free(&r->pools[i]);
 	if (r->manifest)
@@ -149,7 +153,13 @@ static int plan(struct load *load, struct moe_error *err)
 	if (r < 0)
 		return r;
 	name_manifest(load->manifest, p, resident->path);
-	return list_pieces(load, err);
+	r = tiered_plan(load->manifest, p, &resident->frames, err);
+	if (r < 0)
+		return r;
+	if (!resident->frames)
+		return list_pieces(load, err);
+	load->total = tiered_bytes(load->model);
+	return 0;
 }
 
 /* -- where it goes ------------------------------------------------------------------------------------------------ */
@@ -164,15 +174,23 @@ static int check_room(const struct load *load, struct moe_error *err)
 	const struct moe_manifest *m = load->manifest;
 	const uint64_t max = load->params->memory_max;
 	uint64_t bytes[MOE_POOLS_MAX], needed = 0;
+	struct moe_error why = {0};
+	int r;
 
 	for (uint32_t i = 0; i < m->n_pools; i++)
 		needed += bytes[i] = m->pools[i].bytes;
 	if (max > 0 && needed > max)
 		return moe_error_set(err, -ENOMEM,
 				     "%s: %.2f GiB (%" PRIu64 " bytes) needed, at most %.2f GiB (%" PRIu64
-				     " bytes) allowed: raise the memory limit or load a smaller model",
+				     " bytes) allowed: raise the memory limit, load a smaller model, or let what does "
+				     "not fit stay on disk (--pool-max)",
 				     load->params->path, gib(needed), needed, gib(max), max);
-	return room_check_all(bytes, load->params->host->nodes, m->n_pools, load->params->pages, err);
+	r = room_check_all(bytes, load->params->host->nodes, m->n_pools, load->params->pages, &why);
+	if (r < 0 && load->resident->frames)
+		return moe_error_set(err, r, "%s", why.text);
+	if (r < 0)
+		return moe_error_set(err, r, "%s; or let what does not fit stay on disk (--pool-max)", why.text);
+	return 0;
 }
 
 /* The files are made, and filled while they are read into. */
@@ -200,8 +218,9 @@ static int report_end(uint64_t done, uint64_t total, void *userdata)
 {
 	const struct load *load = userdata;
 	const struct store_params *p = load->params;
+	const uint64_t have = load->resident->frames ? 0 : load->total; /* a tiered model is read afterwards */
 
-	return p->progress ? p->progress(load->total, load->total, now_ns() - load->start_ns, p->userdata) : 0;
+	return p->progress ? p->progress(have, load->total, now_ns() - load->start_ns, p->userdata) : 0;
 }
 
 /* What no record needed, and a look at what came. */
@@ -291,12 +310,28 @@ static int read_pieces(struct load *load, struct loader_result *ret, struct moe_
 	return loader_run(ret, &params, err);
 }
 
+/* Of a tiered model: each record once, for its digest; as many stay as there are frames. */
+static int read_once(struct load *load, struct loader_result *ret, struct moe_error *err)
+{
+	const struct store_params *p = load->params;
+	int r = tiered_open(load->resident, load->manifest, load->resident->path, steal_ptr(load->model),
+			    p->tuning.buffered, err);
+
+	if (r < 0)
+		return r;
+	*ret = (struct loader_result){.io_uring = false};
+	r = tiered_read(load->resident, load->manifest, p, load->start_ns, load->total, &ret->read_bytes, err);
+	ret->direct = reader_direct(load->resident->reader);
+	return r;
+}
+
 static int publish(struct load *load, struct moe_error *err)
 {
 	struct resident *resident = load->resident;
 	int r;
 
 	for (uint32_t i = 0; i < resident->n_pools; i++) {
+		resident->pools[i].writable = resident->frames > 0;
 		r = pages_publish(&resident->pools[i], load->params->writable_clients, err);
 		if (r < 0)
 			return r;
@@ -307,6 +342,8 @@ static int publish(struct load *load, struct moe_error *err)
 	resident->layer_index = manifest_layer_index(resident->manifest);
 	resident->layouts = manifest_layouts(resident->manifest);
 	resident->records = manifest_records(resident->manifest);
+	if (resident->reader)
+		reader_set_manifest(resident->reader, resident->manifest);
 	return 0;
 }
 
@@ -331,15 +368,19 @@ static void log_loaded(const struct load *load, const struct loader_result *resu
 
 static int try_pools(struct load *load, struct loader_result *ret, uint64_t *ret_ns, struct moe_error *err)
 {
+	const bool tiered = load->resident->frames > 0; /* whose frames are all needed from the beginning */
 	int r = make_pools(load, err);
 
+	if (r == 0 && tiered)
+		r = end_pools(load, err);
 	if (r < 0)
 		return r;
-	point_records(load);
 	*ret_ns = now_ns();
-	r = read_pieces(load, ret, err);
+	if (!tiered)
+		point_records(load);
+	r = tiered ? read_once(load, ret, err) : read_pieces(load, ret, err);
 	*ret_ns = now_ns() - *ret_ns;
-	return r < 0 ? r : end_pools(load, err);
+	return r < 0 || tiered ? r : end_pools(load, err);
 }
 
 /* The rung after the best that did not hold; false when there is none. */
@@ -402,6 +443,7 @@ int store_load(struct resident **ret, const struct store_params *params, struct 
 	load.resident->direct = result.direct;
 	load.resident->load_ns = now_ns() - load.start_ns;
 	log_loaded(&load, &result, read_ns);
+	tiered_say(load.resident);
 	*ret = steal_ptr(load.resident);
 	return 0;
 }
@@ -423,6 +465,7 @@ void store_fill_books(struct model_books *b, const struct resident *r)
 	b->load_ns = r->load_ns;
 	b->direct = r->direct;
 	b->n_pools = r->n_pools;
+	b->frames = r->frames;
 	snprintf(b->family, sizeof b->family, "%s", r->family);
 	snprintf(b->path, sizeof b->path, "%s", r->path);
 	for (uint32_t i = 0; i < r->n_pools; i++) {
@@ -472,7 +515,8 @@ static int adopt_pools(struct resident *r, struct store_left *left, struct moe_e
 				    .bytes = left->books->pools[i].bytes,
 				    .rung = (enum pages_rung)left->books->pools[i].rung,
 				    .node = left->books->pools[i].node,
-				    .huge_bytes = left->books->pools[i].huge_bytes};
+				    .huge_bytes = left->books->pools[i].huge_bytes,
+				    .writable = r->frames > 0};
 		memcpy(p->better, left->books->pools[i].better, sizeof p->better);
 		left->pools[i] = -1;
 		r->n_pools++;
@@ -495,10 +539,15 @@ int store_adopt(struct resident **ret, struct store_left *left, const struct hos
 		r->read_bytes = left->books->read_bytes;
 		r->load_ns = left->books->load_ns;
 		r->direct = left->books->direct;
+		r->frames = left->books->frames;
 		c = r->path ? adopt_manifest(r, left, err) : moe_error_set(err, -ENOMEM, "no memory");
 	}
+	if (c == 0 && (r->manifest->flags & MOE_MANIFEST_TIERED) != (r->frames ? MOE_MANIFEST_TIERED : 0u))
+		c = moe_error_set(err, -EBADMSG, "%s: books and manifest are not of one model", left->books->path);
 	if (c == 0)
 		c = adopt_pools(r, left, err);
+	if (c == 0 && r->frames)
+		c = tiered_open(r, r->manifest, r->path, NULL, false, err);
 	store_left_close(left);
 	if (c < 0) {
 		resident_free(r);

@@ -6,6 +6,10 @@
  * of the model; a failed load leaves nothing behind; a resident model is immutable (sealed) from the moment it exists.
  * Each NUMA node has a share of the rows of every record, so that each expert is read over all memory controllers
  * (docs/decisions/0008).
+ *
+ * A model that needs more memory than it may take is tiered where that is allowed (pool_max): its pool files are
+ * frames, its records come from disk when they are asked for (daemon/tier.h), and a record stays what and where it is
+ * while it is pinned.
  */
 #ifndef DAEMON_STORE_H
 #define DAEMON_STORE_H
@@ -28,6 +32,9 @@ struct resident {
 	int manifest_fd;
 	uint32_t n_pools;
 	struct pages pools[MOE_POOLS_MAX];
+	uint32_t frames;       /* of a tiered model, 0: of one that is all there */
+	uint64_t *offsets;     /* [n_moe_layers][n_experts] of a tiered model, RESIDENT_NOWHERE: not there; else NULL */
+	struct reader *reader; /* of a tiered model */
 	char *path;
 	char family[32];
 	uint64_t read_bytes; /* from disk, supersets included */
@@ -37,11 +44,20 @@ struct resident {
 	uint32_t leases;   /* held; the reactor's */
 };
 
-/* First byte of a share of a record. row = layer_index[layer] >= 0. */
+#define RESIDENT_NOWHERE UINT64_MAX
+
+/* Of a record in each pool file. Of a tiered model: while it is pinned. row = layer_index[layer] >= 0. */
+static inline uint64_t resident_offset(const struct resident *r, uint32_t row, uint32_t expert)
+{
+	const uint64_t record = (uint64_t)row * r->manifest->n_experts + expert;
+
+	return r->offsets ? r->offsets[record] : r->records[record].offset;
+}
+
+/* First byte of a share of a record. */
 static inline const uint8_t *resident_share(const struct resident *r, uint32_t row, uint32_t expert, uint32_t share)
 {
-	return (const uint8_t *)r->pools[share].map +
-	       r->records[(uint64_t)row * r->manifest->n_experts + expert].offset;
+	return (const uint8_t *)r->pools[share].map + resident_offset(r, row, expert);
 }
 
 /* Of a model with one share: first byte of a record. */
@@ -63,6 +79,7 @@ struct model_books {
 	uint64_t bytes; /* of the file */
 	uint64_t read_bytes, load_ns;
 	uint32_t direct, n_pools;
+	uint32_t frames, reserved;
 	struct {
 		uint64_t bytes, huge_bytes;
 		int32_t rung, node;
@@ -85,6 +102,7 @@ struct store_params {
 	int pages;        /* PAGES_AUTO or an enum pages_rung that is required */
 	bool writable_clients;
 	uint64_t memory_max; /* bytes that this model's records may take, 0: what the host has */
+	uint64_t pool_max;   /* a model that needs more is tiered and takes so much (or memory_max); 0: it is refused */
 	uint64_t epoch;
 	const struct host *host;
 	struct loader_tuning tuning; /* zeros: the defaults */

@@ -100,6 +100,11 @@ static int register_memory(struct engine *e, struct moe_error *err)
 
 	if (r < 0 || s->params.fill != MOE_FILL_PULL)
 		return r;
+	if (s->manifest->flags & MOE_MANIFEST_TIERED)
+		return moe_error_set(err, -EOPNOTSUPP,
+				     "moe_attach to '%s': it is tiered (records come from disk and go): the device "
+				     "cannot pull them, set fill to MOE_FILL_PUSH",
+				     s->manifest->name);
 	r = session_map_pools(s, err);
 	for (i = 0; i < s->n_pools && r == 0; i++)
 		r = e->ops->host_register(e->device, s->pools[i].map, s->pools[i].bytes, err);

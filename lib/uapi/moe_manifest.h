@@ -14,6 +14,10 @@
  * are laid out alike. A record begins at the same offset in each of them, on a 4096-byte boundary; its planes begin at
  * the same offsets behind it and have room for the largest share (moe_share_room). What no row covers is zero.
  *
+ * Of a model with MOE_MANIFEST_TIERED the pool files are frames of record_bytes each, and records come and go: the
+ * offsets of the record table are 0 and say nothing. Only a lease tells where a record is (struct moe_cqe), and for as
+ * long as it is held.
+ *
  * Digests are those of the records as one pool file holds them, so that they do not depend on the number of files. A
  * record's is XXH3-128 (seed 0, canonical big-endian form) of its record_bytes, padding included. The model's is
  * XXH3-128 of the 20 bytes "moe-expertd layout 2" (no NUL), the eight __u32 from n_layers to limit, layer_index, of
@@ -36,6 +40,8 @@
 #define MOE_POOLS_MAX 16
 #define MOE_LAYOUTS_MAX 64
 #define MOE_RECORD_ALIGN 4096
+/* moe_manifest.flags */
+#define MOE_MANIFEST_TIERED 0x01 /* pool files hold fewer records than there are: see below */
 #define MOE_PART_ALIGN 64
 
 /*
@@ -98,7 +104,7 @@ struct moe_manifest {
 	__u32 activation; /* enum moe_activation */
 	__u32 limit;      /* of SWIGLU_CLAMPED: the bits of a binary32; else 0 */
 	__u32 n_layouts;
-	__u32 reserved;
+	__u32 flags;          /* MOE_MANIFEST_* */
 	__u64 record_bytes;   /* of the largest record, in each pool file */
 	__u64 layouts_offset; /* of the layouts in the manifest */
 	__u64 records_offset; /* of the record table in the manifest */

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * frames-internal - the frames as their own two files see them: frames.c, who gets which, and frames-order.c, who makes
+ * room and what is read ahead.
+ */
+#ifndef DAEMON_FRAMES_INTERNAL_H
+#define DAEMON_FRAMES_INTERNAL_H
+
+#include "daemon/frames.h"
+
+enum frame_state { FRAME_FREE, FRAME_READING, FRAME_READY };
+
+struct frame {
+	uint32_t record; /* FRAMES_NONE: FREE */
+	uint32_t pins, leases;
+	enum frame_state state;
+	bool ahead;  /* read for a hint */
+	bool unused; /* and no ask has come for it yet */
+};
+
+struct row {
+	void *policy;
+	int32_t first;  /* taken out of the policy's order as the next victim, -1: none */
+	uint64_t hints; /* how many of the row's records are hinted and in no frame, at most */
+};
+
+struct record {
+	uint32_t frame;
+	bool hinted;
+	uint64_t used; /* number of the pass, 0: never */
+};
+
+struct frames {
+	struct frames_params p;
+	struct frame *frame;   /* [frames] */
+	struct record *record; /* [rows * experts] */
+	struct row *row;       /* [rows] */
+	uint8_t *policies;
+	uint32_t *free; /* [frames]: a stack */
+	uint32_t n_free, n_reading, n_idle, n_leased, n_reserved, n_prefetching;
+	uint64_t pass;
+	uint32_t now; /* the row that was asked for last */
+	bool paused;
+	struct frames_ask *waiting[FRAMES_CLASSES], *reading; /* oldest first; in no order */
+};
+
+/* A record without pins joins the order of its row; order_settle() ends the event. */
+void order_admit(struct frames *f, uint32_t record);
+void order_settle(struct frames *f, uint32_t row);
+void order_leave(struct frames *f, uint32_t record);
+
+/* The record that goes first, of those that were not used in pass `before` or later; FRAMES_NONE. */
+uint32_t order_first(struct frames *f, uint64_t before);
+
+/* The hinted record that is needed first and is in no frame; no longer hinted. FRAMES_NONE. */
+uint32_t order_next_hint(struct frames *f);
+
+#endif

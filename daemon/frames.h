@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * frames - which records of a tiered model are in memory, who needs them there, and which one makes room.
+ *
+ * A tiered model has fewer frames than records. A frame is FREE, READING (a read into it is under way) or READY (it has
+ * a whole record, by its digest). An ask is what one request needs: distinct experts of one layer.
+ *
+ * Law: an ask takes frames for all of its records at once or none and waits, first come first served within its class,
+ * decode before prefill; so two asks never wait for each other. Its frames are pinned from then on until it is
+ * released, and a lease pins one until it is given back. A frame that is pinned or READING is never given away: a read
+ * ends in the frame that it was begun for, whether anybody still waits for it or not. Leases may hold so many frames
+ * that one ask for all experts of a layer still finds room: then no ask waits for ever.
+ *
+ * Who makes room: pins first. Each layer has its policy (policy/policy.h) of its own, which says which of the layer's
+ * records goes first; an event is the end of a request. Among the layers the one goes whose record was not used for the
+ * longest time, counted in forward passes; of several the layer whose turn comes last, counted from the layer that is
+ * asked for now. A record that was never used is older than any other. So, when one pass alone needs more than there
+ * are frames, the layers to come stay, and what was just used makes room: least recently used records would be those
+ * that are needed next.
+ *
+ * A hint is followed while nobody waits for frames, and only into frames that are free or were not used in this pass.
+ * A later hint for the layer, or its computation, takes what is left of the first one back.
+ *
+ * The table tells a successor what is in the frames: an entry is written when the record is READY, and cleared before
+ * anything else is read into its frame. All of this is the reactor's; nothing here waits, and nothing calls back but
+ * frames_read_done and frames_pump.
+ */
+#ifndef DAEMON_FRAMES_H
+#define DAEMON_FRAMES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "policy/policy.h"
+
+#define FRAMES_NONE UINT32_MAX
+#define FRAMES_CLASSES 3 /* as POOL_PRIORITIES */
+
+struct frames;
+
+/* Cumulative since the model was loaded; in a memory file, so that a successor goes on with them. */
+struct frames_counters {
+	uint64_t hits, misses;    /* records that an ask found there, and did not */
+	uint64_t waits, wait_ns;  /* asks that had to wait, for frames or for reads, and how long */
+	uint64_t reads, failures; /* that have ended */
+	uint64_t read_bytes;
+	uint64_t evictions;
+	uint64_t prefetches, prefetch_used,
+		prefetch_wasted; /* reads for hints; wasted: evicted before they were used */
+};
+
+struct frames_params {
+	uint32_t rows, experts, frames;
+	const struct policy_ops *policy;
+	uint32_t *table;                  /* [frames]: record + 1, 0: none. What it has is taken over as READY */
+	struct frames_counters *counters; /* both stay in place */
+	/* The frame is the record's from now on, and to be read into; ends in frames_read_done. */
+	void (*read)(void *userdata, uint32_t record, uint32_t frame, bool urgent);
+	/* The record is in no frame any more. May be NULL. */
+	void (*gone)(void *userdata, uint32_t record);
+	void *userdata;
+};
+
+enum frames_state { ASK_NONE, ASK_WAITS, ASK_READS, ASK_READY };
+
+struct frames_ask {
+	/* The caller's. */
+	uint32_t row, n;
+	uint32_t class;
+	bool wraps;                                        /* the session begins a new forward pass with it */
+	void (*ready)(struct frames_ask *ask, int status); /* 0: pinned and READY; or nothing is pinned: -errno */
+	/* The frames' own. */
+	enum frames_state state;
+	uint32_t missing;
+	uint64_t asked_ns;
+	struct frames_ask *next;
+	uint32_t experts[]; /* the caller's: [n], ascending, distinct */
+};
+
+/* So many frames a model needs at least: a layer's experts, and room for a token's beside them. */
+static inline uint64_t frames_min(uint32_t experts, uint32_t topk)
+{
+	return (uint64_t)experts + (topk ? topk : 1);
+}
+
+/* -EINVAL: a table with a record that is not one, or twice. -ENOMEM. */
+int frames_new(struct frames **ret, const struct frames_params *params);
+struct frames *frames_free(struct frames *frames); /* no ask may be open; takes NULL, returns NULL */
+
+/* Paused, no ask gets frames (but waits): a successor first pins what sessions have leased. */
+void frames_pause(struct frames *frames, bool paused);
+
+/* True: all is pinned and READY (and `ready` is not called). False: it waits, `ready` tells the end. Stays in place
+ * until released, cancelled or failed. */
+bool frames_ask(struct frames *frames, struct frames_ask *ask);
+
+/* A READY ask has done its work. */
+void frames_release(struct frames *frames, struct frames_ask *ask);
+
+/* Whatever its state: nothing of it is left, `ready` is not called. */
+void frames_cancel(struct frames *frames, struct frames_ask *ask);
+
+/* A read has ended: 0, or -errno for whom it was and a frame that is free again. Calls `ready`. */
+void frames_read_done(struct frames *frames, uint32_t frame, int status, uint64_t bytes);
+
+/* Gives frames to those that wait and to hints, as far as they go. Calls `ready`. True when something moved. */
+bool frames_pump(struct frames *frames);
+
+/* Leases: a place for one is taken before it is known that its record is READY (false: there is none), and given back
+ * or, while an ask has it pinned, changed into a lease. */
+bool frames_reserve_lease(struct frames *frames);
+void frames_unreserve_lease(struct frames *frames);
+void frames_lease(struct frames *frames, uint32_t record); /* unreserves one */
+void frames_unlease(struct frames *frames, uint32_t record);
+/* Of a session of the daemon before: false when the record is not there. Takes no place. */
+bool frames_lease_again(struct frames *frames, uint32_t record);
+
+/* Experts of a row will probably be asked for: those whose bits are set, in place of all hinted there before. NULL:
+ * none. */
+void frames_hint(struct frames *frames, uint32_t row, const uint64_t *bits);
+
+/* The frame of a record, FRAMES_NONE: none. */
+uint32_t frames_of(const struct frames *frames, uint32_t record);
+
+struct frames_level {
+	uint32_t frames, free, reading, ready, pinned, leased, waiting; /* frames by state; asks that wait */
+};
+void frames_level(const struct frames *frames, struct frames_level *ret);
+
+#endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * reader - single records of a published model, read from disk whenever they are wanted, for as long as the model is
+ * served.
+ *
+ * The loader (loader.h) reads a whole model in the order of its files, once, and is gone. A reader stays: a team of
+ * threads that sleep while nothing is wanted, each with a block of bounce memory. A job is one record; its sources
+ * (model/expert.h) are dealt to the threads one by one, so that one miss alone has several reads in flight, and several
+ * misses have one each. A thread reads a block around the page cache, repacks it to all shares while it is in its
+ * cache, and reads the next one. Whoever brings the last source hashes the record.
+ *
+ * Law: a record is what the manifest says or it is an error. The model's files stay open once they were needed; what is
+ * read from them is believed only when its digest is the record's, so that files that change under the daemon cost an
+ * error (-ESTALE) and never a wrong weight. A job's memory is the reader's from reader_read() until the job is given
+ * back by reader_next_done(): nothing else may be put there meanwhile, whoever has lost interest.
+ */
+#ifndef DAEMON_READER_H
+#define DAEMON_READER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/host.h"
+#include "model/model.h"
+#include "moe-error.h"
+#include "uapi/moe_manifest.h"
+
+struct reader;
+
+struct reader_params {
+	const char *path;                    /* the model's folder or file; copied */
+	const struct moe_manifest *manifest; /* outlives the reader; its digests may be still to come (`learn`) */
+	struct model *model;                 /* taken over, also on failure; NULL: opened when it is needed first */
+	uint8_t *memory[MOE_POOLS_MAX];      /* of each pool file, writable */
+	bool buffered;                       /* through the page cache even where O_DIRECT works */
+};
+
+struct reader_job {
+	uint32_t record; /* row * n_experts + expert */
+	uint64_t offset; /* in each pool file: room for the record */
+	bool urgent;     /* before all that are not */
+	bool zero;       /* the room is not all zeros, or holds more than a record of this layout */
+	uint8_t *learn;  /* receives the record's digest; NULL: it has to be the manifest's */
+	void *userdata;
+
+	/* The result. */
+	int status;          /* 0 or -errno, and the error's line */
+	uint64_t read_bytes; /* supersets included */
+	char error[512];
+
+	struct reader_work *work; /* the reader's, and the rest */
+	struct reader_job *next;
+};
+
+/* Starts the threads. -ENOMEM, -EAGAIN. */
+int reader_new(struct reader **ret, const struct reader_params *params, struct moe_error *err);
+
+/* Waits for what is being read; jobs that have not been given back are forgotten. Takes NULL, returns NULL. */
+struct reader *reader_free(struct reader *reader);
+
+/* Called from a thread of the reader when jobs are done; from reader_set_wake on. */
+void reader_set_wake(struct reader *reader, void (*wake)(void *userdata), void *userdata);
+
+/* The manifest with all its digests, once it is published. Before the first job that does not learn. */
+void reader_set_manifest(struct reader *reader, const struct moe_manifest *manifest);
+
+/* The job is malloc'ed and the reader's until it comes back. Never waits. */
+void reader_read(struct reader *reader, struct reader_job *job);
+
+/* A job that is done, the caller's again (free it), or NULL. With `wait`: NULL only when none is under way. */
+struct reader_job *reader_next_done(struct reader *reader, bool wait);
+
+/* True while every file that was read was read around the page cache. */
+bool reader_direct(const struct reader *reader);
+
+#endif
