@@ -116,12 +116,42 @@ static json_t *model_json(const struct resident *r)
 			 (int)r->leases, "epoch", (json_int_t)m->epoch, "pools", pools);
 }
 
+/* A model that is all there has none. */
+static json_t *tier_json(const struct entry *e)
+{
+	const struct moe_manifest *m = e->model->manifest;
+	const struct frames_counters *c;
+	struct frames_level level;
+
+	if (!e->tier)
+		return json_null();
+	c = tier_counters(e->tier);
+	frames_level(tier_frames(e->tier), &level);
+	return json_pack(
+		"{s:i, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+		"frames", (int)level.frames, "records", (json_int_t)m->n_moe_layers * m->n_experts, "ready",
+		(int)level.ready, "free", (int)level.free, "reading", (int)level.reading, "pinned", (int)level.pinned,
+		"leased", (int)level.leased, "waiting", (int)level.waiting, "hits", (json_int_t)c->hits, "misses",
+		(json_int_t)c->misses, "waits", (json_int_t)c->waits, "wait_ns", (json_int_t)c->wait_ns, "reads",
+		(json_int_t)c->reads, "failures", (json_int_t)c->failures, "read_bytes", (json_int_t)c->read_bytes,
+		"evictions", (json_int_t)c->evictions, "prefetches", (json_int_t)c->prefetches, "prefetch_used",
+		(json_int_t)c->prefetch_used, "prefetch_wasted", (json_int_t)c->prefetch_wasted);
+}
+
+static json_t *model_with_tier(const struct entry *e)
+{
+	json_t *model = model_json(e->model);
+
+	json_object_set_new(model, "tier", tier_json(e));
+	return model;
+}
+
 static json_t *models_json(const struct service *s)
 {
 	json_t *models = json_array();
 
 	for (const struct entry *e = s->registry.head; e; e = e->next)
-		json_array_append_new(models, model_json(e->model));
+		json_array_append_new(models, model_with_tier(e));
 	return json_pack("{s:o}", "models", models);
 }
 
@@ -293,6 +323,7 @@ static json_t *model_stats_json(const struct service *s, const struct entry *e)
 	add_counters(totals, &total);
 	add_served(totals, &served);
 	json_object_set_new(totals, "leases_held", integer(e->model->leases));
+	json_object_set_new(totals, "tier", tier_json(e));
 	return json_pack("{s:s, s:o, s:i, s:i, s:o, s:o}", "name", m->name, "digest", digest_json(m->digest), "experts",
 			 (int)m->n_experts, "topk", (int)m->topk, "layers", layers, "totals", totals);
 }
@@ -355,10 +386,15 @@ static json_t *io_uring_json(const struct service *s)
 static json_t *status_json(const struct service *s)
 {
 	struct pool_stats pool;
-	uint32_t live = 0;
+	uint64_t read = s->weight_bytes_read;
+	uint32_t live = 0, tiered = 0;
 	json_t *o, *cpu;
 
 	pool_stats(s->pool, &pool);
+	for (const struct entry *e = s->registry.head; e; e = e->next) {
+		tiered += e->tier != NULL;
+		read += e->tier ? tier_read_bytes(e->tier) : 0;
+	}
 	for (const struct session *x = s->sessions; x; x = x->next)
 		live += !x->dead;
 	cpu = json_pack("{s:i, s:s, s:s, s:i, s:I, s:I, s:I, s:I}", "threads", (int)pool_threads(s->pool), "isa",
@@ -370,9 +406,11 @@ static json_t *status_json(const struct service *s)
 		      s->ready ? "ready" : "loading", "cpu", cpu);
 	json_object_set_new(o, "models", integer(s->registry.n));
 	json_object_set_new(o, "bytes", integer(registry_bytes(&s->registry)));
-	json_object_set_new(o, "weight_bytes_read", integer(s->weight_bytes_read));
+	json_object_set_new(o, "weight_bytes_read", integer(read));
 	json_object_set_new(o, "restarts", integer(s->estate->restarts));
 	json_object_set_new(o, "kept", json_boolean(handover_keeps(s->handover)));
+	json_object_set_new(o, "tiered", integer(tiered));
+	json_object_set_new(o, "pool_max", integer(s->config->pool_max));
 	json_object_set_new(o, "memory_max", integer(s->config->memory_max));
 	json_object_set_new(o, "fill_budget", integer(sched_fill_budget(s->sched)));
 	json_object_set_new(o, "sessions", integer(live));

@@ -298,8 +298,10 @@ int service_unload(struct service *s, const char *name, struct moe_error *err)
 {
 	struct entry *entry;
 
-	if (*name && registry_find(&s->registry, name, NULL, &entry, err) == 0 && entry->model->sessions == 0)
+	if (*name && registry_find(&s->registry, name, NULL, &entry, err) == 0 && entry->model->sessions == 0) {
 		estate_drop_model(s->handover, entry);
+		s->weight_bytes_read += entry->tier ? tier_read_bytes(entry->tier) : 0;
+	}
 	return registry_remove(&s->registry, name, err);
 }
 

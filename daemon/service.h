@@ -50,7 +50,7 @@ struct service {
 	bool bury;           /* a session has died, or the last request of a dead one has come back */
 	uint64_t guard_hits; /* that were looked at */
 	uint64_t instance, started_ns;
-	uint64_t weight_bytes_read; /* from disk, by this daemon */
+	uint64_t weight_bytes_read; /* from disk, by this daemon: loads, and the misses of models that were unloaded */
 
 	struct load *load;
 	struct peer *load_peer;    /* who asked; NULL: the command line, or the asker has left */

@@ -18,6 +18,7 @@ struct tier {
 	struct resident *model;
 	struct frames *frames;
 	struct frames_counters *counters;
+	uint64_t read_before; /* by daemons before this one: bytes */
 	int client_fds[MOE_POOLS_MAX];
 	uint32_t *layouts; /* [frames]: of what was read there last, and one; 0: not known */
 	uint32_t *refused; /* [frames]: reads that could not be asked for */
@@ -98,6 +99,11 @@ const struct frames_counters *tier_counters(const struct tier *t)
 	return t->counters;
 }
 
+uint64_t tier_read_bytes(const struct tier *t)
+{
+	return t->counters->read_bytes - t->read_before;
+}
+
 int tier_client_fd(const struct tier *t, uint32_t pool)
 {
 	return t->client_fds[pool];
@@ -143,6 +149,7 @@ int tier_new(struct tier **ret, struct resident *model, uint32_t *table, struct 
 	if (t) {
 		t->model = model;
 		t->counters = counters;
+		t->read_before = counters->read_bytes;
 		for (uint32_t i = 0; i < MOE_POOLS_MAX; i++)
 			t->client_fds[i] = -EBADF;
 		t->layouts = calloc(model->frames, sizeof *t->layouts);

@@ -26,6 +26,7 @@ struct tier *tier_free(struct tier *tier); /* before the model; takes NULL, retu
 
 struct frames *tier_frames(struct tier *tier);
 const struct frames_counters *tier_counters(const struct tier *tier);
+uint64_t tier_read_bytes(const struct tier *tier); /* from disk, by this daemon, since the model was loaded */
 
 /* What clients may hold of a pool file: read-only. -errno: it cannot be made (no /proc). */
 int tier_client_fd(const struct tier *tier, uint32_t pool);

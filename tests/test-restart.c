@@ -6,7 +6,8 @@
  *
  * The daemon runs under `moe-expertd --keep` and kills itself by MOE_CRASH_PLAN (daemon/crash.h). The client speaks the
  * protocol itself, keeps many requests in flight, and knows of each what it must bring. RESTART_KILLS=N: kills a point
- * (default 50; at night 1000).
+ * (default 50; at night 1000). Built with RESTART_TIERED two thirds of the model fit into memory (test-restart-tier):
+ * what is lent must stay where and what it is meanwhile.
  */
 #include <sys/stat.h>
 #include <time.h>
@@ -18,6 +19,12 @@
 #define TOKENS 2
 #define PATIENCE_S 30
 
+#ifdef RESTART_TIERED
+static const char *const options[] = {"--keep", "--pool-max", "12M", NULL};
+#else
+static const char *const options[] = {"--keep", NULL};
+#endif
+
 enum kind { NOP, FILL, COMPUTE, LEND, GIVE_BACK, RANGE, CANCEL, KINDS };
 
 struct flight {
@@ -27,14 +34,20 @@ struct flight {
 	uint32_t row, expert;
 };
 
+struct lent {
+	uint64_t lease, offset;
+	uint32_t row, expert;
+};
+
 static struct ring ring;
 static const struct moe_manifest *manifest;
 static const uint8_t *pool;
 static uint8_t *slots;
 static struct flight flights[ENTRIES];
 static uint64_t posted, ended, lost, doubled, wrong, refused, cancelled;
-static uint64_t leases[2 * ENTRIES];
+static struct lent leases[2 * ENTRIES];
 static uint32_t n_leases, out;
+static uint8_t *content;  /* of all records, in their order: bytes of a FILL */
 static uint8_t *expected; /* y of the one COMPUTE that is asked for again and again */
 static uint64_t x_at, ids_at, weights_at, y_bytes;
 static char plan_path[128];
@@ -57,6 +70,20 @@ static const struct moe_record *record_of(uint32_t row, uint32_t expert)
 static uint64_t slot_bytes(void)
 {
 	return manifest->record_bytes;
+}
+
+static const uint8_t *content_of(uint32_t row, uint32_t expert)
+{
+	return content + ((uint64_t)row * manifest->n_experts + expert) * slot_bytes();
+}
+
+/* Where a record of a tiered model lies only its lease says. */
+static bool lies_at(uint32_t row, uint32_t expert, uint64_t offset)
+{
+	if (manifest->flags & MOE_MANIFEST_TIERED)
+		return offset <= manifest->pools[0].bytes - slot_bytes() &&
+		       memcmp(pool + offset, content_of(row, expert), slot_bytes()) == 0;
+	return offset == record_of(row, expert)->offset;
 }
 
 static uint16_t layer_of(uint32_t row)
@@ -139,6 +166,13 @@ static struct moe_sqe entry_of(uint32_t i)
 	return e;
 }
 
+/* It is still there, whatever happened since it was lent. */
+static void give_back(struct flight *f, const struct lent *lent)
+{
+	f->lease = lent->lease;
+	wrong += !lies_at(lent->row, lent->expert, lent->offset);
+}
+
 /* Of a request that may wait and is not unwanted yet; 0: there is none. */
 static uint64_t pick_target(void)
 {
@@ -153,7 +187,7 @@ static uint64_t pick_target(void)
 	return 0;
 }
 
-static void post(enum kind kind)
+static void post_one(enum kind kind, uint32_t row, uint32_t expert)
 {
 	struct moe_sqe *sqes = (struct moe_sqe *)((uint8_t *)ring.client + ring.daemon->sqe_offset);
 	uint64_t target = 0;
@@ -161,19 +195,12 @@ static void post(enum kind kind)
 
 	while (flights[i].out)
 		i++;
-	if (kind == GIVE_BACK && !n_leases)
-		kind = LEND;
-	if (kind == LEND && n_leases >= ENTRIES)
-		kind = GIVE_BACK;
 	if (kind == CANCEL)
 		target = pick_target();
-	flights[i] = (struct flight){.out = true,
-				     .kind = kind,
-				     .number = (posted << 8) | i,
-				     .row = pick(manifest->n_moe_layers),
-				     .expert = pick(manifest->n_experts)};
+	flights[i] = (struct flight){
+		.out = true, .kind = kind, .number = (posted << 8) | i, .row = row, .expert = expert};
 	if (kind == GIVE_BACK)
-		flights[i].lease = leases[--n_leases];
+		give_back(&flights[i], &leases[--n_leases]);
 	flights[i].from = pick((uint32_t)slot_bytes());
 	flights[i].bytes = 1 + pick((uint32_t)(slot_bytes() - flights[i].from));
 	if (kind == CANCEL)
@@ -189,6 +216,17 @@ static void post(enum kind kind)
 		ring_bell(&ring);
 }
 
+static void post(enum kind kind)
+{
+	const uint32_t row = pick(manifest->n_moe_layers);
+
+	if (kind == GIVE_BACK && !n_leases)
+		kind = LEND;
+	if (kind == LEND && n_leases >= ENTRIES)
+		kind = GIVE_BACK;
+	post_one(kind, row, pick(manifest->n_experts));
+}
+
 /* -- completions -------------------------------------------------------------------------------------------------- */
 
 /* The range and no other byte. */
@@ -196,7 +234,7 @@ static bool brought_range(const struct flight *f, uint32_t i, const struct moe_c
 {
 	const uint8_t *slot = slots + i * slot_bytes();
 	bool good = cqe->bytes == f->bytes &&
-		    memcmp(slot + f->from, pool + record_of(f->row, f->expert)->offset + f->from, f->bytes) == 0;
+		    memcmp(slot + f->from, content_of(f->row, f->expert) + f->from, f->bytes) == 0;
 
 	for (uint64_t at = 0; at < slot_bytes(); at++)
 		good &= slot[at] == 0xa5 || (at >= f->from && at < f->from + f->bytes);
@@ -208,13 +246,13 @@ static bool brought(const struct flight *f, uint32_t i, const struct moe_cqe *cq
 	switch (f->kind) {
 	case FILL:
 		return cqe->bytes &&
-		       memcmp(slots + i * slot_bytes(), pool + record_of(f->row, f->expert)->offset, cqe->bytes) == 0;
+		       (!content || memcmp(slots + i * slot_bytes(), content_of(f->row, f->expert), cqe->bytes) == 0);
 	case RANGE:
 		return brought_range(f, i, cqe);
 	case COMPUTE:
 		return cqe->pairs == 2 * TOKENS && memcmp(ring.data + y_at(i), expected, y_bytes) == 0;
 	case LEND:
-		return cqe->lease && cqe->offset == record_of(f->row, f->expert)->offset;
+		return cqe->lease && lies_at(f->row, f->expert, cqe->offset);
 	default:
 		return true;
 	}
@@ -238,8 +276,8 @@ static void take(const struct moe_cqe *cqe)
 	wrong += cqe->status == 0 && !brought(f, i, cqe);
 	if (f->kind == LEND && cqe->status == 0) {
 		for (uint32_t k = 0; k < n_leases; k++)
-			doubled += leases[k] == cqe->lease;
-		leases[n_leases++] = cqe->lease;
+			doubled += leases[k].lease == cqe->lease;
+		leases[n_leases++] = (struct lent){cqe->lease, cqe->offset, f->row, f->expert};
 	}
 	f->out = false;
 	out--;
@@ -391,6 +429,29 @@ static void fill_inputs(void)
 	}
 }
 
+/* The records as FILL brings them, and, of a model that is all there, as they lie in the pool. */
+static void learn_records(void)
+{
+	uint8_t *all = calloc((size_t)manifest->n_moe_layers * manifest->n_experts, slot_bytes());
+	uint64_t differ = 0;
+
+	require(all != NULL, "room for the records");
+	for (uint32_t row = 0; row < manifest->n_moe_layers; row++) {
+		for (uint32_t expert = 0; expert < manifest->n_experts; expert++) {
+			uint8_t *to = all + ((uint64_t)row * manifest->n_experts + expert) * slot_bytes();
+
+			post_one(FILL, row, expert);
+			if (!wait_until(0) || refused)
+				require(false, "record %u of row %u", expert, row);
+			memcpy(to, slots, slot_bytes());
+			differ += !(manifest->flags & MOE_MANIFEST_TIERED) &&
+				  memcmp(to, pool + record_of(row, expert)->offset, slot_bytes()) != 0;
+		}
+	}
+	content = all;
+	ok(differ == 0, "all records as they lie in the pool");
+}
+
 /* What COMPUTE brings where nothing goes wrong. */
 static void learn(void)
 {
@@ -513,8 +574,10 @@ int main(void)
 
 	snprintf(plan_path, sizeof plan_path, "/tmp/moe-plan.%d", getpid());
 	setenv("MOE_CRASH_PLAN", plan_path, 1);
-	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--keep", NULL});
+	fixture_start(&fixture, fixture_sample(), options);
 	open_ring();
+	require(manifest->flags == (options[1] ? MOE_MANIFEST_TIERED : 0), "the model is tiered where it should be");
+	learn_records();
 	fill_inputs();
 	learn();
 	cancelled = 0;

@@ -44,6 +44,9 @@ char *show_bytes(char to[SHOW_TEXT], double bytes);
 char *show_time(char to[SHOW_TEXT], double nanoseconds);
 char *show_share(char to[SHOW_TEXT], double part, double whole);
 
+/* What a tiered model's frames have done; nothing of a model that is all there (null). */
+void print_tier(const char *indent, const json_t *tier);
+
 void print_json(const json_t *document);
 
 #endif

@@ -51,6 +51,24 @@ char *show_share(char to[SHOW_TEXT], double part, double whole)
 	return to;
 }
 
+void print_tier(const char *indent, const json_t *t)
+{
+	const double found = get_number(t, "hits"), missed = get_number(t, "misses");
+	char share[SHOW_TEXT], bytes[SHOW_TEXT], wait[SHOW_TEXT];
+
+	if (!json_is_object(t))
+		return;
+	printf("%stiered (--pool-max): frames for %.0f of %.0f records; %.0f ready, %.0f pinned (%.0f leased)\n", indent,
+	       get_number(t, "frames"), get_number(t, "records"), get_number(t, "ready"), get_number(t, "pinned"),
+	       get_number(t, "leased"));
+	printf("%s  %s of %.0f records found in memory; %.0f evicted, %.0f reads of %s, %.0f failed\n", indent,
+	       show_share(share, found, found + missed), found + missed, get_number(t, "evictions"),
+	       get_number(t, "reads"), show_bytes(bytes, get_number(t, "read_bytes")), get_number(t, "failures"));
+	printf("%s  %.0f requests waited %s in all; of %.0f records read ahead %.0f were used, %.0f wasted\n", indent,
+	       get_number(t, "waits"), show_time(wait, get_number(t, "wait_ns")), get_number(t, "prefetches"),
+	       get_number(t, "prefetch_used"), get_number(t, "prefetch_wasted"));
+}
+
 void print_json(const json_t *document)
 {
 	json_dumpf(document, stdout, JSON_INDENT(1));

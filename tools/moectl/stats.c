@@ -66,6 +66,7 @@ static void print_model(const json_t *model)
 	print_row("all", totals);
 	printf("\n  paths add up to %.0f pairs; tokens x layers x k is %.0f: %s\n", all_pairs(pairs), expected,
 	       all_pairs(pairs) == expected ? "equal" : "NOT EQUAL (padding, or another top-k)");
+	print_tier("  ", json_object_get(totals, "tier"));
 	if (warning)
 		printf("  warning: %s\n", warning);
 }

@@ -61,6 +61,10 @@ int verb_status(const struct arguments *arg)
 	       get_number(cpu, "jobs"), show_time(a, get_number(cpu, "busy_ns")),
 	       show_bytes(b, get_number(cpu, "copy_bytes")));
 	print_users(json_object_get(s, "accounts"));
+	if (get_number(s, "tiered") > 0)
+		printf("  NOTE      %.0f of the models are tiered: larger than --pool-max, read from disk as they are "
+		       "used (moectl models)\n",
+		       get_number(s, "tiered"));
 	if (json_is_false(json_object_get(s, "weights_sealed")))
 		printf("  NOTE      weights are writable by clients (--writable-weights)\n");
 	if (json_is_false(json_object_get(s, "queues_readonly")))
