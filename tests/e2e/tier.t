@@ -112,7 +112,7 @@ if have_proc; then
 		score "$dir/killed" --experts $experts &
 		job=$!
 		started="$started $job"
-		while kill -0 "$job" 2>/dev/null; do
+		while kill -0 "$job" 2>/dev/null && [ $kills -lt 20 ]; do
 			victim=
 			if [ $experts = cache ]; then # a worker that will be killed as well
 				"$worker" score --model "$sample" --daemon "$socket" --text "$dir/text" --experts cpu >"$dir/victim" 2>&1 &
