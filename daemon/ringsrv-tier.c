@@ -77,6 +77,7 @@ static void ready(struct frames_ask *ask, int status)
 {
 	struct tier_wait *w = container_of(ask, struct tier_wait, ask);
 	struct request *q = w->request;
+	struct sched *sched = w->sched;
 	struct session *s = q->session;
 
 	if (status == 0) {
@@ -85,7 +86,7 @@ static void ready(struct frames_ask *ask, int status)
 	}
 	forget(q);
 	q->cqe.status = status;
-	ringsrv_go_on(s, w->sched, q, false);
+	ringsrv_go_on(s, sched, q, false);
 }
 
 /* -- what a request asks for -------------------------------------------------------------------------------------- */
