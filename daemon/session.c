@@ -374,6 +374,9 @@ static int check_revived(struct session *s, struct registry *registry, struct mo
 	if (!s->entry)
 		return moe_error_set(err, -ENOENT, "session %llu: its model is not there any more",
 				     (unsigned long long)p->session);
+	if (s->doorbell.fd < 0) /* what cannot be watched ends the reactor */
+		return moe_error_set(err, -ENOENT, "session %llu: its doorbell is not there",
+				     (unsigned long long)p->session);
 	s->attach = p->attach;
 	s->entries = p->entries;
 	size_regions(s);

@@ -7,8 +7,8 @@
  * A first run without a fault says which calls there are (tests/faults/preload.c, loaded before the daemon) and what
  * right results are. Then, for each kind of call, the whole story again: start, load, attach, each operation, a second
  * model, the documents, detach, SIGTERM; with each single call refused, one after the other. FAULTS=sample: with one in
- * eight; FAULTS=memory:17: that one alone. FAULTS_JOBS: daemons at a time (default: one a core, at most 8). test-faults-restart is the same for a daemon
- * that takes over.
+ * eight; FAULTS=memory:17: that one alone. FAULTS_JOBS: daemons at a time (default: one a core, at most 8).
+ * test-faults-restart is the same for a daemon that takes over.
  */
 #include "tests/faults/plan.h"
 

@@ -350,6 +350,7 @@ static void tell_restart(struct run *run)
 
 	use(run);
 	lost_once = run->closed;
+	run->refused += lost_once;
 	probe = connect_again(run);
 	if (probe >= 0 && lost_once)
 		use(run); /* of this daemon, or of the one after it */

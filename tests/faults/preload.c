@@ -8,11 +8,11 @@
  * Law: calls are counted from main on, each kind for itself; call number FAULTS_AT of FAULTS_KIND fails, with
  * FAULTS_EVER that and all after it. The error is one that the kernel or the C library can give at this place. A
  * completion of io_uring fails by its result (FAULTS_VALUE, default EIO), after the kernel has done the work: the
- * program sees a queue's end only as far as this file has gone through it. With FAULTS_SUCCESSOR all this is of one daemon
- * of a keeper: the first that takes over. When main returns the report has a line for
- * each place that called (`site KIND FIRST LAST CALLS`; a place is the chain of the program's own callers) and for each
- * block, mapping and descriptor that is left (`left ...`), and the callers of the call that failed, the nearest first
- * (`struck ADDRESS`, for addr2line); no report means that main has not returned.
+ * program sees a queue's end only as far as this file has gone through it. With FAULTS_SUCCESSOR all this is of one
+ * daemon of a keeper: the first that takes over. When main returns the report has a line for each place that called
+ * (`site KIND FIRST LAST CALLS`; a place is the chain of the program's own callers), for each block, mapping and
+ * descriptor that is left (`left ...`), and for each caller of the call that failed, the nearest first (`struck
+ * ADDRESS`, for addr2line); no report means that main has not returned.
  */
 #include <dirent.h>
 #include <dlfcn.h>

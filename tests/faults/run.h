@@ -3,8 +3,8 @@
  * faults/run - a daemon of which one call, or all from then on, is refused; and how it ended.
  *
  * With `restarts` it runs under a keeper, kills itself in the middle of its work (MOE_CRASH_PLAN), and the calls are
- * those of its successor alone: keeper and first life go unharmed, and so does a third one, when the successor has ended
- * of its fault.
+ * those of its successor alone: keeper and first life go unharmed, and so does a third one, when the successor has
+ * ended of its fault.
  */
 #ifndef TESTS_FAULTS_RUN_H
 #define TESTS_FAULTS_RUN_H
@@ -212,8 +212,10 @@ static void check_lives(struct run *run)
 
 	if (killed != 1 || says(run, "the daemon died by signal 9") != 1)
 		wrong(run, "%u daemons were killed by signals, one by its plan expected", killed);
-	if (died > 1 || (died && !run->fault))
+	if (died > 1 || (died && !run->fault)) {
+		copy_line(run, "words", "moe-expertd: error");
 		wrong(run, "%u daemons that took over ended", died);
+	}
 	/* Each life that gets so far says so. */
 	run->refused_start = died && says(run, ": ready: ") < 3;
 	run->successor_ended = died && !run->refused_start;
