@@ -18,8 +18,8 @@
  * *ret_copied += bytes of ids and weights. */
 bool ringsrv_poll(struct session *session, struct sched *sched, uint32_t entries, uint64_t *ret_copied);
 
-/* From *at on, along poll_next, at most *polls sessions: the first where ringsrv_poll may find something, or NULL. *at is
- * then the next one, and *polls what is left. */
+/* From *at on, along poll_next, at most *polls sessions: the first where ringsrv_poll may find something, or NULL. *at
+ * is then the next one, and *polls what is left. */
 struct session *ringsrv_seek(struct session **at, uint32_t *polls);
 
 /* Whether there is something to claim. */

@@ -17,8 +17,8 @@
  * Law of sleeping. Daemon, before it sleeps or polls this ring no more: store sq_wait = 1, full fence, look at the tail
  * again, then wait for the doorbell (an eventfd). Client after a tail store: full fence; if sq_wait is set, write 1 to
  * the doorbell. The other way about: client stores cq_wait = 1, full fence, looks at cq_tail, then FUTEX_WAITs on
- * cq_tail; the daemon after a cq_tail store: full fence; if cq_wait is set, FUTEX_WAKEs cq_tail. Each fence's partner is
- * the fence of the other side.
+ * cq_tail; the daemon after a cq_tail store: full fence; if cq_wait is set, FUTEX_WAKEs cq_tail. Each fence's partner
+ * is the fence of the other side.
  *
  * All integers are little-endian; every reserved byte is zero, and a set one is refused with -EINVAL, so that it can be
  * given a meaning later. Two arenas, memfds that the client makes, seals and registers (MOE_MSG_ARENA), hold what
