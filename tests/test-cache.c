@@ -458,6 +458,28 @@ static void test_original_fresh_hit(void)
 	cache_free(c);
 }
 
+/* What is on its way to a slot: until it is released nobody gets the slot. */
+static void test_reserved(void)
+{
+	const struct cache_request all[] = {{0, 1, true}, {1, 1, true}, {2, 1, true}, {3, 1, true}};
+	struct moe_copy fills[4];
+	struct cache *cache;
+	uint32_t n;
+
+	require(cache_new(&cache, 8, 3, policy_find("lru"), NULL) == 0, "a cache");
+	require(cache_insert(cache, 5, 1) == 0, "an expert in slot 1");
+	cache_reserve(cache, 1);
+	ok(cache->cache_map[5] < 0 && cache->n_reserved == 1 && !cache_check(cache), "a reserved slot is nobody's");
+	ok(cache_insert(cache, 6, 1) == -EBUSY && cache->cache_map[6] < 0, "nobody is put into it by hand");
+	n = cache_update(cache, all, 4, 4, fills);
+	for (uint32_t i = 0; i < n; i++)
+		n = fills[i].slot == 1 ? 99 : n;
+	ok(n > 0 && n <= 4 && cache->slot_expert[1] == CACHE_RESERVED && !cache_check(cache), "nor by a step");
+	cache_release(cache, 1);
+	ok(cache->n_free == 1 && cache_insert(cache, 6, 1) == 0 && !cache_check(cache), "released it is free");
+	cache_free(cache);
+}
+
 int main(void)
 {
 	const char *given = getenv("TEST_SEED");
@@ -474,5 +496,6 @@ int main(void)
 	test_vectors();
 	test_original_against_plain();
 	test_original_fresh_hit();
+	test_reserved();
 	return tap_done();
 }
