@@ -241,6 +241,43 @@ static int make_daemon_region(uint64_t bytes)
 	return fd;
 }
 
+struct ring_ends {
+	struct moe_client_page *client;
+	struct moe_daemon_page *daemon;
+};
+
+/* The one request of an attach, a NOP. */
+static void *serve_ring(void *userdata)
+{
+	struct ring_ends *ends = userdata;
+	const struct moe_sqe *sqe = (const struct moe_sqe *)((char *)ends->client + 4096);
+	struct moe_cqe *cqe = (struct moe_cqe *)((char *)ends->daemon + 4096);
+
+	for (int i = 0; i < 20000 && __atomic_load_n(&ends->client->sq_tail, __ATOMIC_ACQUIRE) == 0; i++)
+		usleep(100);
+	if (__atomic_load_n(&ends->client->sq_tail, __ATOMIC_ACQUIRE) == 1 && sqe->op == MOE_OP_NOP) {
+		*cqe = (struct moe_cqe){.user_data = sqe->user_data};
+		__atomic_store_n(&ends->daemon->cq_tail, 1, __ATOMIC_RELEASE);
+	}
+	munmap(ends->client, 4096 + ENTRIES * 64 + 4096);
+	munmap(ends->daemon, 4096 + ENTRIES * 64);
+	free(ends);
+	return NULL;
+}
+
+static void begin_ring(int client_fd, uint64_t client_bytes, int daemon_fd, uint64_t daemon_bytes)
+{
+	struct ring_ends *ends = malloc(sizeof *ends);
+	pthread_t thread;
+
+	ends->client = mmap(NULL, client_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, client_fd, 0);
+	ends->daemon = mmap(NULL, daemon_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, daemon_fd, 0);
+	if (ends->client == MAP_FAILED || ends->daemon == MAP_FAILED)
+		exit(2);
+	pthread_create(&thread, NULL, serve_ring, ends);
+	pthread_detach(thread);
+}
+
 static void answer_attach(int sock)
 {
 	const uint64_t client_bytes = 4096 + ENTRIES * 64 + 4096, daemon_bytes = 4096 + ENTRIES * 64;
@@ -265,6 +302,8 @@ static void answer_attach(int sock)
 				     ? unsealed(POOL_BYTES)
 				     : memfd_new("pool", pool_bytes(i) - (fault == POOL_SHORT ? 4096 : 0), NULL);
 	begin(&a, bytes, fault == WRONG_TYPE ? MOE_MSG_QUERY | MOE_MSG_REPLY : MOE_MSG_ATTACH | MOE_MSG_REPLY, n);
+	if (!fault)
+		begin_ring(fds[1], client_bytes, fds[2], daemon_bytes);
 	fdmsg_send(sock, &a, bytes, fds, n, 0);
 	fdmsg_close_fds(fds, ARRAY_LEN(fds));
 }
