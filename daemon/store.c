@@ -21,6 +21,7 @@
 #include "daemon/reader.h"
 #include "daemon/room.h"
 #include "daemon/tiered.h"
+#include "manifest/manifest-check.h"
 #include "model/expert.h"
 #include "model/model.h"
 
@@ -493,12 +494,12 @@ static int adopt_manifest(struct resident *r, struct store_left *left, struct mo
 	if (c < 0)
 		return c;
 	r->manifest = map;
-	if (r->manifest->magic != MOE_MANIFEST_MAGIC || r->manifest->layout != MOE_LAYOUT_VERSION ||
-	    r->manifest->bytes != bytes || r->manifest->n_pools != left->n_pools)
-		return moe_error_set(err, -EPROTO,
-				     "manifest of layout version %u with %u pool files found, version %d with %u "
-				     "expected",
-				     r->manifest->layout, r->manifest->n_pools, MOE_LAYOUT_VERSION, left->n_pools);
+	c = manifest_check(r->manifest, bytes, err);
+	if (c < 0)
+		return c;
+	if (r->manifest->n_pools != left->n_pools)
+		return moe_error_set(err, -EPROTO, "manifest of %u pool files found, %u expected", r->manifest->n_pools,
+				     left->n_pools);
 	r->layer_index = manifest_layer_index(r->manifest);
 	r->layouts = manifest_layouts(r->manifest);
 	r->records = manifest_records(r->manifest);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * layout - a manifest's layouts as a session uses them: checked, and the session's slice of each.
+ * layout - a manifest's layouts as a session uses them: its slice of each.
  *
- * After layout_check() every plane of every layout has room for the largest share in its record, and each layout can be
- * cut for the session's tp_size; nothing that is computed from them needs another check.
+ * After layout_check() each layout of a sound manifest can be cut for the session's tp_size; nothing that is computed
+ * from them needs another check.
  */
 #ifndef LIB_LAYOUT_H
 #define LIB_LAYOUT_H
@@ -14,7 +14,7 @@
 #include "moe-expert.h"
 #include "uapi/moe_manifest.h"
 
-/* `layouts` has m->n_layouts entries and lies in the manifest, whose numbers are checked otherwise. -EPROTO. */
+/* `layouts` are those of the manifest, which is sound (manifest/manifest-check.h). -EPROTO. */
 int layout_check(const struct moe_manifest *m, const struct moe_layout *layouts, uint32_t tp_size,
 		 struct moe_error *err);
 

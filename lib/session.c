@@ -15,6 +15,7 @@
 #include "base/util.h"
 #include "client.h"
 #include "layout.h"
+#include "manifest/manifest-check.h"
 #include "wire.h"
 
 #define FDS_BEFORE_POOLS 4 /* manifest, client region, daemon region, doorbell */
@@ -102,40 +103,6 @@ static int ask(struct moe_session *s, const struct moe_attach_params *params, st
 	return wire_recv(s->socket, MOE_MSG_ATTACH, ret, sizeof *ret, fds, -1, ret_n_fds, NULL, NULL, err);
 }
 
-/* Each layer is dense or has a row. */
-static int check_index(const struct moe_manifest *m, struct moe_error *err)
-{
-	const int32_t *index = (const int32_t *)(m + 1);
-
-	for (uint32_t l = 0; l < m->n_layers; l++)
-		if (index[l] < -1 || index[l] >= (int64_t)m->n_moe_layers)
-			return moe_error_set(err, -EPROTO, "manifest: layer %u: row %d found, -1 to %u expected", l,
-					     index[l], m->n_moe_layers - 1);
-	return 0;
-}
-
-static int check_manifest(const struct moe_manifest *m, uint64_t bytes, struct moe_error *err)
-{
-	uint64_t index, records;
-
-	if (m->magic != MOE_MANIFEST_MAGIC || m->bytes != bytes || m->layout != MOE_LAYOUT_VERSION)
-		return moe_error_set(err, -EPROTO,
-				     "manifest: layout %u of %llu bytes found, layout %u of %llu expected", m->layout,
-				     (unsigned long long)m->bytes, MOE_LAYOUT_VERSION, (unsigned long long)bytes);
-	if (m->n_pools == 0 || m->n_pools > MOE_POOLS_MAX || m->n_layers == 0 || m->n_moe_layers > m->n_layers ||
-	    m->n_experts == 0 || m->topk == 0 || m->hidden == 0 || m->inter == 0 || m->n_layouts == 0 ||
-	    m->n_layouts > MOE_LAYOUTS_MAX)
-		return moe_error_set(err, -EPROTO, "manifest: a count is zero or too large");
-	index = sizeof *m + (uint64_t)m->n_layers * sizeof(int32_t);
-	if (index > bytes || m->layouts_offset % 8 || m->records_offset % 8 || m->layouts_offset < index ||
-	    !checked_range(m->layouts_offset, m->n_layouts * sizeof(struct moe_layout), bytes) ||
-	    !checked_mul(&records, (uint64_t)m->n_moe_layers * m->n_experts, sizeof(struct moe_record)) ||
-	    !checked_range(m->records_offset, records, bytes))
-		return moe_error_set(err, -EPROTO, "manifest: tables lie outside its %llu bytes",
-				     (unsigned long long)bytes);
-	return check_index(m, err);
-}
-
 static int map_manifest(struct moe_session *s, int fd, uint64_t bytes, struct moe_error *err)
 {
 	void *map;
@@ -151,7 +118,7 @@ static int map_manifest(struct moe_session *s, int fd, uint64_t bytes, struct mo
 		return r;
 	s->manifest = map;
 	s->manifest_bytes = bytes;
-	r = check_manifest(s->manifest, bytes, err);
+	r = manifest_check(s->manifest, bytes, err);
 	if (r < 0)
 		return r;
 	s->layouts = (const struct moe_layout *)((const uint8_t *)map + s->manifest->layouts_offset);
@@ -193,47 +160,16 @@ static int map_regions(struct moe_session *s, const struct moe_msg_attached *a, 
 	return 0;
 }
 
-/* A row's records have the layout of its first one, and each lies in the pool files, all of them. */
-static int check_records(const struct moe_session *s, struct moe_error *err)
-{
-	const struct moe_manifest *m = s->manifest;
-	uint64_t bytes = m->pools[0].bytes;
-
-	for (uint32_t i = 1; i < m->n_pools; i++)
-		bytes = MIN(bytes, m->pools[i].bytes);
-	for (uint64_t i = 0; i < (uint64_t)m->n_moe_layers * m->n_experts; i++) {
-		const struct moe_record *record = &s->records[i];
-
-		if (record->layout >= m->n_layouts || record->layout != s->records[i - i % m->n_experts].layout)
-			return moe_error_set(err, -EPROTO,
-					     "manifest: record %llu: layout %u found, one of %u, the same in a row, "
-					     "expected",
-					     (unsigned long long)i, record->layout, m->n_layouts);
-		if (record->offset % MOE_PART_ALIGN ||
-		    !checked_range(record->offset, s->layouts[record->layout].record_bytes, bytes))
-			return moe_error_set(err, -EPROTO,
-					     "manifest: record %llu at offset %llu lies outside the pool files, the "
-					     "smallest of %llu bytes",
-					     (unsigned long long)i, (unsigned long long)record->offset,
-					     (unsigned long long)bytes);
-	}
-	return 0;
-}
-
 static int take_pools(struct moe_session *s, int *fds, struct moe_error *err)
 {
 	const struct moe_manifest *m = s->manifest;
-	int r;
 
 	for (uint32_t i = 0; i < m->n_pools; i++) {
-		r = memfd_verify(fds[i], m->pools[i].bytes, SIZE_SEALS, NULL, "pool file", err);
+		const int r = memfd_verify(fds[i], m->pools[i].bytes, SIZE_SEALS, NULL, "pool file", err);
 
 		if (r < 0)
 			return r;
 	}
-	r = check_records(s, err);
-	if (r < 0)
-		return r;
 	for (uint32_t i = 0; i < m->n_pools; i++)
 		s->pools[i] = (struct session_pool){.fd = steal_fd(&fds[i]), .bytes = m->pools[i].bytes};
 	s->n_pools = m->n_pools;
