@@ -493,10 +493,12 @@ static int adopt_manifest(struct resident *r, struct store_left *left, struct mo
 		c = memfd_map(&map, r->manifest_fd, bytes, PROT_READ, "manifest", err);
 	if (c < 0)
 		return c;
-	r->manifest = map;
-	c = manifest_check(r->manifest, bytes, err);
-	if (c < 0)
+	c = manifest_check(map, bytes, err);
+	if (c < 0) {
+		munmap(map, bytes);
 		return c;
+	}
+	r->manifest = map;
 	if (r->manifest->n_pools != left->n_pools)
 		return moe_error_set(err, -EPROTO, "manifest of %u pool files found, %u expected", r->manifest->n_pools,
 				     left->n_pools);

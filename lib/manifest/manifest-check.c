@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -137,6 +138,8 @@ static int check_tables(const struct moe_manifest *m, uint64_t bytes, struct moe
 	    m->n_experts == 0 || m->topk == 0 || m->hidden == 0 || m->inter == 0 || m->n_layouts == 0 ||
 	    m->n_layouts > MOE_LAYOUTS_MAX)
 		return moe_error_set(err, -EPROTO, "manifest: a count is zero or too large");
+	if (!memchr(m->name, 0, sizeof m->name))
+		return moe_error_set(err, -EPROTO, "manifest: the name is not terminated");
 	index = sizeof *m + (uint64_t)m->n_layers * sizeof(int32_t);
 	if (index > bytes || m->layouts_offset % 8 || m->records_offset % 8 || m->layouts_offset < index ||
 	    !checked_range(m->layouts_offset, m->n_layouts * sizeof(struct moe_layout), bytes) ||
