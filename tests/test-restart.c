@@ -9,6 +9,7 @@
  * (default 50; at night 1000). Built with RESTART_TIERED two thirds of the model fit into memory (test-restart-tier):
  * what is lent must stay where and what it is meanwhile.
  */
+#include <poll.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -477,6 +478,14 @@ static void check_books(const char *what)
 
 /* -- clients that die --------------------------------------------------------------------------------------------- */
 
+/* Its daemon died between a message of it and the answer: the next one has closed the connection. */
+static bool given_up(void)
+{
+	struct pollfd p = {.fd = ring.sock, .events = POLLRDHUP};
+
+	return poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLERR);
+}
+
 /* Works until it comes to its death; what the daemon alone can see of a request, it meets by chance. */
 static void doomed(uint32_t state)
 {
@@ -488,12 +497,12 @@ static void doomed(uint32_t state)
 	death = state;
 	lives = state == MOE_REQUEST_FREE ? 0 : pick(12);
 	die_at(MOE_REQUEST_FREE);
-	for (;;) {
+	while (!given_up()) {
 		const uint32_t head = ring.head;
 
 		while (out < ENTRIES / 2)
 			post((enum kind)pick(KINDS));
-		while (state == MOE_REQUEST_CLAIMED &&
+		while (state == MOE_REQUEST_CLAIMED && !given_up() &&
 		       __atomic_load_n(&ring.daemon->sq_head, __ATOMIC_ACQUIRE) != ring.tail)
 			sched_yield();
 		die_at(MOE_REQUEST_CLAIMED);
