@@ -537,7 +537,7 @@ static void test_random(void)
 	for (int run = 0; run < 200 && !wrong; run++) {
 		const uint32_t n = (uint32_t)frames_min(EXPERTS, 2) + random_below(FRAMES_MAX - EXPERTS - 2);
 
-		begin(&w, n, random_below(n + 1));
+		begin(&w, n, random_below((n < RECORDS ? n : RECORDS) + 1));
 		for (int i = 0; i < 2000 && !w.wrong; i++) {
 			random_step(&w);
 			check_level(&w);
