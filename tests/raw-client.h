@@ -23,6 +23,27 @@ static alignas(8) char answer[MOE_PROTO_MAX];
 static int answer_fds[FDMSG_FDS_MAX];
 static size_t n_answer_fds;
 
+/* A number of `moectl VERB --json`; -1 where the daemon does not answer. */
+__attribute__((unused)) static long asked(const char *verb, const char *name)
+{
+	char command[512], key[64], text[65536];
+	size_t n = 0;
+	FILE *f;
+	char *at;
+
+	snprintf(command, sizeof command, "%s/tools/moectl --socket %s %s --json", fixture_env("MOE_BUILD"),
+		 fixture.socket, verb);
+	f = popen(command, "r");
+	if (f) {
+		n = fread(text, 1, sizeof text - 1, f);
+		pclose(f);
+	}
+	text[n] = '\0';
+	snprintf(key, sizeof key, "\"%s\":", name);
+	at = strstr(text, key);
+	return at ? atol(at + strlen(key)) : -1;
+}
+
 static int connect_raw(void)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};

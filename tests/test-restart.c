@@ -521,27 +521,6 @@ static void doomed(uint32_t state)
 	}
 }
 
-/* A number of `moectl VERB --json`; -1 where the daemon does not answer. */
-static long asked(const char *verb, const char *name)
-{
-	char command[512], key[64], text[65536];
-	size_t n = 0;
-	FILE *f;
-	char *at;
-
-	snprintf(command, sizeof command, "%s/tools/moectl --socket %s %s --json", fixture_env("MOE_BUILD"),
-		 fixture.socket, verb);
-	f = popen(command, "r");
-	if (f) {
-		n = fread(text, 1, sizeof text - 1, f);
-		pclose(f);
-	}
-	text[n] = '\0';
-	snprintf(key, sizeof key, "\"%s\":", name);
-	at = strstr(text, key);
-	return at ? atol(at + strlen(key)) : -1;
-}
-
 static void test_clients(uint32_t kills)
 {
 	for (uint32_t state = 0; state < MOE_REQUEST_STATES; state++) {

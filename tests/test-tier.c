@@ -56,33 +56,13 @@ static int compute_all(struct ring *r, uint16_t layer)
 	return ring_call(r, &e, &cqe) ?: cqe.pairs == 32 ? 0 : -EBADMSG;
 }
 
-static long asked(const char *name)
-{
-	char command[512], key[64], text[65536];
-	size_t n = 0;
-	FILE *f;
-	char *at;
-
-	snprintf(command, sizeof command, "%s/tools/moectl --socket %s models --json", fixture_env("MOE_BUILD"),
-		 fixture.socket);
-	f = popen(command, "r");
-	if (f) {
-		n = fread(text, 1, sizeof text - 1, f);
-		pclose(f);
-	}
-	text[n] = '\0';
-	snprintf(key, sizeof key, "\"%s\":", name);
-	at = strstr(text, key);
-	return at ? atol(at + strlen(key)) : -1;
-}
-
 static bool becomes(const char *name, long value)
 {
 	const time_t end = time(NULL) + PATIENCE_S;
 
-	while (asked(name) != value && time(NULL) < end)
+	while (asked("models", name) != value && time(NULL) < end)
 		usleep(20000);
-	return asked(name) == value;
+	return asked("models", name) == value;
 }
 
 static void test_memory(void)
@@ -115,7 +95,7 @@ static void test_leases(struct ring *r)
 		for (uint32_t k = 0; k < i; k++)
 			if (cqe[i].offset == cqe[k].offset || cqe[i].lease == cqe[k].lease)
 				ok(false, "leases %u and %u are one", i, k);
-	ok(asked("leased") == 4 && asked("leases") == 4, "four frames are leased");
+	ok(asked("models", "leased") == 4 && asked("models", "leases") == 4, "four frames are leased");
 	e = release_of(cqe[0].lease);
 	ok(ring_call(r, &e, NULL) == 0 && ring_call(r, &e, NULL) == -ENOENT, "a lease is given back once");
 	e = release_of(cqe[1].lease + ((uint64_t)1 << 32));
@@ -160,7 +140,7 @@ int main(void)
 	test_memory();
 	test_leases(&ring);
 	test_leaving(&ring);
-	ok(asked("failures") == 0, "no read has failed");
+	ok(asked("models", "failures") == 0, "no read has failed");
 	ok(alive(), "the daemon is alive");
 	ok(fixture_stop(&fixture) == 0, "and ends with 0");
 	return tap_done();

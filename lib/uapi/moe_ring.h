@@ -181,7 +181,7 @@ struct moe_layer_stats {
  *   POSTED -> PUBLISHED client    sq_tail is stored
  *   PUBLISHED -> CLAIMED ring server  the entry is copied out and validated
  *   CLAIMED -> QUEUED   scheduler waits for the pool
- *   CLAIMED -> DONE     ring server   nothing to wait for: NOP, leases, refusals
+ *   CLAIMED -> DONE     ring server   no work for the pool: NOP, leases, refusals; cancelled before QUEUED
  *   QUEUED -> RUNNING   pool
  *   QUEUED -> DONE      scheduler cancelled by CANCEL, or its session has died
  *   RUNNING -> DONE     pool
