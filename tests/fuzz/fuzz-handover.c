@@ -22,16 +22,20 @@ struct inheritance {
 
 static void take_words(struct inheritance *in, struct fuzz_bytes *from)
 {
+	uint64_t pool_bytes = 0; /* the last one counts: only that file is made */
+
 	while (from->left > 0) {
 		const uint64_t what = fuzz_number(from, 1), at = fuzz_number(from, 3), word = fuzz_number(from, 8);
 
-		if (what < 2) {
+		if (what < 2)
 			in->words[what][at % (in->bytes[what] / 8)] = word;
-		} else if (what == 2) {
-			close_fd(in->pool);
-			in->pool = memfd_new("pool", word % POOL_BYTES_MAX + 1, NULL);
-			fuzz_check(in->pool >= 0);
-		}
+		else if (what == 2)
+			pool_bytes = word % POOL_BYTES_MAX + 1;
+	}
+	if (pool_bytes > 0) {
+		close_fd(in->pool);
+		in->pool = memfd_new("pool", pool_bytes, NULL);
+		fuzz_check(in->pool >= 0);
 	}
 }
 
