@@ -335,6 +335,13 @@ int loop_run(struct loop *loop)
 	return loop->code;
 }
 
+bool loop_turn(struct loop *loop)
+{
+	const bool worked = loop->hooks.poll(loop->hooks.userdata), asks = io_uring_sq_ready(&loop->ring) > 0;
+
+	return handle_events(loop) || worked || asks;
+}
+
 void loop_look(struct loop *loop)
 {
 	loop->look = true;

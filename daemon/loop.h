@@ -53,6 +53,10 @@ void loop_remove(struct loop *loop, struct source *source);
 int loop_run(struct loop *loop);
 void loop_stop(struct loop *loop, int code);
 
+/* One poll and one look at io_uring, waiting for nothing: for who turns the reactor by hand. False: nothing was there
+ * to do. */
+bool loop_turn(struct loop *loop);
+
 /* From `poll`: it takes long, so that sources have their turn after it and not only after several polls. */
 void loop_look(struct loop *loop);
 

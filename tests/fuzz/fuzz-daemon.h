@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * fuzz-daemon - the whole service in this process, with a model of 60 KiB and a pool of one thread; its reactor turns
- * only when it is asked to, so that an input always meets the same daemon.
+ * only when it is asked to, and until nothing is left to do, so that an input always meets the same daemon.
  */
 #ifndef TESTS_FUZZ_FUZZ_DAEMON_H
 #define TESTS_FUZZ_FUZZ_DAEMON_H
@@ -9,7 +9,6 @@
 #include <getopt.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -19,37 +18,19 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/gguf-file.h"
 
-#define QUIET_TURNS 4
-
 struct fuzz_daemon {
 	struct service *service;
 	struct config config;
 	char folder[64], socket[96], model[96];
-	struct source turner; /* always readable: stops the loop after QUIET_TURNS turns */
-	unsigned int turns;
-	bool (*done)(const struct service *service);
 };
 
 static struct fuzz_daemon fuzz_daemon;
 
-static inline void fuzz_turner_ready(struct source *source, uint32_t events)
+/* What has come is handled, and what it leads to at once. */
+static inline void fuzz_daemon_turn(void)
 {
-	struct fuzz_daemon *d = container_of(source, struct fuzz_daemon, turner);
-
-	if (d->done && !d->done(d->service)) {
-		sched_yield(); /* to the load, or the pool, that it waits for */
-		return;
-	}
-	if (++d->turns >= QUIET_TURNS)
-		loop_stop(d->service->loop, 0);
-}
-
-/* A few turns: what has come is handled, what it leads to at once as well. `done`: and then until it holds. */
-static inline void fuzz_daemon_turn(bool (*done)(const struct service *service))
-{
-	fuzz_daemon.turns = 0;
-	fuzz_daemon.done = done;
-	fuzz_check(loop_run(fuzz_daemon.service->loop) == 0);
+	while (loop_turn(fuzz_daemon.service->loop))
+		;
 }
 
 static inline void fuzz_daemon_stop(void)
@@ -57,11 +38,6 @@ static inline void fuzz_daemon_stop(void)
 	service_free(fuzz_daemon.service);
 	unlink(fuzz_daemon.model);
 	rmdir(fuzz_daemon.folder);
-}
-
-static inline bool fuzz_daemon_loaded(const struct service *service)
-{
-	return !service->load;
 }
 
 /* Again if the input before took it away. */
@@ -72,7 +48,9 @@ static inline void fuzz_daemon_load(void)
 	if (fuzz_daemon.service->registry.n > 0)
 		return;
 	fuzz_check(service_load(fuzz_daemon.service, NULL, fuzz_daemon.model, "small", &err) == 0);
-	fuzz_daemon_turn(fuzz_daemon_loaded);
+	while (fuzz_daemon.service->load)
+		if (!loop_turn(fuzz_daemon.service->loop))
+			sched_yield(); /* to the load */
 	fuzz_check(fuzz_daemon.service->registry.n == 1);
 }
 
@@ -110,8 +88,6 @@ static inline void fuzz_daemon_start(void)
 	fuzz_check(service_new(&d->service, &d->config, NULL, &err) == 0);
 	sigprocmask(SIG_SETMASK, &before, NULL); /* the fuzzer ends by signals too */
 	atexit(fuzz_daemon_stop);
-	d->turner = (struct source){.fd = eventfd(1, EFD_CLOEXEC), .ready = fuzz_turner_ready};
-	fuzz_check(d->turner.fd >= 0 && loop_add(d->service->loop, &d->turner, &err) == 0);
 }
 
 #endif

@@ -5,12 +5,19 @@
  *
  * The input is a list of messages: a byte of flags, a byte that says how many descriptors and which, two bytes of
  * length, then so many bytes. flags: 1 the second connection; 2 the header's magic, size and number of descriptors are
- * set as they should be; 4 the connection is closed and opened anew before.
+ * set as they should be; 4 the connection is closed and opened anew before; 8 a load that this message starts, or one
+ * before, goes on.
+ *
+ * Two things are not as in a daemon, for speed and so that an input always does the same. A load runs in this thread,
+ * when the input lets it (pthread_create and pthread_join are wrapped, tests/fuzz/meson.build). A model that the input
+ * has unloaded is taken over as from a daemon before, not read again.
  */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdalign.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 
@@ -21,10 +28,95 @@
 #define MESSAGES_MAX 24
 #define ARENA_BYTES 65536
 
-enum { OTHER_CONNECTION = 1, GOOD_HEADER = 2, CONNECT_ANEW = 4 };
+enum { OTHER_CONNECTION = 1, GOOD_HEADER = 2, CONNECT_ANEW = 4, LOAD_GOES_ON = 8 };
 
 static int socks[2] = {-1, -1};
 static int kinds[8];
+
+/* -- loads -------------------------------------------------------------------------------------------------------- */
+
+int __real_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*body)(void *), void *with);
+int __real_pthread_join(pthread_t which, void **ret);
+int __wrap_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*body)(void *), void *with);
+int __wrap_pthread_join(pthread_t which, void **ret);
+
+/* The thread that a message has started; body NULL: none, or it has ended. */
+static struct {
+	void *(*body)(void *), *with;
+	bool here; /* messages are handled: threads are loads, and run in this one */
+} thread;
+
+int __wrap_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*body)(void *), void *with)
+{
+	if (!thread.here)
+		return __real_pthread_create(ret, attr, body, with);
+	fuzz_check(!thread.body); /* one at a time */
+	thread.body = body;
+	thread.with = with;
+	*ret = pthread_self();
+	return 0;
+}
+
+static void load_ends(void)
+{
+	void *(*const body)(void *) = thread.body;
+	char name[16];
+
+	if (!body)
+		return;
+	thread.body = NULL;
+	fuzz_check(pthread_getname_np(pthread_self(), name, sizeof name) == 0);
+	body(thread.with);
+	fuzz_check(pthread_setname_np(pthread_self(), name) == 0); /* it has given itself another one */
+}
+
+int __wrap_pthread_join(pthread_t which, void **ret)
+{
+	if (!pthread_equal(which, pthread_self()))
+		return __real_pthread_join(which, ret);
+	load_ends();
+	return 0;
+}
+
+/* -- the model ---------------------------------------------------------------------------------------------------- */
+
+static struct {
+	int manifest, pool;
+	struct model_books *books;
+} kept;
+
+static void keep_model(void)
+{
+	const struct entry *entry = fuzz_daemon.service->registry.head;
+
+	fuzz_check(entry->model->n_pools == 1);
+	kept.manifest = dup(entry->model->manifest_fd);
+	kept.pool = dup(entry->model->pools[0].fd);
+	kept.books = fuzz_alone((const uint8_t *)entry->books, entry->books->bytes);
+	fuzz_check(kept.manifest >= 0 && kept.pool >= 0);
+}
+
+static void bring_model_back(void)
+{
+	const uint64_t bytes = kept.books->bytes;
+	struct store_left left = {.n_pools = 1};
+	struct resident *model;
+	struct moe_error err;
+	int books;
+
+	if (fuzz_daemon.service->registry.n > 0)
+		return;
+	left.manifest_fd = dup(kept.manifest);
+	left.pools[0] = dup(kept.pool);
+	books = memfd_new("books", bytes, NULL);
+	fuzz_check(books >= 0 && pwrite(books, kept.books, bytes, 0) == (ssize_t)bytes);
+	fuzz_check(registry_open_books(&left.books, books, &err) == 0);
+	fuzz_check(store_adopt(&model, &left, fuzz_daemon.service->host, &err) == 0);
+	munmap(left.books, bytes);
+	fuzz_check(registry_adopt(&fuzz_daemon.service->registry, model, books, &err) == 0);
+}
+
+/* -- connections -------------------------------------------------------------------------------------------------- */
 
 /* What a client may pass as an arena. */
 static void open_kinds(void)
@@ -105,13 +197,12 @@ static void send_one(struct fuzz_bytes *from)
 		enter(which);
 	if (fdmsg_send(socks[which], message, bytes, fds, n_fds, 1) < 0)
 		return; /* the daemon has closed it, as it may */
-	fuzz_daemon_turn(NULL);
+	fuzz_daemon_turn();
+	if (!(flags & LOAD_GOES_ON)) {
+		load_ends();
+		fuzz_daemon_turn();
+	}
 	take_answers(socks[which]);
-}
-
-static bool all_left(const struct service *service)
-{
-	return !service->peers && !service->sessions && !service->load;
 }
 
 /* But for pipes: the fuzzer's own, to the program that names functions. */
@@ -132,6 +223,11 @@ static int count_fds(void)
 	return n;
 }
 
+static void check_left(const struct service *service)
+{
+	fuzz_check(!service->peers && !service->sessions && !service->load && service->n_peers == 0);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static int fds = -1;
@@ -140,17 +236,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (!fuzz_daemon.service) {
 		fuzz_daemon_start();
+		fuzz_daemon_load();
+		keep_model();
 		open_kinds();
 	}
-	fuzz_daemon_load();
+	thread.here = true;
 	for (int i = 0; i < MESSAGES_MAX && from.left > 0; i++)
 		send_one(&from);
 	leave(0);
 	leave(1);
-	fuzz_daemon_turn(all_left);
-	loop_drain(fuzz_daemon.service->loop);
-	fuzz_check(fuzz_daemon.service->n_peers == 0);
-	fuzz_daemon_load();
+	fuzz_daemon_turn();
+	load_ends();
+	fuzz_daemon_turn();
+	thread.here = false;
+	check_left(fuzz_daemon.service);
+	bring_model_back();
 	if (fds < 0)
 		fds = count_fds();
 	if (inputs++ % 64 == 0)
