@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdalign.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,10 +22,9 @@
 #include "base/log.h"
 #include "base/util.h"
 #include "daemon/handover.h"
+#include "daemon/keeper-message.h"
 #include "daemon/keeper-store.h"
 
-#define MESSAGE_BYTES 4096
-#define MESSAGE_FDS_MAX 253 /* SCM_MAX_FD */
 #define EVENTS 16
 #define MESSAGES_PER_TURN 64
 #define NO_EXEC 127
@@ -50,53 +48,7 @@ struct keeper {
 	int code;
 };
 
-/* A message as it came. What is not kept of its descriptors is closed with it. */
-struct message {
-	pid_t sender;
-	int fds[MESSAGE_FDS_MAX];
-	uint32_t n_fds;
-	char text[MESSAGE_BYTES];
-};
-
 /* -- messages ----------------------------------------------------------------------------------------------------- */
-
-static void take_control(struct message *m, struct msghdr *msg)
-{
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
-		const size_t bytes = c->cmsg_len - CMSG_LEN(0);
-		struct ucred credentials;
-
-		if (c->cmsg_level != SOL_SOCKET)
-			continue;
-		if (c->cmsg_type == SCM_CREDENTIALS && bytes == sizeof credentials) {
-			memcpy(&credentials, CMSG_DATA(c), sizeof credentials);
-			m->sender = credentials.pid;
-		} else if (c->cmsg_type == SCM_RIGHTS && bytes <= sizeof m->fds) {
-			memcpy(m->fds, CMSG_DATA(c), bytes);
-			m->n_fds = (uint32_t)(bytes / sizeof(int));
-		}
-	}
-}
-
-/* False: none is there. A cut one comes out as the message of nobody. */
-static bool receive(int sock, struct message *m)
-{
-	alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof m->fds) + CMSG_SPACE(sizeof(struct ucred))];
-	struct iovec iov = {m->text, sizeof m->text - 1};
-	struct msghdr msg = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-	const ssize_t n = recvmsg(sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-
-	m->sender = 0;
-	m->n_fds = 0;
-	m->text[MAX(n, 0)] = '\0';
-	if (n < 0)
-		return errno == EINTR;
-	take_control(m, &msg);
-	if (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
-		m->sender = 0;
-	return true;
-}
 
 static void child_is_ready(struct keeper *k)
 {
@@ -108,39 +60,17 @@ static void child_is_ready(struct keeper *k)
 	k->ready_fd = close_fd(k->ready_fd);
 }
 
-static void handle(struct keeper *k, struct message *m)
-{
-	const char *name = NULL;
-	bool store = false, drop = false, watched = true;
-	char *rest = NULL;
-
-	for (char *line = strtok_r(m->text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-		store |= strcmp(line, "FDSTORE=1") == 0;
-		drop |= strcmp(line, "FDSTOREREMOVE=1") == 0;
-		watched &= strcmp(line, "FDPOLL=0") != 0;
-		if (strcmp(line, "READY=1") == 0)
-			child_is_ready(k);
-		else if (strncmp(line, "FDNAME=", 7) == 0)
-			name = line + 7;
-	}
-	if (drop && name)
-		keeper_store_drop(&k->store, name);
-	for (uint32_t i = 0; store && i < m->n_fds; i++)
-		keeper_store_put(&k->store, m->fds[i], name ? name : "stored", watched);
-}
-
 /* Closing the descriptors that came is also the answer to BARRIER=1. */
 static void serve_messages(struct keeper *k, uint32_t n)
 {
-	static struct message message;
+	static struct keeper_message message;
 
 	while (n-- > 0) {
-		if (!receive(k->notify, &message))
+		if (!keeper_message_receive(&message, k->notify))
 			return;
-		if (k->child && message.sender == k->child)
-			handle(k, &message);
-		for (uint32_t i = 0; i < message.n_fds; i++)
-			close_fd(message.fds[i]);
+		if (k->child && message.sender == k->child && keeper_message_obey(&message, &k->store))
+			child_is_ready(k);
+		keeper_message_close(&message);
 	}
 }
 
