@@ -12,7 +12,6 @@
  * when the input lets it (pthread_create and pthread_join are wrapped, tests/fuzz/meson.build). A model that the input
  * has unloaded is taken over as from a daemon before, not read again.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -24,6 +23,7 @@
 #include "base/fdmsg.h"
 #include "base/memfd.h"
 #include "tests/fuzz/fuzz-daemon.h"
+#include "tests/fuzz/fuzz-fds.h"
 
 #define MESSAGES_MAX 24
 #define ARENA_BYTES 65536
@@ -205,24 +205,6 @@ static void send_one(struct fuzz_bytes *from)
 	take_answers(socks[which]);
 }
 
-/* But for pipes: the fuzzer's own, to the program that names functions. */
-static int count_fds(void)
-{
-	DIR *folder = opendir("/proc/self/fd");
-	struct dirent *entry;
-	char to[64];
-	int n = 0;
-
-	while (folder && (entry = readdir(folder))) {
-		const ssize_t bytes = readlinkat(dirfd(folder), entry->d_name, to, sizeof to);
-
-		n += bytes < 5 || memcmp(to, "pipe:", 5) != 0;
-	}
-	if (folder)
-		closedir(folder);
-	return n;
-}
-
 static void check_left(const struct service *service)
 {
 	fuzz_check(!service->peers && !service->sessions && !service->load && service->n_peers == 0);
@@ -230,8 +212,6 @@ static void check_left(const struct service *service)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static int fds = -1;
-	static unsigned long inputs;
 	struct fuzz_bytes from = {data, size};
 
 	if (!fuzz_daemon.service) {
@@ -251,9 +231,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	thread.here = false;
 	check_left(fuzz_daemon.service);
 	bring_model_back();
-	if (fds < 0)
-		fds = count_fds();
-	if (inputs++ % 64 == 0)
-		fuzz_check(count_fds() == fds);
+	fuzz_check_fds();
 	return 0;
 }
