@@ -19,6 +19,12 @@
 
 static const char *const arena_names[] = {[MOE_ARENA_DATA] = "data", [MOE_ARENA_SLOTS] = "slots"};
 
+/* Another daemon, or this one later, may have it: no reason to give anything up. */
+static bool lacks_means(int r)
+{
+	return r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -EAGAIN || r == -EBUSY || r == -ENOSPC;
+}
+
 /* -- the service -------------------------------------------------------------------------------------------------- */
 
 static bool page_good(const struct estate_page *page)
@@ -111,24 +117,29 @@ static int take_model(struct handover *h, struct registry *registry, uint64_t ep
 	return r;
 }
 
-void estate_take_models(struct handover *h, struct registry *registry, struct loop *loop, const struct host *host)
+int estate_take_models(struct handover *h, struct registry *registry, struct loop *loop, const struct host *host,
+		       struct moe_error *err)
 {
 	const char *name;
 	uint32_t cursor = 0;
 
 	while ((name = handover_next(h, "m", &cursor))) {
-		struct moe_error err = {0};
 		char what[32] = "";
 		uint64_t epoch;
+		int r;
 
 		if (sscanf(name, "m%" SCNu64 ".%31s", &epoch, what) != 2 || strcmp(what, "manifest") != 0)
 			continue;
-		if (take_model(h, registry, epoch, loop, host, &err) < 0) {
+		r = take_model(h, registry, epoch, loop, host, err);
+		if (lacks_means(r))
+			return r;
+		if (r < 0) {
 			log_warning("a model of the daemon before cannot be taken over and must be loaded again: %s",
-				    err.text);
+				    err->text);
 			drop_model(h, epoch); /* its memory is the machine's largest */
 		}
 	}
+	return 0;
 }
 
 /* -- sessions ----------------------------------------------------------------------------------------------------- */
@@ -198,14 +209,13 @@ static int take_session(struct handover *h, struct registry *registry, struct ac
 	return session_revive(ret, registry, &fds, accounts, cred.uid, loop, err);
 }
 
-bool estate_take_session(struct handover *h, struct registry *registry, struct accounts *accounts, struct loop *loop,
-			 struct session **ret, int *ret_sock)
+int estate_take_session(struct handover *h, struct registry *registry, struct accounts *accounts, struct loop *loop,
+			struct session **ret, int *ret_sock, struct moe_error *err)
 {
 	const char *name;
 	uint32_t cursor = 0;
 
 	while ((name = handover_next(h, "s", &cursor))) {
-		struct moe_error err = {0};
 		char what[32] = "";
 		uint64_t id;
 		int sock, r;
@@ -213,15 +223,17 @@ bool estate_take_session(struct handover *h, struct registry *registry, struct a
 		if (sscanf(name, "s%" SCNu64 ".%31s", &id, what) != 2 || strcmp(what, "sock") != 0)
 			continue;
 		sock = handover_take(h, "s%" PRIu64 ".sock", id);
-		r = take_session(h, registry, accounts, loop, id, sock, ret, &err);
+		r = take_session(h, registry, accounts, loop, id, sock, ret, err);
 		if (r == 0) {
 			*ret_sock = sock;
-			return true;
+			return 1;
 		}
-		log_warning("session %" PRIu64 " of the daemon before cannot go on, its client is told so: %s", id,
-			    err.text);
-		drop_session(h, id);
 		close_fd(sock);
+		if (lacks_means(r))
+			return r;
+		log_warning("session %" PRIu64 " of the daemon before cannot go on, its client is told so: %s", id,
+			    err->text);
+		drop_session(h, id);
 	}
-	return false;
+	return 0;
 }

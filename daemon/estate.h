@@ -9,7 +9,8 @@
  *
  * Law: something is kept whole or not at all. A session counts once its connection is kept, which is given last and
  * taken away first; a connection on which the daemon died between a message and its answer is closed: the client sees
- * the end, as it would without a keeper. What the successor cannot use it gives back, and says why.
+ * the end, as it would without a keeper. What is not sound the successor
+ * gives back, and says why; where it lacks memory or descriptors it takes nothing, and a later one may.
  */
 #ifndef DAEMON_ESTATE_H
 #define DAEMON_ESTATE_H
@@ -38,12 +39,13 @@ int estate_keep_session(struct handover *handover, const struct session *session
 int estate_keep_arena(struct handover *handover, const struct session *session, uint32_t kind, int fd);
 void estate_drop_session(struct handover *handover, const struct session *session);
 
-/* Takes all models that are whole into the registry. */
-void estate_take_models(struct handover *handover, struct registry *registry, struct loop *loop,
-			const struct host *host);
+/* Takes all models that are whole into the registry. 0, or -errno for want of means. */
+int estate_take_models(struct handover *handover, struct registry *registry, struct loop *loop, const struct host *host,
+		       struct moe_error *err);
 
-/* The next session and its connection, which is then the caller's; false: no more. Models come first. */
-bool estate_take_session(struct handover *handover, struct registry *registry, struct accounts *accounts,
-			 struct loop *loop, struct session **ret, int *ret_sock);
+/* The next session and its connection, which is then the caller's: 1; 0: no more; -errno for want of means. Models come
+ * first. */
+int estate_take_session(struct handover *handover, struct registry *registry, struct accounts *accounts,
+			struct loop *loop, struct session **ret, int *ret_sock, struct moe_error *err);
 
 #endif

@@ -26,14 +26,16 @@
 #define MESSAGE_BYTES 1024
 
 struct kept {
-	char *name; /* NULL: this place is free */
-	int fd;     /* from the run before and not yet taken, else -1 */
+	char *name;    /* NULL: this place is free */
+	int fd;        /* from the run before and not yet taken, else -1 */
+	bool unwanted; /* dropped while the handover held */
 };
 
 struct handover {
 	int sock;         /* connected to NOTIFY_SOCKET, -1: none */
 	uint32_t max;     /* how many the keeper takes, 0: none */
 	uint32_t n_names; /* in use */
+	bool succeeds, holds;
 	size_t names_bytes;
 	uint32_t room, n; /* places of the table: all, and those that were ever used */
 	struct kept *kept;
@@ -60,8 +62,7 @@ static void enter(struct handover *h, char *name, int fd)
 	assert(i < h->room);
 	h->n = MAX(h->n, i + 1);
 	k = &h->kept[i];
-	k->name = name;
-	k->fd = fd;
+	*k = (struct kept){.name = name, .fd = fd};
 	h->n_names++;
 	h->names_bytes += strlen(k->name) + 1;
 }
@@ -133,10 +134,12 @@ static int send_name(const struct handover *h, const char *what, const char *nam
 	return fdmsg_send(h->sock, message, (size_t)n, fd, fd ? 1 : 0, 0);
 }
 
-static void take_over(struct handover *h, uint32_t n)
+/* All of them or none: without one of its files a session would end that a later daemon can go on with. */
+static int take_over(struct handover *h, uint32_t n)
 {
 	const char *names = getenv("LISTEN_FDNAMES");
 	char name[NAME_BYTES], *copy;
+	int r = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
 		const int fd = HANDOVER_LISTEN_FD + (int)i;
@@ -148,14 +151,14 @@ static void take_over(struct handover *h, uint32_t n)
 			log_warning("LISTEN_FDNAMES: %s: a second descriptor of this name; closed", name);
 			close_fd(fd);
 		} else if (!(copy = strdup(name))) {
-			log_warning("descriptor %d (%s): no memory for its name; closed and dropped", fd, name);
 			close_fd(fd);
-			if (h->max > 0)
-				send_name(h, "FDSTOREREMOVE", name, NULL); /* a kept socket keeps its client waiting */
+			r = -ENOMEM;
 		} else {
 			enter(h, copy, fd);
 		}
 	}
+	h->succeeds = h->n > 0;
+	return r;
 }
 
 static void close_handed(uint32_t n)
@@ -192,6 +195,7 @@ int handover_new(struct handover **ret, struct moe_error *err)
 	const bool ours = number_from("LISTEN_PID", INT32_MAX) == (unsigned long)getpid();
 	const uint32_t n = ours ? (uint32_t)number_from("LISTEN_FDS", LISTEN_FDS_MAX) : 0;
 	struct handover *h = calloc(1, sizeof *h);
+	int r;
 
 	if (!h) {
 		close_handed(n);
@@ -206,7 +210,11 @@ int handover_new(struct handover **ret, struct moe_error *err)
 		handover_free(h);
 		return moe_error_sys(err, -ENOMEM, "handover");
 	}
-	take_over(h, n);
+	r = take_over(h, n);
+	if (r < 0) {
+		handover_free(h);
+		return moe_error_sys(err, r, "handover: the names of %u descriptors", n);
+	}
 	unsetenv("LISTEN_PID");
 	unsetenv("LISTEN_FDS");
 	unsetenv("LISTEN_FDNAMES");
@@ -281,8 +289,14 @@ int handover_put(struct handover *h, int fd, const char *format, ...)
 
 static int drop(struct handover *h, struct kept *k)
 {
-	const int r = handover_keeps(h) ? send_name(h, "FDSTOREREMOVE", k->name, NULL) : 0;
+	int r;
 
+	if (h->holds) {
+		k->fd = close_fd(k->fd);
+		k->unwanted = true;
+		return 0;
+	}
+	r = handover_keeps(h) ? send_name(h, "FDSTOREREMOVE", k->name, NULL) : 0;
 	if (r == 0)
 		forget(h, k);
 	return r;
@@ -299,20 +313,45 @@ int handover_drop(struct handover *h, const char *format, ...)
 	return k ? drop(h, k) : 0;
 }
 
+static void drop_unwanted(struct handover *h, struct kept *k)
+{
+	const int r = drop(h, k);
+
+	if (r < 0)
+		log_warning("%s: cannot be dropped from what is kept: %s", k->name, strerror(-r));
+}
+
 void handover_discard_rest(struct handover *h)
 {
 	for (uint32_t i = 0; h && i < h->n; i++) {
 		struct kept *k = &h->kept[i];
-		int r;
 
 		if (!k->name || k->fd < 0)
 			continue;
 		log_debug("%s: kept, but nobody wants it: dropped", k->name);
 		k->fd = close_fd(k->fd);
-		r = drop(h, k);
-		if (r < 0)
-			log_warning("%s: cannot be dropped from what is kept: %s", k->name, strerror(-r));
+		drop_unwanted(h, k);
 	}
+}
+
+bool handover_succeeds(const struct handover *h)
+{
+	return h && h->succeeds;
+}
+
+void handover_hold(struct handover *h)
+{
+	if (h)
+		h->holds = true;
+}
+
+void handover_settle(struct handover *h)
+{
+	if (h)
+		h->holds = false;
+	for (uint32_t i = 0; h && i < h->n; i++)
+		if (h->kept[i].name && h->kept[i].unwanted)
+			drop_unwanted(h, &h->kept[i]);
 }
 
 int handover_barrier(struct handover *h)

@@ -8,6 +8,9 @@
  * keeper passes over a second one, without a word to the daemon. The keeper drops a socket by itself when its other end
  * has hung up; nothing else is watched, so memory stays until it is dropped.
  *
+ * A daemon that takes over drops nothing before it is known to start (handover_hold): one that cannot leaves all to the
+ * next.
+ *
  * A daemon without a keeper has a handover that keeps nothing, and so is NULL everywhere here.
  */
 #ifndef DAEMON_HANDOVER_H
@@ -46,6 +49,14 @@ int handover_drop(struct handover *h, const char *format, ...) __attribute__((fo
 
 /* The fd of that name from the run before: now the caller's, and still kept. -ENOENT: none, or taken already. */
 int handover_take(struct handover *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* True: something came from the run before. */
+bool handover_succeeds(const struct handover *h);
+
+/* From the first to the second of these what is dropped stays with the keeper, and its name taken; without the second
+ * for good. */
+void handover_hold(struct handover *h);
+void handover_settle(struct handover *h);
 
 /* Names that begin with `prefix` and are not yet taken, one a call, NULL at the end; *cursor is 0 at first. What is
  * taken, dropped or put in between does not disturb it. */

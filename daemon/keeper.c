@@ -42,9 +42,11 @@ struct keeper {
 
 	uint64_t deaths[KEEPER_DEATHS_MAX]; /* the last ones, in a circle */
 	uint32_t n_deaths;
-	uint64_t start_ns; /* when the child is started, 0: no start is due */
-	uint64_t kill_ns;  /* when it is killed, 0: it was not asked to end */
-	bool ready, upgrading, ending, done;
+	uint64_t start_ns;       /* when the child is started, 0: no start is due */
+	uint64_t kill_ns;        /* when it is killed, 0: it was not asked to end */
+	bool ready, child_ready; /* a daemon has said so, and the one that runs */
+	uint32_t failed_starts;  /* in a row, after READY of an earlier one */
+	bool upgrading, ending, done;
 	int code;
 };
 
@@ -54,7 +56,8 @@ static void child_is_ready(struct keeper *k)
 {
 	static const char word[] = "READY\n";
 
-	k->ready = true;
+	k->ready = k->child_ready = true;
+	k->failed_starts = 0;
 	if (k->ready_fd >= 0 && write(k->ready_fd, word, sizeof word - 1) < 0)
 		log_warning("keeper: --ready-fd %d: %s", k->ready_fd, strerror(errno));
 	k->ready_fd = close_fd(k->ready_fd);
@@ -151,6 +154,19 @@ static void child_died(struct keeper *k, const char *how)
 		    (double)wait_ms / 1e3, k->store.n);
 }
 
+/* What is kept waits for a daemon that can start: with other options or another program, or in better times. */
+static void start_failed(struct keeper *k, int code)
+{
+	const uint64_t wait_ms = MIN((uint64_t)KEEPER_BACKOFF_MS << MIN(k->failed_starts, 16), KEEPER_RETRY_MS);
+
+	k->failed_starts++;
+	k->start_ns = now_ns() + wait_ms * 1000000u;
+	log_err("keeper: the daemon could not start (exit code %d, its reason is above); %u descriptors stay kept, and "
+		"the "
+		"clients wait. Next try in %.1f s, or at SIGUSR2; SIGTERM gives up and lets all go",
+		code, k->store.n, (double)wait_ms / 1e3);
+}
+
 static void start_child(struct keeper *k)
 {
 	const pid_t pid = fork();
@@ -164,12 +180,13 @@ static void start_child(struct keeper *k)
 		return;
 	}
 	k->child = pid;
+	k->child_ready = false;
 	k->store.refused = false;
 	log_debug("keeper: the daemon is process %d, with %u kept descriptors", pid, k->store.n);
 }
 
-/* A code is the daemon's own decision: usage and a forbidden io_uring do not mend themselves, nor does what keeps it
- * from ever being ready. Anything else is a death. */
+/* A code is the daemon's own decision: what keeps the first one from ever being ready does not mend itself. A later one
+ * has what is kept to go on with, once its options or its program are mended. Anything else is a death. */
 static void child_ended(struct keeper *k, int status)
 {
 	const bool exited = WIFEXITED(status);
@@ -185,6 +202,8 @@ static void child_ended(struct keeper *k, int status)
 		k->start_ns = now_ns();
 		log_info("keeper: the daemon has ended for its upgrade; %s starts with %u kept descriptors",
 			 k->params->program, k->store.n);
+	} else if (exited && code != 0 && k->ready && !k->child_ready) {
+		start_failed(k, code);
 	} else if (exited && (!k->ready || code == 0 || code == 2 || code == 77)) {
 		end(k, code);
 	} else {

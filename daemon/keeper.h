@@ -7,6 +7,9 @@
  * Only its own child is heard: the socket has no name that another process could open, and the kernel says who sent
  * each message.
  *
+ * Once a daemon was ready, what is kept waits for one that can go on with it: a start that fails is tried again, less
+ * and less often, and never given up; only deaths by signals are, and ends after READY.
+ *
  * The child gets all descriptors back as LISTEN_FDS, and SIGTERM when the keeper is gone.
  */
 #ifndef DAEMON_KEEPER_H
@@ -19,6 +22,7 @@
 #define KEEPER_DEATHS_MAX 5             /* so many ... */
 #define KEEPER_DEATHS_NS 10000000000ull /* ... in this time, and it gives up */
 #define KEEPER_BACKOFF_MS 100           /* after the second death; double after each further one */
+#define KEEPER_RETRY_MS 10000           /* after a start that failed, at most; at first KEEPER_BACKOFF_MS */
 #define KEEPER_STOP_MS 30000            /* a daemon that was asked to end and has not is killed */
 
 struct keeper_params {

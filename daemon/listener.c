@@ -123,15 +123,17 @@ int listener_open(struct listener *ret, const char *path, uint32_t mode, int inh
 	return 0;
 }
 
-void listener_close(struct listener *l, bool folder)
+void listener_close(struct listener *l, bool leaves, bool folder)
 {
 	if (l->socket < 0)
 		return;
-	unlink(l->path);
+	if (!leaves)
+		unlink(l->path);
 	l->socket = close_fd(l->socket);
-	unlink(l->lock_path);
+	if (!leaves)
+		unlink(l->lock_path);
 	l->lock = close_fd(l->lock);
-	if (folder) {
+	if (folder && !leaves) {
 		*strrchr(l->lock_path, '/') = '\0';
 		rmdir(l->lock_path);
 	}

@@ -23,7 +23,8 @@ struct listener {
 /* `inherited`: the listening socket of the daemon before, which is taken over, or -1. */
 int listener_open(struct listener *ret, const char *path, uint32_t mode, int inherited, struct moe_error *err);
 
-/* Removes the socket and the lock; with `folder` also the folder that they were in, if it is empty now. */
-void listener_close(struct listener *listener, bool folder);
+/* Removes the socket and the lock; with `folder` also the folder that they were in, if it is empty now. `leaves`: the
+ * files stay for a successor, which the socket's other holder hands it to. */
+void listener_close(struct listener *listener, bool leaves, bool folder);
 
 #endif

@@ -482,7 +482,7 @@ static int watch_peer(struct peer *peer, struct moe_error *err)
 	return 0;
 }
 
-static int peer_make(struct service *service, int sock, bool granted)
+static int peer_make(struct service *service, int sock, bool granted, struct moe_error *ret_err)
 {
 	struct ucred cred;
 	socklen_t size = sizeof cred;
@@ -493,7 +493,7 @@ static int peer_make(struct service *service, int sock, bool granted)
 	if (!peer || getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &size) < 0) {
 		free(peer);
 		close_fd(sock);
-		return -ENOMEM;
+		return moe_error_sys(ret_err, -ENOMEM, "connection");
 	}
 	setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &(int){SEND_BUFFER}, sizeof(int));
 	*peer = (struct peer){
@@ -507,7 +507,10 @@ static int peer_make(struct service *service, int sock, bool granted)
 	if (r == 0)
 		r = watch_peer(peer, &err);
 	if (r < 0) {
-		turn_away(sock, r, err.text);
+		if (!granted)
+			turn_away(sock, r, err.text);
+		else
+			*ret_err = err;
 		charge_close(&peer->charge);
 		close_fd(sock);
 		free(peer);
@@ -521,21 +524,16 @@ static int peer_make(struct service *service, int sock, bool granted)
 
 int peer_new(struct service *service, int sock)
 {
-	return peer_make(service, sock, false);
+	return peer_make(service, sock, false, NULL);
 }
 
-int peer_revive(struct service *service, int sock, struct session *session)
+int peer_revive(struct service *service, int sock, struct session *session, struct moe_error *err)
 {
-	int r = peer_make(service, sock, true);
+	int r = peer_make(service, sock, true, err);
 
 	service_add_session(service, session);
-	if (r < 0) {
-		log_warning("session %llu of the daemon before cannot go on, its client is told so: %s",
-			    (unsigned long long)session->id, strerror(-r));
-		estate_drop_session(service->handover, session); /* the keeper's copy would keep the client waiting */
-		service_kill_session(service, session);
+	if (r < 0)
 		return r;
-	}
 	service->peers->hello = true;
 	service->peers->session = session;
 	session->pid = service->peers->pid;
@@ -544,11 +542,28 @@ int peer_revive(struct service *service, int sock, struct session *session)
 	return 0;
 }
 
-void peer_close(struct peer *peer, const char *why)
+/* The number is kept until the kernel has let go of the poll. */
+static void unlink_peer(struct peer *peer)
 {
 	struct service *service = peer->service;
 	struct peer **at = &service->peers;
 	const bool watches_pid = peer->sources > 1;
+
+	peer->closed = true;
+	if (service->load_peer == peer)
+		service->load_peer = NULL;
+	while (*at != peer)
+		at = &(*at)->next;
+	*at = peer->next;
+	service->n_peers--;
+	loop_remove(service->loop, &peer->source);
+	if (watches_pid)
+		loop_remove(service->loop, &peer->pidfd);
+}
+
+void peer_close(struct peer *peer, const char *why)
+{
+	struct service *service = peer->service;
 
 	if (peer->closed)
 		return;
@@ -561,15 +576,17 @@ void peer_close(struct peer *peer, const char *why)
 		service_kill_session(service, peer->session);
 		peer->session = NULL;
 	}
-	if (service->load_peer == peer)
-		service->load_peer = NULL;
-	while (*at != peer)
-		at = &(*at)->next;
-	*at = peer->next;
-	service->n_peers--;
-	/* The peer sees the end now; the number is kept until the kernel has let go of the poll. */
-	shutdown(peer->source.fd, SHUT_RDWR);
-	loop_remove(service->loop, &peer->source);
-	if (watches_pid)
-		loop_remove(service->loop, &peer->pidfd);
+	shutdown(peer->source.fd, SHUT_RDWR); /* the peer sees the end now */
+	unlink_peer(peer);
+}
+
+void peer_leave(struct peer *peer)
+{
+	if (!peer->session) {
+		peer_close(peer, NULL);
+		return;
+	}
+	service_leave_session(peer->service, peer->session);
+	peer->session = NULL;
+	unlink_peer(peer);
 }

@@ -35,11 +35,16 @@ struct peer {
 /* Takes the connected socket over. -EDQUOT: the peer was told why, and it is in the log; -ENOMEM. */
 int peer_new(struct service *service, int sock);
 
-/* A connection of the daemon before with the session that it had. Both are taken over, also on failure. */
-int peer_revive(struct service *service, int sock, struct session *session);
+/* A connection of the daemon before with the session that it had. Both are taken over, also on failure (-ENOMEM,
+ * -EBUSY): then the session is one without a peer. */
+int peer_revive(struct service *service, int sock, struct session *session, struct moe_error *err);
 
 /* Ends the connection and the session. The struct is freed when the kernel has let go of its sources. */
 void peer_close(struct peer *peer, const char *why);
+
+/* Lets go of a connection and a session that stay with the keeper: the client sees nothing. A connection without a
+ * session ends. */
+void peer_leave(struct peer *peer);
 
 /* To the peer that asked for a load. */
 void peer_send_progress(struct peer *peer, uint64_t done, uint64_t total, uint64_t elapsed_ns, uint64_t eta_ns);

@@ -54,7 +54,8 @@ static void reap(struct session *s, struct request *q)
 
 void ringsrv_drop(struct request *q)
 {
-	journal_drop(&q->session->journal, slot_of(q));
+	if (!q->session->left)
+		journal_drop(&q->session->journal, slot_of(q));
 	reap(q->session, q);
 }
 

@@ -35,7 +35,7 @@ void ringsrv_revive(struct session *session, struct sched *sched);
 /* DONE -> COMPLETED, or, when the session has died, -> REAPED. */
 void ringsrv_complete(struct request *request);
 
-/* DONE -> REAPED for a request of a session that is dying. */
+/* DONE -> REAPED for a request of a session that is dying; of one that is left it stays in flight in the journal. */
 void ringsrv_drop(struct request *request);
 
 /* COMPLETED -> REAPED for all that a dead client will not retire any more. */

@@ -2,7 +2,10 @@
 /*
  * service - everything that one daemon owns, and the turn that the reactor takes over it.
  *
- * Law: the reactor's thread alone touches it. A turn serves the rings whose turn it is (pollset.h), hands work to the
+ * Law: what a daemon before has left with the keeper (estate.h) is as it was if this one cannot start or its reactor
+ * fails: the next one takes it over. What it cannot go on with it gives up only when nothing but a load can fail.
+ *
+ * The reactor's thread alone touches it. A turn serves the rings whose turn it is (pollset.h), hands work to the
  * pool, completes what the pool has finished, frees what has died, and looks after the load in progress.
  */
 #ifndef DAEMON_SERVICE_H
@@ -14,6 +17,7 @@
 #include "base/host.h"
 #include "daemon/accounts.h"
 #include "daemon/config.h"
+#include "daemon/door.h"
 #include "daemon/listener.h"
 #include "daemon/load.h"
 #include "daemon/loop.h"
@@ -39,10 +43,9 @@ struct service {
 	struct estate_page *estate;
 	struct accounts *accounts;
 	struct listener listener;
-	struct source listen_source, signal_source, parent_source;
-	int spare_fd;  /* given up to refuse a connection when no other is left */
-	bool shedding; /* said so already */
-	bool trim;     /* the last session has left since the loop slept */
+	struct door door;
+	struct source signal_source, parent_source;
+	bool trim; /* the last session has left since the loop slept */
 	struct peer *peers;
 	uint32_t n_peers;
 	struct session *sessions;
@@ -56,7 +59,7 @@ struct service {
 	struct peer *load_peer;    /* who asked; NULL: the command line, or the asker has left */
 	uint64_t load_reported_ns; /* when progress was last told */
 	uint32_t models_next;      /* config->models[models_next] is loaded next */
-	bool leaves;               /* what it has stays with the keeper */
+	bool leaves; /* ended now, what it has stays with the keeper: until a successor is ready, or by order */
 	bool ready,
 		writable_queues; /* writable_queues: no /proc, so clients hold a writable fd of their daemon region */
 };
@@ -64,12 +67,20 @@ struct service {
 int service_new(struct service **ret, const struct config *config, struct handover *handover, struct moe_error *err);
 struct service *service_free(struct service *service);
 
-/* Runs until a signal, the parent's end (private mode) or a failed first load. 0 or -errno. *ret_leaves: everything is
- * to be left to the successor: end the process at once, without service_free. */
+/* Runs until a signal, the parent's end (private mode) or a failed first load. 0 or -errno. *ret_leaves: it was told to
+ * leave everything to the successor: end the process at once, without service_free. */
 int service_run(struct service *service, bool *ret_leaves);
 
 /* Starts a load for `peer` (NULL: the command line). -EBUSY while one runs. */
 int service_load(struct service *service, struct peer *peer, const char *path, const char *name, struct moe_error *err);
+
+/* Whether the command line's models are there. 0 or -errno. */
+int service_check_models(const struct service *service, struct moe_error *err);
+/* Loads the next of them that is not there, or is ready. */
+int service_load_next(struct service *service, struct moe_error *err);
+/* Of the load in progress: tells who waits how far it is, or takes what it has brought. */
+void service_report_load(struct service *service);
+void service_finish_load(struct service *service);
 
 /* -ENOENT; -EBUSY while sessions are attached. */
 int service_unload(struct service *service, const char *name, struct moe_error *err);
@@ -78,5 +89,7 @@ int service_unload(struct service *service, const char *name, struct moe_error *
 void service_add_session(struct service *service, struct session *session);
 /* Its connection is gone: session_kill, and its memory goes when the pool has given back its requests. */
 void service_kill_session(struct service *service, struct session *session);
+/* It is left to the successor: session_leave, and the same. */
+void service_leave_session(struct service *service, struct session *session);
 
 #endif

@@ -468,11 +468,9 @@ bool session_lost_page(const struct session *s)
 	return lost;
 }
 
-void session_kill(struct session *s, struct sched *sched)
+/* All but what the successor looks at. */
+static void let_go(struct session *s, struct sched *sched)
 {
-	if (s->dead)
-		return;
-	ringsrv_retire_stats(s);
 	s->dead = true;
 	pollset_remove(s);
 	if (s->entry->tier)
@@ -481,7 +479,23 @@ void session_kill(struct session *s, struct sched *sched)
 	ringsrv_drop_completed(s);
 	s->entry->model->leases -= s->leases_held;
 	s->leases_held = 0;
+}
+
+void session_kill(struct session *s, struct sched *sched)
+{
+	if (s->dead)
+		return;
+	ringsrv_retire_stats(s);
+	let_go(s, sched);
 	journal_release_all(&s->journal);
+}
+
+void session_leave(struct session *s, struct sched *sched)
+{
+	if (s->dead)
+		return;
+	s->left = true;
+	let_go(s, sched);
 }
 
 void session_free(struct session *s)

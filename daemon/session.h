@@ -36,7 +36,8 @@ struct session {
 	struct session *poll_next; /* of the pollset */
 	struct clientmem client;   /* the client region */
 	const char *broken;        /* the client broke the ring's law: why */
-	bool dead;                 /* the connection is gone */
+	bool dead;                 /* the connection is gone, or it is left */
+	bool left;                 /* dead here, but the journal and the regions are the successor's */
 	bool polled;               /* or parked */
 	uint32_t entries, sq_head, cq_tail, cq_head;
 	uint32_t polls;
@@ -101,6 +102,10 @@ int session_add_arena(struct session *session, uint32_t kind, int fd, uint64_t b
 /* The connection is gone: cancels what waits and drops the leases. The model is held until session_free, because the
  * pool may still read it. */
 void session_kill(struct session *session, struct sched *sched);
+
+/* As if the daemon were killed now: journal and regions stay as they are, for its successor, and the client sees
+ * nothing. In this process the rest goes as after session_kill. */
+void session_leave(struct session *session, struct sched *sched);
 
 /* The session's own slice of a row's records, and all of them. */
 static inline const struct moe_slice *session_slice(const struct session *session, uint32_t row)

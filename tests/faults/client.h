@@ -349,7 +349,7 @@ static void tell_restart(struct run *run)
 	int probe;
 
 	use(run);
-	lost_once = run->closed;
+	lost_once = run->lost = run->closed;
 	run->refused += lost_once;
 	probe = connect_again(run);
 	if (probe >= 0 && lost_once)

@@ -38,6 +38,7 @@ struct run {
 	bool ended; /* the daemon, by itself or not: waited for */
 	int status;
 	bool closed;                         /* a connection was closed under the client */
+	bool lost;                           /* the session of the daemon before, with its connection */
 	bool refused_start, successor_ended; /* of the life that took over */
 	uint32_t refused, fine;
 	char why[WHY_BYTES]; /* what is wrong, "": nothing */
@@ -208,7 +209,8 @@ static bool is_empty(const struct run *run, const char *name)
 /* The first life ends by the plan; the second one may end of its fault, in its own words; the third one must live. */
 static void check_lives(struct run *run)
 {
-	const uint32_t killed = says(run, "the daemon died by signal"), died = says(run, "the daemon died by exit");
+	const uint32_t killed = says(run, "the daemon died by signal"),
+		       died = says(run, "the daemon died by exit") + says(run, "the daemon could not start");
 
 	if (killed != 1 || says(run, "the daemon died by signal 9") != 1)
 		wrong(run, "%u daemons were killed by signals, one by its plan expected", killed);
@@ -219,6 +221,8 @@ static void check_lives(struct run *run)
 	/* Each life that gets so far says so. */
 	run->refused_start = died && says(run, ": ready: ") < 3;
 	run->successor_ended = died && !run->refused_start;
+	if (run->refused_start && run->lost)
+		wrong(run, "a daemon that could not start took the session with it");
 	if (!run->fault && says(run, "went on with 1 models and 1 sessions") != 1)
 		wrong(run, "no daemon went on with the model and the session of the one before");
 }
@@ -271,6 +275,12 @@ static void add_callers(struct run *run)
 		fclose(f);
 }
 
+/* A daemon that fails leaves the socket to the next one; there is none when the keeper is told to end just then. */
+static bool left_to_the_next(const struct run *run)
+{
+	return restarts && (run->refused_start || run->successor_ended || WEXITSTATUS(run->status));
+}
+
 static void clean_up(struct run *run)
 {
 	static const char *const names[] = {"words", "report", "report.begun", "plan", "socket", "socket.lock"};
@@ -279,7 +289,7 @@ static void clean_up(struct run *run)
 	close_fd(run->ready_fd);
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		path_in(path, run, names[i]);
-		if (i >= 4 && access(path, F_OK) == 0 && !run->why[0])
+		if (i >= 4 && access(path, F_OK) == 0 && !run->why[0] && !left_to_the_next(run))
 			wrong(run, "%s is left", names[i]);
 		unlink(path);
 	}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * service-load - the models that a service has: those of the command line, one after the other until it is ready, and
+ * those that a peer asks for; one load at a time.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/util.h"
+#include "daemon/estate.h"
+#include "daemon/handover.h"
+#include "daemon/peer.h"
+#include "daemon/service.h"
+
+#define PROGRESS_NS 250000000u /* to a peer that shows a bar */
+#define LOGGED_NS 5000000000u  /* to the log */
+
+/* What of --memory-max the loaded models have left; 0: no limit. */
+static int memory_left(const struct service *s, const char *path, uint64_t *ret, struct moe_error *err)
+{
+	const uint64_t used = registry_bytes(&s->registry), max = s->config->memory_max;
+
+	if (max && used >= max)
+		return moe_error_set(err, -ENOMEM,
+				     "%s: models already take %llu of --memory-max %llu bytes; unload one", path,
+				     (unsigned long long)used, (unsigned long long)max);
+	*ret = max ? max - used : 0;
+	return 0;
+}
+
+int service_load(struct service *s, struct peer *peer, const char *path, const char *name, struct moe_error *err)
+{
+	struct store_params params = {
+		.path = path,
+		.name = name && *name ? name : strrchr(path, '/') + 1, /* the path is absolute */
+		.pages = s->config->pages,
+		.writable_clients = s->config->writable_weights,
+		.pool_max = s->config->pool_max,
+		.epoch = s->estate->next_epoch,
+		.host = s->host,
+	};
+	int r;
+
+	if (s->load)
+		return moe_error_set(err, -EBUSY, "%s: %s is being loaded; one at a time", path, s->load->path);
+	r = registry_check_name(&s->registry, params.name, err);
+	if (r == 0)
+		r = memory_left(s, path, &params.memory_max, err);
+	if (r < 0)
+		return r;
+	host_read_again(s->host); /* pages may have been reserved since the start */
+	r = load_start(&s->load, &params, s->loop, err);
+	if (r < 0)
+		return r;
+	s->estate->next_epoch++;
+	s->load_peer = peer;
+	s->load_reported_ns = now_ns();
+	log_info("loading %s", path);
+	return 0;
+}
+
+void service_report_load(struct service *s)
+{
+	const struct load *load = s->load;
+	const uint64_t done = atomic_load(&load->done_bytes), total = atomic_load(&load->total_bytes);
+	const uint64_t elapsed = atomic_load(&load->elapsed_ns), eta = load_eta_ns(load);
+
+	if (now_ns() - s->load_reported_ns < (s->load_peer ? PROGRESS_NS : LOGGED_NS) || total == 0)
+		return;
+	s->load_reported_ns = now_ns();
+	if (s->load_peer)
+		peer_send_progress(s->load_peer, done, total, elapsed, eta);
+	else if (done == 0)
+		log_info("%s: preparing memory for %.2f GB", load->path, (double)total / 1e9);
+	else
+		log_info("%s: %.0f %% of %.2f GB, %.2f GB/s, %.0f s to go", load->path,
+			 100.0 * (double)done / (double)total, (double)total / 1e9,
+			 elapsed ? (double)done / (double)elapsed : 0.0, (double)eta / 1e9);
+}
+
+static void say_ready(struct service *s)
+{
+	static const char word[] = "READY\n";
+
+	s->ready = true;
+	s->leaves = false;
+	if (handover_notify(s->handover, "READY=1") < 0)
+		log_warning("the service manager cannot be told READY=1");
+	log_info("ready: %u models, %u CPU threads (%s), socket %s", s->registry.n, pool_threads(s->pool),
+		 isa_name(s->config->isa), s->config->socket);
+	if (s->config->ready_fd >= 0) {
+		if (write(s->config->ready_fd, word, sizeof word - 1) < 0)
+			log_warning("--ready-fd %d: %s", s->config->ready_fd, strerror(errno));
+		close_fd(s->config->ready_fd);
+	}
+}
+
+static const char *name_of(const char *path, const char *name)
+{
+	return name && *name ? name : strrchr(path, '/') + 1; /* the path is absolute */
+}
+
+int service_check_models(const struct service *s, struct moe_error *err)
+{
+	for (uint32_t i = 0; i < s->config->n_models; i++) {
+		_cleanup_free_ char *path = realpath(s->config->models[i], NULL);
+
+		if (!path)
+			return moe_error_sys(err, -errno, "--model %s", s->config->models[i]);
+	}
+	return 0;
+}
+
+/* The command line's models, one after the other; READY after the last. */
+int service_load_next(struct service *s, struct moe_error *err)
+{
+	const uint32_t i = s->models_next;
+	_cleanup_free_ char *path = NULL;
+
+	if (i == s->config->n_models) {
+		if (!s->ready)
+			say_ready(s);
+		return 0;
+	}
+	s->models_next++;
+	path = realpath(s->config->models[i], NULL);
+	if (!path)
+		return moe_error_sys(err, -errno, "--model %s", s->config->models[i]);
+	if (registry_by_path(&s->registry, path, name_of(path, s->config->names[i])))
+		return service_load_next(s, err); /* the daemon before has loaded it */
+	return service_load(s, NULL, path, s->config->names[i], err);
+}
+
+static int start_tier(struct service *s, struct entry *entry, struct moe_error *err)
+{
+	int r = registry_start_tier(entry, s->loop, err);
+
+	if (r < 0)
+		registry_remove(&s->registry, entry->model->manifest->name, NULL);
+	else if (entry->tier)
+		frames_pause(tier_frames(entry->tier), false);
+	return r;
+}
+
+void service_finish_load(struct service *s)
+{
+	struct load *load = s->load;
+	struct peer *peer = s->load_peer;
+	struct moe_error err = load->error;
+	struct entry *entry = NULL;
+	int r = load->code;
+
+	s->load = NULL;
+	s->load_peer = NULL;
+	if (r == 0) {
+		s->weight_bytes_read += load->result->read_bytes;
+		r = registry_add(&s->registry, load->result, &entry, &err);
+		if (r == 0)
+			load->result = NULL;
+	}
+	if (r == 0)
+		r = start_tier(s, entry, &err);
+	if (r == 0 && handover_keeps(s->handover) && estate_keep_model(s->handover, entry) < 0)
+		log_warning("model %s will not outlive this daemon: the keeper does not take it",
+			    entry->model->manifest->name);
+	if (r < 0)
+		log_err("%s", err.text);
+	if (peer && r < 0)
+		peer_send_error(peer, r, err.text);
+	else if (peer)
+		peer_send_loaded(peer, entry->model->manifest, registry_model_bytes(entry->model),
+				 entry->model->load_ns);
+	load_free(load);
+	if (!s->ready && r == 0) {
+		r = service_load_next(s, &err);
+		if (r < 0)
+			log_err("%s", err.text);
+	}
+	if (!s->ready && r < 0)
+		loop_stop(s->loop, r);
+}
+
+int service_unload(struct service *s, const char *name, struct moe_error *err)
+{
+	struct entry *entry;
+
+	if (*name && registry_find(&s->registry, name, NULL, &entry, err) == 0 && entry->model->sessions == 0) {
+		estate_drop_model(s->handover, entry);
+		s->weight_bytes_read += entry->tier ? tier_read_bytes(entry->tier) : 0;
+	}
+	return registry_remove(&s->registry, name, err);
+}
