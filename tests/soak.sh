@@ -310,11 +310,7 @@ crowd() {
 		crowd="$crowd $!"
 		started="$started $!"
 	done
-	bad=0
-	for process in $crowd; do
-		wait "$process" || bad=$((bad + 1))
-		forget "$process"
-	done
+	wait_for_all "$crowd"
 	is $bad 0 "$1: a crowd of scores"
 	wait_for 10 is_quiet
 }

@@ -156,6 +156,15 @@ forget() {
 	started=$rest
 }
 
+# wait_for_all "PROCESS...": until they have ended; $bad of them not with 0.
+wait_for_all() {
+	bad=0
+	for awaited in $1; do
+		wait "$awaited" || bad=$((bad + 1))
+		forget "$awaited"
+	done
+}
+
 # stop_daemon: returns its exit code.
 stop_daemon() {
 	kill "$daemon" 2>/dev/null

@@ -74,11 +74,7 @@ within "$(wc -l <"$dir/cpus")" 1 "$(nproc)" 'as many as there are CPUs, at most'
 is "$(grep -c '[-,]' "$dir/cpus")" 0 'each is bound to one CPU'
 is "$(sort -u "$dir/cpus" | wc -l)" "$(wc -l <"$dir/cpus")" 'no two of them to the same'
 
-bad=0
-for process in $workers; do
-	wait "$process" || bad=$((bad + 1))
-	forget "$process"
-done
+wait_for_all "$workers"
 is $bad 0 'all eight are served'
 for model in first second; do
 	for window in 256 16; do

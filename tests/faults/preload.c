@@ -19,22 +19,18 @@
 #include <errno.h>
 #include <execinfo.h>
 #include <fcntl.h>
-#include <liburing.h>
 #include <link.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/signalfd.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
+
+#include "tests/faults/preload.h"
 
 #define FRAMES 24
 #define SITES 4096
@@ -42,16 +38,12 @@
 #define BUCKETS 16384
 #define FDS 1024
 #define LISTEN_FD 3 /* daemon/handover.h */
-#define RINGS 8
-#define NAMED 1024
 
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t n, size_t bytes);
 void *__libc_realloc(void *old, size_t bytes);
 void *__libc_memalign(size_t align, size_t bytes);
 void __libc_free(void *p);
-
-enum kind { MEMORY, MAP, FILES, DESCRIPTOR, THREAD, POPULATE, MESSAGE, RING, COMPLETION, SHORT, KINDS };
 
 static const char *const kind_names[KINDS] = {"memory",   "map",     "files", "descriptor", "thread",
 					      "populate", "message", "ring",  "completion", "short"};
@@ -90,20 +82,18 @@ static uintptr_t program_begin, program_end, own_begin, own_end;
 static __thread bool inside __attribute__((tls_model("initial-exec")));
 static __thread bool no_ledger __attribute__((tls_model("initial-exec")));
 
-static void take_lock(void)
+void take_lock(void)
 {
 	while (atomic_flag_test_and_set_explicit(&lock, memory_order_acquire))
 		;
 }
 
-static void give_lock(void)
+void give_lock(void)
 {
 	atomic_flag_clear_explicit(&lock, memory_order_release);
 }
 
-#define REAL(name) ((__typeof__(&name))real_of(#name))
-
-static void *real_of(const char *name)
+void *real_of(const char *name)
 {
 	void *p;
 	const bool before = inside;
@@ -137,11 +127,6 @@ static int find_object(struct dl_phdr_info *info, size_t bytes, void *userdata)
 	else if ((uintptr_t)find_object >= begin && (uintptr_t)find_object < end)
 		find_end(info, &own_begin, &own_end);
 	return 0;
-}
-
-static uint64_t mix(uint64_t a, uint64_t b)
-{
-	return (a ^ b) * 0x9e3779b97f4a7c15ull + (a >> 29);
 }
 
 /* Of the callers those in the program itself; *ret_caller is the nearest, 0 when there is none. *ret_direct is the one
@@ -184,7 +169,7 @@ static void note_site(enum kind kind, uint64_t chain, uint32_t number)
 	give_lock();
 }
 
-static bool strikes(enum kind kind, uint64_t chain)
+bool strikes(enum kind kind, uint64_t chain)
 {
 	const uint32_t number = atomic_fetch_add(&calls[kind], 1) + 1;
 
@@ -192,8 +177,17 @@ static bool strikes(enum kind kind, uint64_t chain)
 	return kind == chosen && (number == chosen_at || (ever && number > chosen_at));
 }
 
-/* Whether this call is to fail. */
-static bool fails(enum kind kind, int error)
+bool preload_runs(void)
+{
+	return atomic_load(&running);
+}
+
+int preload_value(void)
+{
+	return value;
+}
+
+bool fails(enum kind kind, int error)
 {
 	const void *direct;
 	uintptr_t caller;
@@ -346,92 +340,7 @@ int madvise(void *at, size_t bytes, int advice)
 	return populates && fails(POPULATE, ENOMEM) ? -1 : REAL(madvise)(at, bytes, advice);
 }
 
-/* -- files, descriptors, messages, threads ------------------------------------------------------------------------ */
-
-int memfd_create(const char *name, unsigned int flags)
-{
-	return fails(FILES, EMFILE) ? -1 : REAL(memfd_create)(name, flags);
-}
-
-int ftruncate(int fd, off_t bytes)
-{
-	return fails(FILES, ENOSPC) ? -1 : REAL(ftruncate)(fd, bytes);
-}
-
-int fchmod(int fd, mode_t mode)
-{
-	return fails(FILES, ENOMEM) ? -1 : REAL(fchmod)(fd, mode);
-}
-
-int fcntl(int fd, int command, ...)
-{
-	va_list list;
-	void *argument;
-
-	va_start(list, command);
-	argument = va_arg(list, void *);
-	va_end(list);
-	if (command == F_ADD_SEALS && fails(FILES, EBUSY))
-		return -1;
-	if (command == F_DUPFD_CLOEXEC && fails(DESCRIPTOR, EMFILE))
-		return -1;
-	return REAL(fcntl)(fd, command, argument);
-}
-
-int open(const char *path, int flags, ...)
-{
-	va_list list;
-	mode_t mode;
-
-	va_start(list, flags);
-	mode = va_arg(list, mode_t);
-	va_end(list);
-	return fails(DESCRIPTOR, EMFILE) ? -1 : REAL(open)(path, flags, mode);
-}
-
-int eventfd(unsigned int count, int flags)
-{
-	return fails(DESCRIPTOR, EMFILE) ? -1 : REAL(eventfd)(count, flags);
-}
-
-int signalfd(int fd, const sigset_t *mask, int flags)
-{
-	return fails(DESCRIPTOR, EMFILE) ? -1 : REAL(signalfd)(fd, mask, flags);
-}
-
-int socket(int domain, int type, int protocol)
-{
-	return fails(DESCRIPTOR, EMFILE) ? -1 : REAL(socket)(domain, type, protocol);
-}
-
-int accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags)
-{
-	return fails(DESCRIPTOR, EMFILE) ? -1 : REAL(accept4)(fd, address, bytes, flags);
-}
-
-long syscall(long number, ...)
-{
-	long a[6];
-	va_list list;
-
-	va_start(list, number);
-	for (int i = 0; i < 6; i++)
-		a[i] = va_arg(list, long);
-	va_end(list);
-	if (number == SYS_pidfd_open && fails(DESCRIPTOR, EMFILE))
-		return -1;
-	return REAL(syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-}
-
-ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
-{
-	return fails(MESSAGE, ENOBUFS) ? -1 : REAL(sendmsg)(fd, message, flags);
-}
-
-ssize_t recvmsg(int fd, struct msghdr *message, int flags)
-{
-	return fails(MESSAGE, ENOMEM) ? -1 : REAL(recvmsg)(fd, message, flags);
-}
+/* -- threads ------------------------------------------------------------------------------------------------------ */
 
 /* The C library keeps a thread's memory for the next one. */
 int pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*run)(void *), void *argument)
@@ -444,179 +353,6 @@ int pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*run)(void
 	r = REAL(pthread_create)(ret, attr, run, argument);
 	no_ledger = false;
 	return r;
-}
-
-/* -- io_uring ----------------------------------------------------------------------------------------------------- */
-
-struct view {
-	struct io_uring *ring;
-	unsigned *kernels; /* where the kernel writes the queue's end */
-	unsigned tail;     /* as far as the program may look */
-};
-
-static struct view views[RINGS];
-
-/* What was asked for, by user_data: a place of its own among completions. */
-static struct {
-	uint64_t user_data, place;
-	bool read;
-} asked[NAMED];
-
-static struct view *view_of(const struct io_uring *ring)
-{
-	for (size_t i = 0; i < RINGS; i++)
-		if (views[i].ring == ring)
-			return &views[i];
-	return NULL;
-}
-
-/* What is asked of which kind of file: "socket:[17]" and "socket:[18]" are one. */
-static uint64_t place_of(const struct io_uring_sqe *sqe)
-{
-	char path[64], target[256];
-	uint64_t place = sqe->opcode + 1;
-	ssize_t n;
-
-	snprintf(path, sizeof path, "/proc/self/fd/%d", sqe->fd);
-	n = readlink(path, target, sizeof target);
-	for (ssize_t i = 0; i < n; i++)
-		if (target[i] < '0' || target[i] > '9')
-			place = mix(place, (unsigned char)target[i]);
-	return place;
-}
-
-static void note_asked(const struct io_uring *ring)
-{
-	const struct io_uring_sq *sq = &ring->sq;
-
-	for (unsigned i = sq->sqe_head; i != sq->sqe_tail; i++) {
-		const struct io_uring_sqe *sqe = &sq->sqes[i & sq->ring_mask];
-		const size_t at = mix(sqe->user_data, 1) % NAMED;
-
-		take_lock();
-		asked[at].user_data = sqe->user_data;
-		asked[at].place = place_of(sqe);
-		asked[at].read = sqe->opcode == IORING_OP_READ || sqe->opcode == IORING_OP_READ_FIXED;
-		give_lock();
-	}
-}
-
-static void pass_over(struct io_uring_cqe *cqe)
-{
-	uint64_t place = 0;
-	bool read = false;
-
-	if (!atomic_load(&running) || cqe->user_data == 0 || cqe->user_data == LIBURING_UDATA_TIMEOUT)
-		return;
-	take_lock();
-	if (asked[mix(cqe->user_data, 1) % NAMED].user_data == cqe->user_data) {
-		place = asked[mix(cqe->user_data, 1) % NAMED].place;
-		read = asked[mix(cqe->user_data, 1) % NAMED].read;
-	}
-	give_lock();
-	if (strikes(COMPLETION, place))
-		cqe->res = -value;
-	if (read && cqe->res > 0 && strikes(SHORT, place))
-		cqe->res /= 2;
-}
-
-/* Around each call of the library that may look at the queue. */
-static struct view *open_view(struct io_uring *ring)
-{
-	struct view *v = view_of(ring);
-
-	if (v) {
-		note_asked(ring);
-		ring->cq.ktail = v->kernels;
-	}
-	return v;
-}
-
-static int close_view(struct view *v, int r)
-{
-	unsigned tail;
-
-	if (!v)
-		return r;
-	tail = __atomic_load_n(v->kernels, __ATOMIC_ACQUIRE);
-	for (; v->tail != tail; v->tail++)
-		pass_over(&v->ring->cq.cqes[v->tail & v->ring->cq.ring_mask]);
-	v->ring->cq.ktail = &v->tail;
-	return r;
-}
-
-int io_uring_queue_init(unsigned entries, struct io_uring *ring, unsigned flags)
-{
-	struct view *v;
-	int r;
-
-	if (fails(RING, ENOMEM))
-		return -ENOMEM;
-	r = REAL(io_uring_queue_init)(entries, ring, flags);
-	if (r < 0)
-		return r;
-	take_lock();
-	v = view_of(NULL);
-	if (v) {
-		*v = (struct view){.ring = ring, .kernels = ring->cq.ktail, .tail = *ring->cq.ktail};
-		ring->cq.ktail = &v->tail;
-	}
-	give_lock();
-	return r;
-}
-
-void io_uring_queue_exit(struct io_uring *ring)
-{
-	struct view *v = view_of(ring);
-
-	if (v) {
-		ring->cq.ktail = v->kernels;
-		v->ring = NULL;
-	}
-	REAL(io_uring_queue_exit)(ring);
-}
-
-int io_uring_register_buffers(struct io_uring *ring, const struct iovec *iovecs, unsigned n)
-{
-	return fails(RING, ENOMEM) ? -ENOMEM : REAL(io_uring_register_buffers)(ring, iovecs, n);
-}
-
-int io_uring_submit(struct io_uring *ring)
-{
-	struct view *v = open_view(ring);
-
-	return close_view(v, fails(RING, ENOMEM) ? -value : REAL(io_uring_submit)(ring));
-}
-
-int io_uring_submit_and_wait(struct io_uring *ring, unsigned n)
-{
-	struct view *v = open_view(ring);
-
-	return close_view(v, fails(RING, ENOMEM) ? -value : REAL(io_uring_submit_and_wait)(ring, n));
-}
-
-int io_uring_submit_and_wait_timeout(struct io_uring *ring, struct io_uring_cqe **ret, unsigned n,
-				     struct __kernel_timespec *timeout, sigset_t *mask)
-{
-	struct view *v = open_view(ring);
-
-	return close_view(v, fails(RING, ENOMEM) ? -value
-						 : REAL(io_uring_submit_and_wait_timeout)(ring, ret, n, timeout, mask));
-}
-
-int io_uring_wait_cqe_timeout(struct io_uring *ring, struct io_uring_cqe **ret, struct __kernel_timespec *timeout)
-{
-	struct view *v = open_view(ring);
-
-	return close_view(v, fails(RING, ENOMEM) ? -value : REAL(io_uring_wait_cqe_timeout)(ring, ret, timeout));
-}
-
-/* What liburing's inline functions call when they find the queue empty. */
-int __io_uring_get_cqe(struct io_uring *ring, struct io_uring_cqe **ret, unsigned submit, unsigned wait, sigset_t *mask)
-{
-	struct view *v = open_view(ring);
-
-	return close_view(v, REAL(__io_uring_get_cqe)(ring, ret, submit, wait, mask));
 }
 
 /* -- from main to the report -------------------------------------------------------------------------------------- */
