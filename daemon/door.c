@@ -4,10 +4,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
 #include "base/cleanup.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "base/util.h"
 
@@ -23,33 +25,83 @@ static void shed_connection(struct door *d)
 	d->shedding = true;
 }
 
+/* Those that came and have not said who they are, and those that are still to be looked at. */
+static bool crowded(const struct door *d)
+{
+	return d->strangers + loop_waiting(d->loop) >= DOOR_STRANGERS_MAX;
+}
+
+/* Both ways look at once whether somebody waits, so that readiness is a level. */
+static void listen_on(struct door *d)
+{
+	const bool many = d->many && !d->shedding && !crowded(d);
+	const int r = many ? loop_take(d->loop, &d->source) : loop_again(d->loop, &d->source);
+
+	if (r < 0) {
+		log_err("reactor: cannot listen: %s", strerror(-r));
+		loop_stop(d->loop, r);
+	}
+}
+
+static void enter(struct door *d, int sock)
+{
+	if (sock >= 0) {
+		d->shedding = false;
+		d->enters(d, sock);
+	} else if (sock == -EMFILE || sock == -ENFILE) {
+		shed_connection(d);
+	} else if (sock != -EAGAIN && sock != -EINTR && sock != -ECONNABORTED && sock != -ECANCELED) {
+		log_warning("accept: %s", strerror(-sock));
+	}
+}
+
 static void socket_ready(struct source *source, uint32_t events)
 {
 	struct door *d = container_of(source, struct door, source);
-	int sock = accept4(source->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	const int sock = accept4(source->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-	if (sock < 0) {
-		if (errno == EMFILE || errno == ENFILE)
-			shed_connection(d);
-		else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-			log_warning("accept: %s", strerror(errno));
-		return;
+	enter(d, sock < 0 ? -errno : sock);
+	if (d->open)
+		listen_on(d);
+}
+
+static void socket_taken(struct source *source, int sock)
+{
+	struct door *d = container_of(source, struct door, source);
+
+	if (sock == -EINVAL) { /* before Linux 5.19 */
+		d->many = false;
+		loop_take_missing(d->loop);
+	} else {
+		enter(d, sock);
 	}
-	d->shedding = false;
-	d->enters(d, sock);
+	if (source->armed && crowded(d))
+		loop_take_end(d->loop, source);
+	if (!source->armed && d->open)
+		listen_on(d);
 }
 
 void door_init(struct door *d, void (*enters)(struct door *door, int sock))
 {
-	*d = (struct door){.source.fd = -1, .enters = enters, .spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC)};
+	const char *way = getenv("MOE_ACCEPT");
+
+	*d = (struct door){.source.fd = -1,
+			   .enters = enters,
+			   .spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC),
+			   .many = !way || strcmp(way, "one-shot") != 0};
 }
 
 int door_open(struct door *d, int sock, struct loop *loop, struct moe_error *err)
 {
-	d->source = (struct source){.fd = sock, .ready = socket_ready};
+	int r;
+
+	d->source = (struct source){.fd = sock, .ready = socket_ready, .taken = socket_taken, .once = true};
 	d->loop = loop;
-	d->open = true;
-	return loop_add(loop, &d->source, err);
+	r = d->many ? loop_take(loop, &d->source) : loop_add(loop, &d->source, err);
+	if (r < 0 && d->many)
+		return moe_error_sys(err, r, "reactor: cannot listen");
+	d->open = r == 0;
+	return r;
 }
 
 void door_close(struct door *d)

@@ -3,7 +3,9 @@
  * door - who comes in: the connections of the listening socket.
  *
  * Law: a connection that nobody can take in for want of a descriptor is closed, by a descriptor that is kept spare for
- * that: it would make the socket readable for ever. The reactor's alone.
+ * that: it would make the socket readable for ever. The kernel takes connections in by itself (multishot accept) while
+ * few strangers are here, and descriptors: else, where it does not know that, or with MOE_ACCEPT=one-shot in the
+ * environment, they are taken in one a turn, and all others wait in the socket's queue. The reactor's alone.
  */
 #ifndef DAEMON_DOOR_H
 #define DAEMON_DOOR_H
@@ -12,12 +14,17 @@
 
 #include "daemon/loop.h"
 
+/* Connections that have not said HELLO, with those that nobody has looked at yet. */
+#define DOOR_STRANGERS_MAX 64
+
 struct door {
 	struct source source;
 	struct loop *loop;
 	void (*enters)(struct door *door, int sock); /* takes the connected socket over */
 	int spare_fd;                                /* given up to refuse a connection when no other is left */
 	bool open, shedding;                         /* shedding: said so already */
+	bool many;                                   /* the kernel takes them in where it may */
+	uint32_t strangers;                          /* connections before their HELLO: peer.c counts them */
 };
 
 /* Closed, with the spare descriptor. */

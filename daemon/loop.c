@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -183,7 +184,7 @@ int loop_add(struct loop *loop, struct source *source, struct moe_error *err)
 {
 	int r;
 
-	source->armed = source->removed = false;
+	source->armed = source->removed = source->takes = false;
 	source->refusals = 0;
 	r = arm(loop, source);
 	if (r < 0)
@@ -194,6 +195,40 @@ int loop_add(struct loop *loop, struct source *source, struct moe_error *err)
 int loop_again(struct loop *loop, struct source *source)
 {
 	return source->armed ? 0 : arm(loop, source);
+}
+
+int loop_take(struct loop *loop, struct source *source)
+{
+	struct io_uring_sqe *sqe = get_sqe(loop);
+
+	if (!sqe)
+		return -EBUSY;
+	io_uring_prep_multishot_accept(sqe, source->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	io_uring_sqe_set_data(sqe, source);
+	source->armed = source->takes = true;
+	loop->uses |= 1u << URING_ACCEPT | 1u << URING_ACCEPT_MULTISHOT;
+	return 0;
+}
+
+void loop_take_missing(struct loop *loop)
+{
+	loop->uses &= ~(uint64_t)(1u << URING_ACCEPT | 1u << URING_ACCEPT_MULTISHOT);
+}
+
+uint32_t loop_waiting(const struct loop *loop)
+{
+	return io_uring_cq_ready(&loop->ring);
+}
+
+/* Its last completion comes by itself. Where there is no room for it, whoever is taken in next asks again. */
+void loop_take_end(struct loop *loop, struct source *source)
+{
+	struct io_uring_sqe *sqe = get_sqe(loop);
+
+	if (!sqe)
+		return;
+	io_uring_prep_cancel64(sqe, (__u64)(uintptr_t)source, 0);
+	io_uring_sqe_set_data(sqe, NULL);
 }
 
 void loop_remove(struct loop *loop, struct source *source)
@@ -212,8 +247,20 @@ void loop_remove(struct loop *loop, struct source *source)
 		loop_stop(loop, -EBUSY); /* a full ring that cannot be submitted: nothing moves any more */
 		return;
 	}
-	io_uring_prep_poll_remove(sqe, (__u64)(uintptr_t)source);
+	if (source->takes)
+		io_uring_prep_cancel64(sqe, (__u64)(uintptr_t)source, 0);
+	else
+		io_uring_prep_poll_remove(sqe, (__u64)(uintptr_t)source);
 	io_uring_sqe_set_data(sqe, NULL);
+}
+
+static void handle_taken(struct source *source, int res, bool more)
+{
+	source->armed = source->takes = more;
+	if (!source->removed)
+		source->taken(source, res);
+	else if (res >= 0)
+		close_fd(res);
 }
 
 static void handle(struct loop *loop, struct source *source, int res)
@@ -245,9 +292,12 @@ static void handle_some(struct loop *loop)
 	for (int i = 0; i < EVENTS_MAX && now - begin < EVENTS_NS && io_uring_peek_cqe(&loop->ring, &cqe) == 0; i++) {
 		struct source *source = io_uring_cqe_get_data(cqe);
 		const int res = cqe->res;
+		const bool more = cqe->flags & IORING_CQE_F_MORE;
 
 		io_uring_cqe_seen(&loop->ring, cqe);
-		if (source)
+		if (source && source->takes)
+			handle_taken(source, res, more);
+		else if (source)
 			handle(loop, source, res);
 		now = now_ns();
 	}

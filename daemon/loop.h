@@ -22,9 +22,10 @@ struct loop;
 struct source {
 	int fd;
 	void (*ready)(struct source *source, uint32_t events); /* POLLIN, POLLHUP, ... */
+	void (*taken)(struct source *source, int sock);        /* of loop_take: a connection, or -errno */
 	void (*gone)(struct source *source);                   /* may be NULL */
 	bool once;                                             /* after it only loop_again watches it on */
-	bool armed, removed;                                   /* the loop's, and the rest */
+	bool armed, removed, takes;                            /* the loop's, and the rest */
 	uint32_t refusals;                                     /* polls that failed, in a row */
 	struct source *next_leaving;
 };
@@ -47,6 +48,14 @@ uint64_t loop_uses(const struct loop *loop);
 int loop_add(struct loop *loop, struct source *source, struct moe_error *err);
 /* Watches a `once` source again that is not armed. -EBUSY: the kernel takes no poll just now. */
 int loop_again(struct loop *loop, struct source *source);
+/* Of a `once` listening socket that is not armed: the kernel takes connections in, close-on-exec and non-blocking, and
+ * each comes to `taken`, until one of these calls finds it not `armed`: after an error or a loop_take_end. -EBUSY. */
+int loop_take(struct loop *loop, struct source *source);
+void loop_take_end(struct loop *loop, struct source *source);
+/* The kernel does not know that: it is not among loop_uses. */
+void loop_take_missing(struct loop *loop);
+/* Completions that wait to be handled. */
+uint32_t loop_waiting(const struct loop *loop);
 void loop_remove(struct loop *loop, struct source *source);
 
 /* Runs until loop_stop; returns its code, or -errno when io_uring fails. */

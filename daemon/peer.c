@@ -91,6 +91,7 @@ static int on_hello(struct peer *peer, const struct moe_msg_hello *hello, struct
 
 	if (hello->reserved)
 		return moe_error_set(err, -EINVAL, "hello: reserved field is set");
+	peer->service->door.strangers -= !peer->hello;
 	peer->hello = true;
 	reply(peer, &answer, sizeof answer, MOE_MSG_HELLO | MOE_MSG_REPLY, NULL, 0);
 	return 0;
@@ -519,6 +520,7 @@ static int peer_make(struct service *service, int sock, bool granted, struct moe
 	peer->next = service->peers;
 	service->peers = peer;
 	service->n_peers++;
+	service->door.strangers++;
 	return 0;
 }
 
@@ -535,6 +537,7 @@ int peer_revive(struct service *service, int sock, struct session *session, stru
 	if (r < 0)
 		return r;
 	service->peers->hello = true;
+	service->door.strangers--;
 	service->peers->session = session;
 	session->pid = service->peers->pid;
 	ringsrv_revive(session, service->sched);
@@ -556,6 +559,7 @@ static void unlink_peer(struct peer *peer)
 		at = &(*at)->next;
 	*at = peer->next;
 	service->n_peers--;
+	service->door.strangers -= !peer->hello;
 	loop_remove(service->loop, &peer->source);
 	if (watches_pid)
 		loop_remove(service->loop, &peer->pidfd);

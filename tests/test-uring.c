@@ -233,6 +233,16 @@ static void test_status(void)
 	ok(list_of(strstr(text, "\"io_uring\""), "poll_add") == 'u', "polls are used");
 	ok(!(there >> URING_DEFER_TASKRUN & 1) || list_of(strstr(text, "\"io_uring\""), "defer_taskrun") == 'u',
 	   "deferred completions are used where they are there");
+	ok(!(there >> URING_ACCEPT_MULTISHOT & 1) || list_of(strstr(text, "\"io_uring\""), "accept_multishot") == 'u',
+	   "the kernel takes connections in where it can");
+	ok(fixture_stop(&fixture) == 0, "the daemon ends");
+	setenv("MOE_ACCEPT", "one-shot", 1);
+	fixture_start(&fixture, NULL, NULL);
+	require(run(0, argv, text) == 0, "moectl status of a daemon that takes them in one a turn");
+	ok(list_of(strstr(text, "\"io_uring\""), "accept_multishot") ==
+		   (there >> URING_ACCEPT_MULTISHOT & 1 ? 'a' : 'm'),
+	   "which it says");
+	unsetenv("MOE_ACCEPT");
 	ok(fixture_stop(&fixture) == 0, "the daemon ends");
 }
 

@@ -7,11 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cleanup.h"
 #include "error.h"
+#include "util.h"
 
 #define OPS 256
 #define CAP_SYS_ADMIN_BIT 21
@@ -31,6 +33,7 @@ const struct uring_fact uring_facts[URING_FEATURES] = {
 	[URING_READ] = {"read", "5.6"},
 	[URING_READ_FIXED] = {"read_fixed", ""},
 	[URING_ACCEPT] = {"accept", "5.5"},
+	[URING_ACCEPT_MULTISHOT] = {"accept_multishot", "5.19"},
 	[URING_RECVMSG] = {"recvmsg", "5.3"},
 	[URING_READ_MULTISHOT] = {"read_multishot", "6.7"},
 	[URING_WAITID] = {"waitid", "6.7"},
@@ -107,6 +110,44 @@ static bool probe_registered_ring(int fd)
 	return true;
 }
 
+/* The result of an operation that ends at once, in a ring of its own; -EIO: none came. */
+static int try_operation(const struct io_uring_sqe *sqe)
+{
+	struct io_uring_params p = {0};
+	_cleanup_close_ int fd = (int)syscall(SYS_io_uring_setup, 1, &p);
+	size_t bytes;
+	uint8_t *rings;
+	struct io_uring_sqe *sqes;
+	int r = -EIO;
+
+	if (fd < 0 || !(p.features & IORING_FEAT_SINGLE_MMAP))
+		return r;
+	bytes = MAX(p.cq_off.cqes + p.cq_entries * sizeof(struct io_uring_cqe),
+		    p.sq_off.array + p.sq_entries * sizeof(uint32_t));
+	rings = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, IORING_OFF_SQ_RING);
+	sqes = mmap(NULL, p.sq_entries * sizeof *sqes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, IORING_OFF_SQES);
+	if (rings != MAP_FAILED && sqes != MAP_FAILED) {
+		*sqes = *sqe;
+		*(uint32_t *)(rings + p.sq_off.array) = 0;
+		__atomic_store_n((uint32_t *)(rings + p.sq_off.tail), 1, __ATOMIC_RELEASE); /* partner: the kernel */
+		if (syscall(SYS_io_uring_enter, fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) == 1)
+			r = ((const struct io_uring_cqe *)(rings + p.cq_off.cqes))->res;
+	}
+	if (rings != MAP_FAILED)
+		munmap(rings, bytes);
+	if (sqes != MAP_FAILED)
+		munmap(sqes, p.sq_entries * sizeof *sqes);
+	return r;
+}
+
+/* Of what is no socket: a kernel that does not know the flag says that first. */
+static bool probe_accept_multishot(int fd)
+{
+	const struct io_uring_sqe sqe = {.opcode = IORING_OP_ACCEPT, .ioprio = IORING_ACCEPT_MULTISHOT, .fd = fd};
+
+	return try_operation(&sqe) == -ENOTSOCK;
+}
+
 int64_t uring_probe(void)
 {
 	_cleanup_close_ int fd = setup(0);
@@ -119,6 +160,7 @@ int64_t uring_probe(void)
 		return r;
 	}
 	there = probe_setups() | probe_operations(fd);
+	there |= (int64_t)probe_accept_multishot(fd) << URING_ACCEPT_MULTISHOT;
 	return there | (int64_t)probe_registered_ring(fd) << URING_REGISTERED_RING;
 }
 

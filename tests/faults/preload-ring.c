@@ -26,7 +26,7 @@ static struct view views[RINGS];
 /* What was asked for, by user_data: a place of its own among completions. */
 static struct {
 	uint64_t user_data, place;
-	bool read;
+	bool read, accept;
 } asked[NAMED];
 
 static struct view *view_of(const struct io_uring *ring)
@@ -64,6 +64,7 @@ static void note_asked(const struct io_uring *ring)
 		asked[at].user_data = sqe->user_data;
 		asked[at].place = place_of(sqe);
 		asked[at].read = sqe->opcode == IORING_OP_READ || sqe->opcode == IORING_OP_READ_FIXED;
+		asked[at].accept = sqe->opcode == IORING_OP_ACCEPT;
 		give_lock();
 	}
 }
@@ -71,7 +72,7 @@ static void note_asked(const struct io_uring *ring)
 static void pass_over(struct io_uring_cqe *cqe)
 {
 	uint64_t place = 0;
-	bool read = false;
+	bool read = false, accept = false;
 
 	if (!preload_runs() || cqe->user_data == 0 || cqe->user_data == LIBURING_UDATA_TIMEOUT)
 		return;
@@ -79,10 +80,14 @@ static void pass_over(struct io_uring_cqe *cqe)
 	if (asked[mix(cqe->user_data, 1) % NAMED].user_data == cqe->user_data) {
 		place = asked[mix(cqe->user_data, 1) % NAMED].place;
 		read = asked[mix(cqe->user_data, 1) % NAMED].read;
+		accept = asked[mix(cqe->user_data, 1) % NAMED].accept;
 	}
 	give_lock();
-	if (strikes(COMPLETION, place))
+	if (strikes(COMPLETION, place)) {
+		if (accept && cqe->res >= 0)
+			close(cqe->res); /* the program will not hear of it */
 		cqe->res = -preload_value();
+	}
 	if (read && cqe->res > 0 && strikes(SHORT, place))
 		cqe->res /= 2;
 }
