@@ -12,9 +12,12 @@
 #define WAVE_BYTES ((size_t)224 << 20)
 
 /* A unit reads this many bytes of weights, or fewer so that each thread gets several units, but not fewer rows than the
- * kernels handle well at once. With few tokens an expert every unit's beginning costs a wait for memory; with many it
- * stays in the second-level cache while the tokens pass. */
+ * kernels handle well at once. With few tokens an expert every unit's beginning costs a wait for memory, so units are
+ * up to UNIT_BYTES_MOST where each thread still gets UNITS_FEW of a part (docs/decisions/0018); with many tokens it
+ * stays in the second-level cache while they pass. */
 #define UNIT_BYTES ((uint64_t)512 << 10)
+#define UNIT_BYTES_MOST ((uint64_t)2048 << 10)
+#define UNITS_FEW 32
 #define UNIT_BYTES_MANY ((uint64_t)1024 << 10)
 #define MANY_TOKENS 8
 #define UNITS_PER_THREAD 4
@@ -62,8 +65,11 @@ void wave_extent(const struct ffn_job *job, uint32_t *ret_tokens, uint32_t *ret_
 static uint32_t block_rows(const struct wave *w, uint64_t rows, uint64_t row_bytes, uint64_t experts)
 {
 	const bool many = w->pairs > MANY_TOKENS * experts;
-	const uint64_t by_bytes = (many ? UNIT_BYTES_MANY : UNIT_BYTES) / MAX(row_bytes, 1);
-	const uint64_t by_threads = rows * experts / (w->job->pool->n_workers * UNITS_PER_THREAD);
+	const uint64_t threads = w->job->pool->n_workers;
+	const uint64_t each = rows * experts * row_bytes / (threads * UNITS_FEW);
+	const uint64_t few = MIN(MAX(each, UNIT_BYTES), UNIT_BYTES_MOST);
+	const uint64_t by_bytes = (many ? UNIT_BYTES_MANY : few) / MAX(row_bytes, 1);
+	const uint64_t by_threads = rows * experts / (threads * UNITS_PER_THREAD);
 	const uint64_t n = ALIGN_UP(MIN(by_bytes, by_threads), BLOCK_ROWS_STEP);
 
 	return (uint32_t)MIN(MAX(n, BLOCK_ROWS_STEP), BLOCK_ROWS_MAX);

@@ -23,11 +23,13 @@
 #include "kernels/kernels.h"
 
 #define ROWS_INLINE static inline __attribute__((always_inline))
-#define ROWS_TILE 4         /* rows side by side, which share the loads of activations */
-#define ROWS_PAIRS 2        /* of them */
-#define ROWS_CHUNK 16       /* rows whose sums of one token are a line of totals */
-#define ROWS_STEP_BYTES 64  /* of a row's weights */
-#define ROWS_NEAR 6144      /* bytes ahead of their use that a row's weights are asked for */
+#define ROWS_TILE 4        /* rows side by side, which share the loads of activations */
+#define ROWS_PAIRS 2       /* of them */
+#define ROWS_CHUNK 16      /* rows whose sums of one token are a line of totals */
+#define ROWS_STEP_BYTES 64 /* of a row's weights */
+#define ROWS_NEAR 6144     /* bytes ahead of their use that a row's weights are asked for */
+#define ROWS_FAR 24576     /* the same of one line of each page, where that is worth it */
+#define ROWS_PAGE 4096
 #define ROWS_STEP_FLOATS 64 /* activations of a step at most */
 #define ROWS_GROUP 128      /* columns of a block scale */
 
