@@ -18,7 +18,8 @@ enum crash_point {
 	CRASH_INFLIGHT = MOE_REQUEST_STATES, /* `next` is not stored */
 	CRASH_JOURNALLED,                    /* sq_head is not stored */
 	CRASH_LAST,                          /* no CQE yet */
-	CRASH_CQE,                           /* cq_tail is not stored */
+	CRASH_CQE,                           /* its seq is not stored: nobody has seen it */
+	CRASH_SEQ,                           /* cq_tail is not stored */
 	CRASH_TAIL,                          /* no effect yet, the slot is not cleared */
 	CRASH_EFFECT,                        /* the slot is not cleared */
 	CRASH_CLEARED,                       /* `used` is not stored */

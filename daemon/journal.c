@@ -11,18 +11,9 @@
 #include "base/error.h"
 #include "base/memfd.h"
 #include "base/util.h"
-#include "daemon/crash.h"
 
 #define LEASE_BITS 33 /* generation and whether it is held */
 #define LEASE_WORD (((uint64_t)1 << LEASE_BITS) - 1)
-
-/* A store that stays behind all before it and before all after it, in the program: nothing else reorders what a killed
- * process has stored. */
-static void put(uint32_t *at, uint32_t value)
-{
-	__atomic_store_n(at, value, __ATOMIC_RELEASE);
-	__asm__ volatile("" ::: "memory");
-}
 
 uint64_t journal_books_bytes(uint32_t entries)
 {
@@ -124,27 +115,10 @@ int journal_make_leases(struct journal *j, uint64_t from, uint64_t to)
 	return memfd_make_pages(j->fd, table + from * sizeof *j->leases, (to - from) * sizeof *j->leases);
 }
 
-void journal_claim(struct journal *j, uint32_t slot, const struct moe_sqe *sqe)
-{
-	struct journal_slot *s = &j->page->slots[slot];
-
-	s->counter = j->page->next;
-	s->sqe = *sqe;
-	s->effect = JOURNAL_NONE;
-	put(&s->inflight, 1);
-	crash_at(CRASH_INFLIGHT);
-	__atomic_store_n(&j->page->next, s->counter + 1, __ATOMIC_RELEASE);
-}
-
 void journal_set_effect(struct journal *j, uint32_t slot, enum journal_effect effect, uint64_t lease)
 {
 	j->page->slots[slot].lease = lease;
 	j->page->slots[slot].effect = effect;
-}
-
-void journal_last(struct journal *j, uint32_t slot)
-{
-	put(&j->page->last, slot + 1);
 }
 
 /* The upper bits of a lease's place. */
@@ -170,9 +144,9 @@ static void close_slot(struct journal *j, uint32_t slot, uint32_t cq_tail)
 {
 	do_effect(j, &j->page->slots[slot]);
 	crash_at(CRASH_EFFECT);
-	put(&j->page->slots[slot].inflight, 0);
+	journal_put(&j->page->slots[slot].inflight, 0);
 	crash_at(CRASH_CLEARED);
-	put(&j->page->used, cq_tail);
+	journal_put(&j->page->used, cq_tail);
 }
 
 void journal_end(struct journal *j, uint32_t slot, uint32_t cq_tail)
@@ -182,7 +156,7 @@ void journal_end(struct journal *j, uint32_t slot, uint32_t cq_tail)
 
 void journal_drop(struct journal *j, uint32_t slot)
 {
-	put(&j->page->slots[slot].inflight, 0);
+	journal_put(&j->page->slots[slot].inflight, 0);
 }
 
 static const struct journal_page *sorted; /* recovery is the reactor's, before it turns */
@@ -194,11 +168,14 @@ static int by_counter(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-int journal_recover(struct journal *j, struct moe_daemon_page *page, uint32_t *slots)
+int journal_recover(struct journal *j, struct moe_daemon_page *page, const struct moe_cqe *cqes, uint32_t *slots)
 {
 	struct journal_page *p = j->page;
 	int n = 0;
 
+	/* The client may have seen it: it is given out. */
+	if (cqes[page->cq_tail & (p->entries - 1)].seq == page->cq_tail + 1)
+		journal_put(&page->cq_tail, page->cq_tail + 1);
 	if (page->cq_tail - p->used > 1 || (page->cq_tail != p->used && !p->last))
 		return -EBADMSG;
 	if (p->used != page->cq_tail)

@@ -3,12 +3,14 @@
  * journal - what a session's successor daemon must know after kill -9, in a memory file that no client ever holds.
  *
  * A slot for each request that may be in flight, and few words. The daemon's page (moe_ring.h) is written by the daemon
- * alone as well, so its cq_tail is believed. Law of the order of stores, in which a process that is killed leaves
- * them; tests/crash/order.h has it with its reasons, and the model there tries all crashes in it and in wrong orders:
+ * alone as well, so its cq_tail and its completions are believed. Law of the order of stores, in which a process that
+ * is killed leaves them; tests/crash/order.h has it with its reasons, and the model there tries all crashes in it and
+ * in wrong orders:
  *
  *   claim     slot.counter, slot.sqe | slot.inflight = 1 | next = counter + 1 | page.sq_head
- *   complete  last = slot, CQE | page.cq_tail | effect | slot.inflight = 0 | used = cq_tail
- *   recover   used != page.cq_tail: effect, inflight = 0 of `last` | used = cq_tail | next | page.sq_head | run again
+ *   complete  last = slot, CQE | its seq | page.cq_tail | effect | slot.inflight = 0 | used = cq_tail
+ *   recover   the CQE at cq_tail has its seq: page.cq_tail + 1 | used != page.cq_tail: effect, inflight = 0 of `last` |
+ *             used = cq_tail | next | page.sq_head | run again
  *
  * The counter is the number of the claim; its lower half is the index of the submission queue. What is in flight runs
  * again in its order: all requests but those with an effect are pure, and those have it only once they are completed;
@@ -27,6 +29,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "daemon/crash.h"
 #include "moe-error.h"
 #include "uapi/moe_proto.h"
 #include "uapi/moe_ring.h"
@@ -77,8 +80,26 @@ void journal_free(struct journal *journal);
 uint64_t journal_books_bytes(uint32_t entries);
 int journal_make_leases(struct journal *journal, uint64_t from, uint64_t to);
 
+/* A store that stays behind all before it and before all after it, in the program: nothing else reorders what a killed
+ * process has stored. */
+static inline void journal_put(uint32_t *at, uint32_t value)
+{
+	__atomic_store_n(at, value, __ATOMIC_RELEASE);
+	__asm__ volatile("" ::: "memory");
+}
+
 /* Before sq_head is stored. */
-void journal_claim(struct journal *journal, uint32_t slot, const struct moe_sqe *sqe);
+static inline void journal_claim(struct journal *journal, uint32_t slot, const struct moe_sqe *sqe)
+{
+	struct journal_slot *s = &journal->page->slots[slot];
+
+	s->counter = journal->page->next;
+	s->sqe = *sqe;
+	s->effect = JOURNAL_NONE;
+	journal_put(&s->inflight, 1);
+	crash_at(CRASH_INFLIGHT);
+	__atomic_store_n(&journal->page->next, s->counter + 1, __ATOMIC_RELEASE);
+}
 
 /* What completing the request does to the leases: before journal_last. */
 void journal_set_effect(struct journal *journal, uint32_t slot, enum journal_effect effect, uint64_t lease);
@@ -89,15 +110,19 @@ static inline enum journal_effect journal_effect(const struct journal *journal, 
 }
 
 /* Before the CQE is written; after cq_tail is stored. The latter does the effect. */
-void journal_last(struct journal *journal, uint32_t slot);
+static inline void journal_last(struct journal *journal, uint32_t slot)
+{
+	journal_put(&journal->page->last, slot + 1);
+}
+
 void journal_end(struct journal *journal, uint32_t slot, uint32_t cq_tail);
 
 /* The slot is free without a completion: its session has died. */
 void journal_drop(struct journal *journal, uint32_t slot);
 
-/* The recovery of the law, up to running again. Writes the slots in flight, in their order, to `slots` [entries] and
- * returns how many; -EBADMSG: page and journal are not of one session. */
-int journal_recover(struct journal *journal, struct moe_daemon_page *page, uint32_t *slots);
+/* The recovery of the law, up to running again; `cqes` are the page's, [entries]. Writes the slots in flight, in their
+ * order, to `slots` [entries] and returns how many; -EBADMSG: page and journal are not of one session. */
+int journal_recover(struct journal *journal, struct moe_daemon_page *page, const struct moe_cqe *cqes, uint32_t *slots);
 
 /* A lease that is free, not taken yet, whose place may be still to make: 0 when all are lent. Whether one is held. How
  * many are. */

@@ -14,6 +14,7 @@
  * or so many polls. */
 #define RETIRED_MAX 8
 #define RETIRED_POLLS 64
+#define AWAITS_RELAX 4 /* looks at one tail between two pauses */
 
 static struct moe_client_page *client_page(const struct session *s)
 {
@@ -86,10 +87,34 @@ static void count_ended(struct session *s, const struct request *q)
 	count_leases(s, q);
 }
 
+static struct moe_cqe *session_cqes(const struct session *s)
+{
+	return (struct moe_cqe *)((uint8_t *)s->page + MOE_RING_PAGE);
+}
+
+/* Word by word, as they were written: a wider load would wait until those stores have left the core. The seq is the
+ * last one; its partner is the client's load of it. */
+static void give_out(struct moe_cqe *to, const struct moe_cqe *from, uint32_t seq)
+{
+	to->user_data = from->user_data;
+	to->status = from->status;
+	to->op = from->op;
+	to->layer = from->layer;
+	to->wait_ns = from->wait_ns;
+	to->work_ns = from->work_ns;
+	to->pairs = from->pairs;
+	to->bytes = from->bytes;
+	to->lease = from->lease;
+	to->offset = from->offset;
+	__asm__ volatile("" ::: "memory");
+	crash_at(CRASH_CQE);
+	__atomic_store_n(&to->seq, seq, __ATOMIC_RELEASE);
+	crash_at(CRASH_SEQ);
+}
+
 void ringsrv_complete(struct request *q)
 {
 	struct session *s = q->session;
-	struct moe_cqe *cqes = (struct moe_cqe *)((uint8_t *)s->page + MOE_RING_PAGE);
 
 	if (s->dead) {
 		ringsrv_drop(q);
@@ -97,9 +122,8 @@ void ringsrv_complete(struct request *q)
 	}
 	journal_last(&s->journal, slot_of(q));
 	crash_at(CRASH_LAST);
-	cqes[s->cq_tail & (s->entries - 1)] = q->cqe;
+	give_out(&session_cqes(s)[s->cq_tail & (s->entries - 1)], &q->cqe, s->cq_tail + 1);
 	s->completed[s->cq_tail & (s->entries - 1)] = q;
-	crash_at(CRASH_CQE);
 	__atomic_store_n(&s->page->cq_tail, ++s->cq_tail, __ATOMIC_RELEASE);
 	crash_at(CRASH_TAIL);
 	/* Partner: the fence between the client's cq_wait store and its last look at cq_tail. */
@@ -221,14 +245,14 @@ static bool claim_published(struct session *s, struct sched *sched, uint32_t tai
 	return true;
 }
 
-/* Not inlined: what finds nothing stays short. */
+/* Not inlined: what finds nothing stays short. Requests first: somebody waits for them. */
 static __attribute__((noinline)) bool serve(struct session *s, struct sched *sched, uint32_t tail, bool look,
 					    uint32_t entries, uint64_t *ret_copied)
 {
-	bool any = look && reap_retired(s);
+	bool any = claim_published(s, sched, tail, entries, ret_copied);
 
-	if (!s->broken)
-		any |= claim_published(s, sched, tail, entries, ret_copied);
+	if (look && !s->broken)
+		any |= reap_retired(s);
 	return any;
 }
 
@@ -247,6 +271,19 @@ bool ringsrv_poll(struct session *s, struct sched *sched, uint32_t entries, uint
 bool ringsrv_pending(const struct session *s)
 {
 	return __atomic_load_n(&client_page(s)->sq_tail, __ATOMIC_ACQUIRE) != s->sq_head;
+}
+
+bool ringsrv_await(const struct session *s, uint32_t polls)
+{
+	const struct moe_client_page *page = client_page(s);
+	const uint32_t head = s->sq_head;
+
+	while (polls > 0 && __atomic_load_n(&page->sq_tail, __ATOMIC_ACQUIRE) == head) {
+		__builtin_prefetch(client_at(&s->client, entry_offset(s)));
+		if (--polls % AWAITS_RELAX == 0)
+			cpu_relax();
+	}
+	return polls > 0;
 }
 
 /* A few instructions a session: there may be many that have nothing. */
@@ -325,7 +362,7 @@ static void revive_leases(struct session *s)
 void ringsrv_revive(struct session *s, struct sched *sched)
 {
 	uint32_t slots[MOE_RING_ENTRIES_MAX];
-	const int n = journal_recover(&s->journal, s->page, slots);
+	const int n = journal_recover(&s->journal, s->page, session_cqes(s), slots);
 
 	s->sq_head = s->page->sq_head;
 	s->cq_tail = s->page->cq_tail;

@@ -22,8 +22,9 @@ bool ringsrv_poll(struct session *session, struct sched *sched, uint32_t entries
  * is then the next one, and *polls what is left. */
 struct session *ringsrv_seek(struct session **at, uint32_t *polls);
 
-/* Whether there is something to claim. */
+/* Whether there is something to claim; the same, looked at several times. */
 bool ringsrv_pending(const struct session *session);
+bool ringsrv_await(const struct session *session, uint32_t polls);
 
 /* Reaps what was retired, before a time without polls. False: the client broke the ring's law. */
 bool ringsrv_settle(struct session *session);

@@ -15,6 +15,7 @@
 #define LOOK_NS 100000000u /* how often a sleeper looks whether the daemon still lives */
 #define SPINS_TURN 64      /* polls between two yields: the daemon may need this very core */
 #define LOOKS_TURN 4       /* polls between two pauses, each of which is as long as several polls */
+#define BRIEF_POLLS 256    /* with the lock held: a microsecond or two */
 
 int queue_init(struct queue *queue, struct moe_client_page *client, const struct moe_daemon_page *daemon, int doorbell,
 	       int socket)
@@ -50,9 +51,10 @@ static bool op_ended(const struct queue_op *op)
 	return atomic_load_explicit(&op->state, memory_order_acquire) == MOE_REQUEST_RETIRED;
 }
 
-static uint32_t load_cq_tail(const struct queue *queue)
+/* Whether the completion with this index is given out. */
+static bool given_out(const struct queue *queue, uint32_t index)
 {
-	return __atomic_load_n(&queue->daemon->cq_tail, __ATOMIC_ACQUIRE);
+	return __atomic_load_n(&queue->cqes[index & (queue->entries - 1)].seq, __ATOMIC_ACQUIRE) == index + 1;
 }
 
 /* Under the lock, as their counting is: one that is only about to sleep sees the new turn and does not. */
@@ -68,12 +70,11 @@ static void wake_followers(struct queue *queue)
  * time. */
 static void drain(struct queue *queue)
 {
-	const uint32_t tail = load_cq_tail(queue);
-	const bool any = queue->cq_head != tail;
+	bool any = false;
 
 	if (atomic_load(&queue->dead))
 		return;
-	while (queue->cq_head != tail) {
+	for (; given_out(queue, queue->cq_head); any = true) {
 		const struct moe_cqe *cqe = &queue->cqes[queue->cq_head & (queue->entries - 1)];
 		struct queue_op *op = (struct queue_op *)(uintptr_t)cqe->user_data;
 
@@ -98,10 +99,13 @@ static bool daemon_gone(const struct queue *queue)
 /* The leader's sleep. Fence: partner of the one after the daemon's cq_tail store. */
 static void sleep_on_tail(struct queue *queue, uint32_t head, uint64_t timeout_ns)
 {
+	uint32_t tail;
+
 	__atomic_store_n(&queue->client->cq_wait, 1, __ATOMIC_RELAXED);
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	if (load_cq_tail(queue) == head)
-		futex_wait(&queue->daemon->cq_tail, head, timeout_ns);
+	tail = __atomic_load_n(&queue->daemon->cq_tail, __ATOMIC_ACQUIRE);
+	if (!given_out(queue, head))
+		futex_wait(&queue->daemon->cq_tail, tail, timeout_ns);
 	__atomic_store_n(&queue->client->cq_wait, 0, __ATOMIC_RELAXED);
 }
 
@@ -126,7 +130,7 @@ static int wait_change(struct queue *queue, uint64_t timeout_ns)
 	const uint32_t head = queue->cq_head;
 	pthread_mutex_unlock(&queue->lock);
 	sleep_on_tail(queue, head, nap);
-	const bool gone = load_cq_tail(queue) == head && daemon_gone(queue);
+	const bool gone = !given_out(queue, head) && daemon_gone(queue);
 	pthread_mutex_lock(&queue->lock);
 	queue->leading = false;
 	drain(queue);
@@ -137,24 +141,24 @@ static int wait_change(struct queue *queue, uint64_t timeout_ns)
 	return 0;
 }
 
-int queue_submit(struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op)
+/* Under the lock: until an entry is free. */
+static int find_room(struct queue *queue)
 {
-	struct moe_sqe *entry;
 	int r = 0;
 
-	pthread_mutex_lock(&queue->lock);
 	if (queue->in_flight == queue->entries)
 		drain(queue);
 	while (queue->in_flight == queue->entries && r == 0)
 		r = wait_change(queue, 0);
-	if (r == 0 && atomic_load(&queue->dead))
-		r = -EPIPE;
-	if (r < 0) {
-		pthread_mutex_unlock(&queue->lock);
-		return r;
-	}
+	return r == 0 && atomic_load(&queue->dead) ? -EPIPE : r;
+}
+
+/* Under the lock. */
+static void publish(struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op)
+{
+	struct moe_sqe *entry = &queue->sqes[queue->sq_tail & (queue->entries - 1)];
+
 	atomic_store_explicit(&op->state, MOE_REQUEST_FREE, memory_order_relaxed);
-	entry = &queue->sqes[queue->sq_tail & (queue->entries - 1)];
 	*entry = *sqe;
 	entry->user_data = (uintptr_t)op;
 	op->wakes = __atomic_load_n(&queue->daemon->sq_wait, __ATOMIC_RELAXED);
@@ -162,8 +166,11 @@ int queue_submit(struct queue *queue, const struct moe_sqe *sqe, struct queue_op
 	queue->in_flight++;
 	op_move(op, MOE_REQUEST_POSTED, MOE_REQUEST_PUBLISHED);
 	__atomic_store_n(&queue->client->sq_tail, ++queue->sq_tail, __ATOMIC_RELEASE);
-	pthread_mutex_unlock(&queue->lock);
+}
 
+/* After the entry is published. */
+static void ring_doorbell(struct queue *queue)
+{
 	/* Partner: the fence between the daemon's sq_wait store and its last look at sq_tail. */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&queue->daemon->sq_wait, __ATOMIC_RELAXED)) {
@@ -171,9 +178,22 @@ int queue_submit(struct queue *queue, const struct moe_sqe *sqe, struct queue_op
 
 		/* A full counter (EAGAIN) already means "awake": nothing is lost. */
 		if (write(queue->doorbell, &one, sizeof one) < 0)
-			return 0;
+			return;
 	}
-	return 0;
+}
+
+int queue_submit(struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op)
+{
+	int r;
+
+	pthread_mutex_lock(&queue->lock);
+	r = find_room(queue);
+	if (r == 0)
+		publish(queue, sqe, op);
+	pthread_mutex_unlock(&queue->lock);
+	if (r == 0)
+		ring_doorbell(queue);
+	return r;
 }
 
 static bool spin_for(struct queue *queue, struct queue_op *op)
@@ -182,15 +202,10 @@ static bool spin_for(struct queue *queue, struct queue_op *op)
 
 	do {
 		for (int i = 0; i < SPINS_TURN; i++) {
-			const uint32_t head = __atomic_load_n(&queue->client->cq_head, __ATOMIC_RELAXED);
-
 			if (op_ended(op))
 				return true;
-			/* The entry is needed as soon as the tail says so: both lines come at once. */
-			__builtin_prefetch(&queue->cqes[head & (queue->entries - 1)]);
-			if (load_cq_tail(queue) != head)
+			if (given_out(queue, __atomic_load_n(&queue->client->cq_head, __ATOMIC_RELAXED)))
 				return false; /* somebody's completion: drain it */
-
 			cpu_relax();
 		}
 		sched_yield();
@@ -233,11 +248,35 @@ bool queue_poll(struct queue *queue, struct queue_op *op)
 	return op_ended(op);
 }
 
+/* What the daemon answers in its reactor: in less time than it takes to let go of the lock and to take it again. */
+static bool is_brief(const struct moe_sqe *sqe)
+{
+	return sqe->op != MOE_OP_FILL && sqe->op != MOE_OP_COMPUTE;
+}
+
+/* Under the lock, when nothing else is in flight and the daemon is awake. */
+static void await_brief(struct queue *queue)
+{
+	for (int i = 0; i < BRIEF_POLLS && !given_out(queue, queue->cq_head); i++)
+		if (i % LOOKS_TURN == LOOKS_TURN - 1)
+			cpu_relax();
+	drain(queue);
+}
+
 int queue_call(struct queue *queue, const struct moe_sqe *sqe, struct moe_cqe *ret_cqe)
 {
 	struct queue_op op = {0};
-	int r = queue_submit(queue, sqe, &op);
+	int r;
 
+	pthread_mutex_lock(&queue->lock);
+	r = find_room(queue);
+	if (r == 0) {
+		publish(queue, sqe, &op);
+		ring_doorbell(queue);
+		if (is_brief(sqe) && !op.wakes && queue->in_flight == 1)
+			await_brief(queue);
+	}
+	pthread_mutex_unlock(&queue->lock);
 	if (r == 0)
 		r = queue_wait(queue, &op, 0);
 	if (r < 0)

@@ -255,7 +255,11 @@ static void fake_complete(struct fake *f, const struct moe_cqe *cqe)
 {
 	struct moe_cqe *cqes = (struct moe_cqe *)((uint8_t *)f->daemon + f->daemon->cqe_offset);
 
-	cqes[f->cq_tail & (f->daemon->cq_entries - 1)] = *cqe;
+	struct moe_cqe *at = &cqes[f->cq_tail & (f->daemon->cq_entries - 1)];
+
+	memcpy(at, cqe, offsetof(struct moe_cqe, seq));
+	memcpy(&at->bytes, &cqe->bytes, sizeof *at - offsetof(struct moe_cqe, bytes));
+	__atomic_store_n(&at->seq, f->cq_tail + 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&f->daemon->cq_tail, ++f->cq_tail, __ATOMIC_RELEASE);
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&f->client->cq_wait, __ATOMIC_RELAXED))

@@ -257,6 +257,7 @@ static void *serve_ring(void *userdata)
 		usleep(100);
 	if (__atomic_load_n(&ends->client->sq_tail, __ATOMIC_ACQUIRE) == 1 && sqe->op == MOE_OP_NOP) {
 		*cqe = (struct moe_cqe){.user_data = sqe->user_data};
+		__atomic_store_n(&cqe->seq, 1, __ATOMIC_RELEASE);
 		__atomic_store_n(&ends->daemon->cq_tail, 1, __ATOMIC_RELEASE);
 	}
 	munmap(ends->client, 4096 + ENTRIES * 64 + 4096);

@@ -14,11 +14,15 @@
  * tail with acquire order, copies the entry once, then stores the head with release order. A client keeps at most
  * cq_entries requests in flight, so a completion always finds room.
  *
+ * A completion is given out by the last word of it that is stored, with release order: `seq`, its index + 1. cq_tail
+ * follows, and may stay behind while a daemon that was killed between the two has no successor yet. So a client that
+ * polls looks at one cache line, that of the completion at its head; cq_tail is what it sleeps on.
+ *
  * Law of sleeping. Daemon, before it sleeps or polls this ring no more: store sq_wait = 1, full fence, look at the tail
  * again, then wait for the doorbell (an eventfd). Client after a tail store: full fence; if sq_wait is set, write 1 to
- * the doorbell. The other way about: client stores cq_wait = 1, full fence, looks at cq_tail, then FUTEX_WAITs on
- * cq_tail; the daemon after a cq_tail store: full fence; if cq_wait is set, FUTEX_WAKEs cq_tail. Each fence's partner
- * is the fence of the other side.
+ * the doorbell. The other way about: client stores cq_wait = 1, full fence, loads cq_tail, looks at the completion at
+ * its head, then FUTEX_WAITs on the cq_tail that it loaded; the daemon after a cq_tail store: full fence; if cq_wait is
+ * set, FUTEX_WAKEs cq_tail. Each fence's partner is the fence of the other side.
  *
  * All integers are little-endian; every reserved byte is zero, and a set one is refused with -EINVAL, so that it can be
  * given a meaning later. Two arenas, memfds that the client makes, seals and registers (MOE_MSG_ARENA), hold what
@@ -117,10 +121,10 @@ struct moe_cqe {
 	__u64 wait_ns; /* from the claim to the first work */
 	__u64 work_ns; /* from the first work to the last */
 	__u32 pairs;   /* COMPUTE: (token, expert) pairs computed */
-	__u32 reserved1;
-	__u64 bytes;  /* FILL: bytes of the slice, or of the range that was asked for */
-	__u64 lease;  /* FILL with MOE_SQE_LEASE: the lease ... */
-	__u64 offset; /* ... and the record's offset in each pool file */
+	__u32 seq;     /* index + 1: the completion is given out */
+	__u64 bytes;   /* FILL: bytes of the slice, or of the range that was asked for */
+	__u64 lease;   /* FILL with MOE_SQE_LEASE: the lease ... */
+	__u64 offset;  /* ... and the record's offset in each pool file */
 };
 
 /* At offset 0 of the client region. One cache line per word that the other side polls. */

@@ -28,7 +28,7 @@ struct slot {
 };
 
 struct completion {
-	uint8_t request, lease;
+	uint8_t request, lease, seq;
 };
 
 /* What happens in one schedule up to now. `entry` and `sq` hold the number of a request. */
@@ -81,9 +81,11 @@ static bool client_turn(struct machine *m)
 {
 	bool any = false;
 
-	for (; m->cq_head != m->cq_tail; m->cq_head++, any = true) {
+	for (;; m->cq_head++, any = true) {
 		const struct completion *c = &m->cq[m->cq_head % setting.places];
 
+		if (c->seq != m->cq_head + 1)
+			break;
 		if (c->request == NOBODY) {
 			m->garbage = true;
 			continue;
@@ -145,7 +147,11 @@ static void store(struct machine *m, enum journal_step step)
 		m->last = m->slot;
 		break;
 	case STEP_CQE:
-		m->cq[m->number % setting.places] = (struct completion){m->asked[m->slot], m->lease};
+		m->cq[m->number % setting.places].request = m->asked[m->slot];
+		m->cq[m->number % setting.places].lease = m->lease;
+		break;
+	case STEP_SEQ:
+		m->cq[m->number % setting.places].seq = m->number + 1;
 		break;
 	case STEP_CHOOSE:
 		slot->lease = m->lease;
@@ -161,6 +167,10 @@ static void store(struct machine *m, enum journal_step step)
 		break;
 	case STEP_USED:
 		m->used = m->number + 1;
+		break;
+	case STEP_FIX_CQ_TAIL:
+		if (m->cq[m->cq_tail % setting.places].seq == m->cq_tail + 1)
+			m->cq_tail++;
 		break;
 	case STEP_FIX_EFFECT:
 		if (m->used != m->cq_tail)
@@ -321,7 +331,9 @@ static const struct variant right[] = {
 	{"the right order", CLAIM(ORDER_CLAIM)},
 	{"entry before counter", CLAIM(STEP_ENTRY, STEP_COUNTER, STEP_INFLIGHT, STEP_NEXT, STEP_SQ_HEAD)},
 	{"completion before `last`",
-	 COMPLETE(STEP_CQE, STEP_LAST, STEP_CHOOSE, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR, STEP_USED)},
+	 COMPLETE(STEP_CQE, STEP_LAST, STEP_CHOOSE, STEP_SEQ, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR, STEP_USED)},
+	{"cq_tail at the end",
+	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_SEQ, STEP_EFFECT, STEP_CLEAR, STEP_USED, STEP_CQ_TAIL)},
 };
 
 static const struct variant mutants[] = {
@@ -330,36 +342,41 @@ static const struct variant mutants[] = {
 	{"in flight before its counter", CLAIM(STEP_ENTRY, STEP_INFLIGHT, STEP_COUNTER, STEP_NEXT, STEP_SQ_HEAD)},
 	{"in flight before its entry", CLAIM(STEP_COUNTER, STEP_INFLIGHT, STEP_ENTRY, STEP_NEXT, STEP_SQ_HEAD)},
 	{"clear before the completion",
-	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CLEAR, STEP_CQE, STEP_CQ_TAIL, STEP_EFFECT, STEP_USED)},
-	{"clear before cq_tail",
-	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_CLEAR, STEP_CQ_TAIL, STEP_EFFECT, STEP_USED)},
-	{"no `last`", COMPLETE(STEP_CHOOSE, STEP_CQE, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR, STEP_USED)},
-	{"`last` after cq_tail",
-	 COMPLETE(STEP_CHOOSE, STEP_CQE, STEP_CQ_TAIL, STEP_LAST, STEP_EFFECT, STEP_CLEAR, STEP_USED)},
-	{"cq_tail before the completion",
-	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQ_TAIL, STEP_CQE, STEP_EFFECT, STEP_CLEAR, STEP_USED)},
+	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CLEAR, STEP_CQE, STEP_SEQ, STEP_CQ_TAIL, STEP_EFFECT, STEP_USED)},
+	{"clear before the seq",
+	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_CLEAR, STEP_SEQ, STEP_CQ_TAIL, STEP_EFFECT, STEP_USED)},
+	{"no `last`", COMPLETE(STEP_CHOOSE, STEP_CQE, STEP_SEQ, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR, STEP_USED)},
+	{"`last` after the seq",
+	 COMPLETE(STEP_CHOOSE, STEP_CQE, STEP_SEQ, STEP_LAST, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR, STEP_USED)},
+	{"the seq before the completion",
+	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_SEQ, STEP_CQE, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR, STEP_USED)},
+	{"cq_tail before the seq",
+	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_CQ_TAIL, STEP_SEQ, STEP_EFFECT, STEP_CLEAR, STEP_USED)},
 	{"used before clear",
-	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_CQ_TAIL, STEP_EFFECT, STEP_USED, STEP_CLEAR)},
-	{"used before cq_tail",
-	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_USED, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR)},
-	{"lease chosen after cq_tail",
-	 COMPLETE(STEP_LAST, STEP_CQE, STEP_CQ_TAIL, STEP_CHOOSE, STEP_EFFECT, STEP_CLEAR, STEP_USED)},
-	{"effect before cq_tail",
-	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_EFFECT, STEP_CQ_TAIL, STEP_CLEAR, STEP_USED)},
+	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_SEQ, STEP_CQ_TAIL, STEP_EFFECT, STEP_USED, STEP_CLEAR)},
+	{"used before the seq",
+	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_USED, STEP_SEQ, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR)},
+	{"lease chosen after the seq",
+	 COMPLETE(STEP_LAST, STEP_CQE, STEP_SEQ, STEP_CHOOSE, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR, STEP_USED)},
+	{"effect before the seq",
+	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_EFFECT, STEP_SEQ, STEP_CQ_TAIL, STEP_CLEAR, STEP_USED)},
 	{"effect after used",
-	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_CQ_TAIL, STEP_CLEAR, STEP_USED, STEP_EFFECT)},
+	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_SEQ, STEP_CQ_TAIL, STEP_CLEAR, STEP_USED, STEP_EFFECT)},
+	{"recovery believes cq_tail alone", RECOVER(ORDER_FIX_REST)},
+	{"recovery brings cq_tail up to date last", RECOVER(ORDER_FIX_REST, STEP_FIX_CQ_TAIL)},
 	{"recovery without clear",
-	 RECOVER(STEP_FIX_EFFECT, STEP_FIX_USED, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
+	 RECOVER(STEP_FIX_CQ_TAIL, STEP_FIX_EFFECT, STEP_FIX_USED, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
 	{"recovery without effect",
-	 RECOVER(STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
-	{"recovery: used before clear",
-	 RECOVER(STEP_FIX_EFFECT, STEP_FIX_USED, STEP_FIX_CLEAR, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
-	{"recovery: used before effect",
-	 RECOVER(STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_EFFECT, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
+	 RECOVER(STEP_FIX_CQ_TAIL, STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
+	{"recovery: used before clear", RECOVER(STEP_FIX_CQ_TAIL, STEP_FIX_EFFECT, STEP_FIX_USED, STEP_FIX_CLEAR,
+						STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
+	{"recovery: used before effect", RECOVER(STEP_FIX_CQ_TAIL, STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_EFFECT,
+						 STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
 	{"recovery: what is in flight runs again first",
-	 RECOVER(STEP_REISSUE, STEP_FIX_EFFECT, STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD)},
+	 RECOVER(STEP_FIX_CQ_TAIL, STEP_REISSUE, STEP_FIX_EFFECT, STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_NEXT,
+		 STEP_FIX_SQ_HEAD)},
 	{"recovery believes `next` alone",
-	 RECOVER(STEP_FIX_EFFECT, STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
+	 RECOVER(STEP_FIX_CQ_TAIL, STEP_FIX_EFFECT, STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_SQ_HEAD, STEP_REISSUE)},
 	{"recovery reads the queue, not the copy", CLAIM(ORDER_CLAIM), .from_ring = true},
 };
 

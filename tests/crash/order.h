@@ -15,16 +15,17 @@
  *     is the index of the submission queue. sq_head is a copy of next for the client: recovery stores it and never
  *     reads it.
  *   - what a request asks for: the slot's copy of the entry. The client may have filled the queue's place again.
- *   - whether a completion was given out: cq_tail, because the client acts on it. So no client may write it, and
- *     recovery checks that it is journal.used or used + 1 before it believes it; anything else ends the session.
+ *   - whether a completion was given out: its seq, because the client acts on it; cq_tail is a copy for sleepers, which
+ *     recovery brings up to date. No client may write either, and recovery checks that cq_tail is then journal.used or
+ *     used + 1 before it believes it; anything else ends the session.
  *
  * Rules:
  *   1. claim:    COUNTER, ENTRY (in either order), INFLIGHT, NEXT, SQ_HEAD
- *   2. complete: CHOOSE, LAST and CQE (in any order), CQ_TAIL, EFFECT, CLEAR, USED
- *   3. recover:  if used != cq_tail, the slot that `last` names has its effect (FIX_EFFECT) and is not in flight
- *                (FIX_CLEAR); FIX_USED (used = cq_tail), FIX_NEXT, FIX_SQ_HEAD, and only then REISSUE: all slots in
- *                flight, in the order of their counters. A crash in the middle is recovered by the same steps from the
- *                beginning.
+ *   2. complete: CHOOSE, LAST and CQE (in any order), SEQ, CQ_TAIL, EFFECT, CLEAR, USED
+ *   3. recover:  FIX_CQ_TAIL: if the completion at cq_tail has its seq, cq_tail + 1. If used != cq_tail then, the slot
+ *                that `last` names has its effect (FIX_EFFECT) and is not in flight (FIX_CLEAR); FIX_USED (used =
+ *                cq_tail), FIX_NEXT, FIX_SQ_HEAD, and only then REISSUE: all slots in flight, in the order of their
+ *                counters. A crash in the middle is recovered by the same steps from the beginning.
  *   4. A session's claims, completions and recovery are one thread's, and a sequence that has begun ends before the
  *      next begins. One completion at a time: `last` names one slot, so cq_tail goes up by one.
  *
@@ -32,7 +33,7 @@
  * compiler does: each of these words is stored with release order. A machine that loses power keeps nothing. To run a
  * request twice must be as to run it once, while its inputs stay: COMPUTE and FILL are like that. What a request takes
  * or gives back for good (a lease) is its effect: chosen while it runs, written to the slot, had once it is completed,
- * and had twice it is had once. A crash may come between CQ_TAIL and the wake-up of its sleepers, so recovery wakes
+ * and had twice it is had once. A crash may come between SEQ and the wake-up of its sleepers, so recovery wakes
  * them all.
  */
 #ifndef TESTS_CRASH_ORDER_H
@@ -51,13 +52,15 @@ enum journal_step {
 	/* completion of what runs in a slot */
 	STEP_CHOOSE,  /* slot.lease = one that is free */
 	STEP_LAST,    /* journal.last = slot */
-	STEP_CQE,     /* the completion at cq_tail is written */
+	STEP_CQE,     /* the completion at cq_tail is written, all but its seq */
+	STEP_SEQ,     /* its seq = cq_tail + 1 */
 	STEP_CQ_TAIL, /* cq_tail = cq_tail + 1 */
 	STEP_EFFECT,  /* the slot's lease is held */
 	STEP_CLEAR,   /* slot.inflight = 0 */
 	STEP_USED,    /* journal.used = cq_tail */
 
 	/* recovery */
+	STEP_FIX_CQ_TAIL, /* the completion at cq_tail has its seq: cq_tail = cq_tail + 1 */
 	STEP_FIX_EFFECT,  /* used != cq_tail: the lease of slot[last] is held */
 	STEP_FIX_CLEAR,   /* used != cq_tail: slot[last].inflight = 0 */
 	STEP_FIX_USED,    /* journal.used = cq_tail */
@@ -66,7 +69,7 @@ enum journal_step {
 	STEP_REISSUE,     /* what is in flight runs again */
 };
 
-#define ORDER_STEPS_MAX 8
+#define ORDER_STEPS_MAX 9
 
 /* One order of all stores, each list ended by STEP_END; the right one follows. */
 struct journal_order {
@@ -74,7 +77,8 @@ struct journal_order {
 };
 
 #define ORDER_CLAIM STEP_COUNTER, STEP_ENTRY, STEP_INFLIGHT, STEP_NEXT, STEP_SQ_HEAD
-#define ORDER_COMPLETE STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR, STEP_USED
-#define ORDER_RECOVER STEP_FIX_EFFECT, STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE
+#define ORDER_COMPLETE STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_SEQ, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR, STEP_USED
+#define ORDER_FIX_REST STEP_FIX_EFFECT, STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE
+#define ORDER_RECOVER STEP_FIX_CQ_TAIL, ORDER_FIX_REST
 
 #endif

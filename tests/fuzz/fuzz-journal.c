@@ -4,8 +4,9 @@
  * session is refused in one line, or it goes on: its recovery is the same when it is done twice, what is in flight is
  * completed once, and then it ends with its books balanced.
  *
- * The input: a byte for the queue's length, the heads and tails of the ring (sq_tail, cq_head, sq_head, cq_tail, 4
- * bytes each), then words that differ from a sound journal's: 3 bytes of place, counted in words, and 8 bytes.
+ * The input: a byte for the queue's length (1) and whether the completion at cq_tail has its seq (2), the heads and
+ * tails of the ring (sq_tail, cq_head, sq_head, cq_tail, 4 bytes each), then words that differ from a sound journal's:
+ * 3 bytes of place, counted in words, and 8 bytes.
  */
 #include <errno.h>
 #include <sched.h>
@@ -81,21 +82,24 @@ static int make_client(uint32_t sq_tail, uint32_t cq_head)
 	return dup(files.client);
 }
 
-static int make_daemon(uint32_t entries, uint32_t sq_head, uint32_t cq_tail)
+static int make_daemon(uint32_t entries, uint32_t sq_head, uint32_t cq_tail, bool given_out)
 {
 	struct moe_daemon_page *page = files.daemon_page;
+	struct moe_cqe *cqes = (struct moe_cqe *)((uint8_t *)page + MOE_RING_PAGE);
 
 	memset(page, 0, REGION_BYTES);
 	*page = (struct moe_daemon_page){.magic = MOE_RING_MAGIC, .sq_entries = entries, .cq_entries = entries};
 	page->sq_head = sq_head;
 	page->cq_tail = cq_tail;
+	cqes[cq_tail & (entries - 1)].seq = cq_tail + given_out;
 	return dup(files.daemon);
 }
 
 /* Recovery before anything runs: what it says, and that it says so again when the daemon was killed after it. */
-static void check_recovery(int fd, uint32_t cq_tail)
+static void check_recovery(int fd, uint32_t cq_tail, bool given_out)
 {
 	uint32_t slots[MOE_RING_ENTRIES_MAX], again[MOE_RING_ENTRIES_MAX];
+	struct moe_cqe cqes[MOE_RING_ENTRIES_MAX] = {0};
 	struct moe_daemon_page page = {.cq_tail = cq_tail};
 	struct moe_error err = {0};
 	struct journal j;
@@ -105,8 +109,10 @@ static void check_recovery(int fd, uint32_t cq_tail)
 		fuzz_check_refused(r, &err);
 		return;
 	}
-	n = journal_recover(&j, &page, slots);
-	fuzz_check(n == -EBADMSG || (n >= 0 && (uint32_t)n <= j.page->entries && j.page->used == cq_tail));
+	cqes[cq_tail & (j.page->entries - 1)].seq = cq_tail + given_out;
+	n = journal_recover(&j, &page, cqes, slots);
+	fuzz_check(page.cq_tail == cq_tail + given_out);
+	fuzz_check(n == -EBADMSG || (n >= 0 && (uint32_t)n <= j.page->entries && j.page->used == page.cq_tail));
 	for (int i = 0; i < n; i++) {
 		const struct journal_slot *slot = &j.page->slots[slots[i]];
 
@@ -114,7 +120,7 @@ static void check_recovery(int fd, uint32_t cq_tail)
 		fuzz_check(i == 0 || slot->counter >= j.page->slots[slots[i - 1]].counter);
 	}
 	fuzz_check(n < 0 || page.sq_head == (uint32_t)j.page->next);
-	fuzz_check(journal_recover(&j, &page, again) == n && (n <= 0 || !memcmp(slots, again, (size_t)n * 4)));
+	fuzz_check(journal_recover(&j, &page, cqes, again) == n && (n <= 0 || !memcmp(slots, again, (size_t)n * 4)));
 	fuzz_check(journal_leases(&j) <= JOURNAL_LEASES_MAX);
 	journal_free(&j);
 }
@@ -151,7 +157,8 @@ static void live_on(struct session *s)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz_bytes from = {data, size};
-	const uint32_t entries = 8u << (fuzz_number(&from, 1) & 1);
+	const uint32_t first = (uint32_t)fuzz_number(&from, 1), entries = 8u << (first & 1);
+	const bool given_out = first & 2;
 	const uint32_t sq_tail = (uint32_t)fuzz_number(&from, 4), cq_head = (uint32_t)fuzz_number(&from, 4);
 	const uint32_t sq_head = (uint32_t)fuzz_number(&from, 4), cq_tail = (uint32_t)fuzz_number(&from, 4);
 	struct moe_error err = {0};
@@ -165,7 +172,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	fuzz_daemon_load();
 	fds = (struct session_fds){.client = make_client(sq_tail, cq_head),
-				   .daemon = make_daemon(entries, sq_head, cq_tail),
+				   .daemon = make_daemon(entries, sq_head, cq_tail, given_out),
 				   .doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
 				   .journal = make_journal(&from, entries, cq_tail)};
 	fds.arenas[0] = -1;
@@ -178,7 +185,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		fuzz_check_refused(r, &err);
 	else
 		live_on(s);
-	check_recovery(again, cq_tail);
+	check_recovery(again, cq_tail, given_out);
 	close(again);
 	return 0;
 }

@@ -87,7 +87,7 @@ static void count_completed(struct ring *r, uint32_t tail)
 	for (; tail != s->cq_tail; tail++) {
 		const struct moe_cqe *cqe = &cqes[tail & (s->entries - 1)];
 
-		fuzz_check(cqe->status <= 0 && cqe->status > -4096 && !cqe->reserved && !cqe->reserved1);
+		fuzz_check(cqe->status <= 0 && cqe->status > -4096 && !cqe->reserved && cqe->seq == tail + 1);
 		r->completed++;
 		r->completed_sum += cqe->user_data;
 	}
