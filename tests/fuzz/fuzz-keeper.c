@@ -55,7 +55,7 @@ static struct {
 	int none;           /* /dev/null */
 	int kinds[8], other_end;
 	bool unwatched; /* a message has said so */
-	char address[64], pid[32], count[32], max[64];
+	char address[128], pid[32], count[32], max[64];
 	char names[HANDOVER_NAMES_BYTES_MAX + 64];
 } f;
 
