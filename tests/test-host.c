@@ -6,18 +6,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sched.h>
-#include <stddef.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "tests/forbid.h"
 #include "tests/tap.h"
 
 #define MIB (1ll << 20)
@@ -102,16 +99,9 @@ static int run_child(int (*run)(void))
 
 static int without_io_uring(void)
 {
-	struct sock_filter filter[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = {.len = 4, .filter = filter};
 	struct host *host;
 
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0)
+	if (!forbid_call(SYS_io_uring_setup, EPERM))
 		return 77;
 	host = read_host(true);
 	return !host->io_uring_works && host->io_uring_error == EPERM ? 0 : 1;

@@ -317,6 +317,9 @@ static void test_huge_arena(void)
 
 int main(void)
 {
+#ifdef ACCEPT_ONE_SHOT
+	setenv("MOE_ACCEPT", "one-shot", 1);
+#endif
 	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--threads", "1", NULL});
 	test_full_ring();
 	test_blocking_doorbell();

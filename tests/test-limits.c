@@ -277,6 +277,9 @@ static void test_two_users(void)
 
 int main(void)
 {
+#ifdef ACCEPT_ONE_SHOT
+	setenv("MOE_ACCEPT", "one-shot", 1);
+#endif
 	test_sessions();
 	test_connections();
 	test_fds();

@@ -8,8 +8,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -27,6 +25,7 @@
 #include "daemon/manifest.h"
 #include "tests/leaks.h"
 #include "tests/plain-experts.h"
+#include "tests/forbid.h"
 #include "tests/tap.h"
 
 #define SHARDS 3
@@ -470,19 +469,6 @@ static int run_child(int (*run)(void))
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 200 + WTERMSIG(status);
 }
 
-static bool forbid(int call, int error)
-{
-	struct sock_filter filter[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = {.len = ARRAY_LEN(filter), .filter = filter};
-
-	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
-
 /* 0: loaded right, by io_uring or by threads as said. */
 static int load_once(bool expect_io_uring)
 {
@@ -502,17 +488,17 @@ static int load_once(bool expect_io_uring)
 
 static int no_io_uring(void)
 {
-	return forbid(SYS_io_uring_setup, EPERM) ? load_once(false) : 77;
+	return forbid_call(SYS_io_uring_setup, EPERM) ? load_once(false) : 77;
 }
 
 static int not_in_kernel(void)
 {
-	return forbid(SYS_io_uring_setup, ENOSYS) ? load_once(false) : 77;
+	return forbid_call(SYS_io_uring_setup, ENOSYS) ? load_once(false) : 77;
 }
 
 static int no_register(void)
 {
-	return forbid(SYS_io_uring_register, ENOMEM) ? load_once(true) : 77;
+	return forbid_call(SYS_io_uring_register, ENOMEM) ? load_once(true) : 77;
 }
 
 static int no_submit(void)
@@ -523,7 +509,7 @@ static int no_submit(void)
 	struct moe_error err;
 	struct leaks before;
 
-	if (!forbid(SYS_io_uring_enter, EBADF))
+	if (!forbid_call(SYS_io_uring_enter, EBADF))
 		return 77;
 	make_task(t);
 	params = params_of(t);
@@ -544,7 +530,7 @@ static int no_threads(void)
 	make_task(t);
 	params = params_of(t);
 	before = leaks_now();
-	if (!forbid(SYS_clone3, EAGAIN) || !forbid(SYS_clone, EAGAIN))
+	if (!forbid_call(SYS_clone3, EAGAIN) || !forbid_call(SYS_clone, EAGAIN))
 		return 77;
 	if (loader_run(&result, &params, &err) != -EAGAIN)
 		return 1;

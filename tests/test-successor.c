@@ -6,11 +6,9 @@
  * What the keeper starts is exchanged as in an upgrade: a script that counts the starts and spoils them. What is
  * refused for want of memory is test-faults-restart's.
  */
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
 #include <sys/syscall.h>
 
+#include "tests/forbid.h"
 #include "tests/restart-client.h"
 
 static const char *const options[] = {"--keep", NULL};
@@ -19,15 +17,7 @@ static char folder[64], self[PATH_MAX], real[PATH_MAX];
 /* From here on, for this process and what it becomes. */
 static int forbid_io_uring(char **argv)
 {
-	struct sock_filter filter[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = {.len = 4, .filter = filter};
-
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0)
+	if (forbid_call(SYS_io_uring_setup, EPERM))
 		execv(argv[0], argv);
 	return 126;
 }

@@ -4,8 +4,6 @@
  * settings, the daemon and moectl doctor say by whom and how to allow it.
  */
 #include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sched.h>
 #include <stddef.h>
 #include <sys/stat.h>
@@ -13,22 +11,9 @@
 
 #include "base/uring.h"
 #include "tests/fixture.h"
+#include "tests/forbid.h"
 
 #define TEXT 8192
-
-/* From here on, for this process and its children. */
-static bool forbid_io_uring(int code)
-{
-	struct sock_filter filter[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned int)code),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = {.len = 4, .filter = filter};
-
-	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
 
 /* Runs a program of the build with io_uring forbidden by `code` (0: allowed): its exit status, what it printed. */
 static int run(int code, const char *const *argv, char *text)
@@ -46,7 +31,7 @@ static int run(int code, const char *const *argv, char *text)
 		dup2(out[1], STDOUT_FILENO);
 		dup2(out[1], STDERR_FILENO);
 		close(out[0]);
-		if (code && !forbid_io_uring(code))
+		if (code && !forbid_call(SYS_io_uring_setup, code))
 			_exit(126);
 		execv(program, (char **)argv);
 		_exit(127);
