@@ -20,6 +20,8 @@
 /* Tokens of one call of a kernel: what one array of row pointers on the stack holds. */
 #define CALL_TOKENS 256
 
+_Static_assert(CALL_TOKENS % KERNEL_GROUP == 0, "calls begin with a group");
+
 static bool took_last(_Atomic uint32_t *left)
 {
 	return atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) == 1;
@@ -57,7 +59,7 @@ static struct kernel_matrix ffn_reads(const struct wave *w, const struct ffn_uni
 /* -- gate and up -------------------------------------------------------------------------------------------------- */
 
 /* Packs rows first .. end of the job's activations. */
-static void ffn_pack_x(struct wave *w, uint32_t first, uint32_t end)
+static void ffn_pack_x(struct wave *w, const struct wave_expert *e, uint32_t first, uint32_t end)
 {
 	const struct pool_compute *c = w->job->compute;
 	const struct kernel_ops *ops = w->gate_ops;
@@ -78,31 +80,56 @@ static void ffn_pack_x(struct wave *w, uint32_t first, uint32_t end)
 	}
 }
 
-static void ffn_pack_h(struct wave *w, const struct wave_expert *e, uint32_t first, uint32_t end)
+/* The same of its groups: rows first .. end are one. */
+static void ffn_group_x(struct wave *w, const struct wave_expert *e, uint32_t first, uint32_t end)
 {
-	for (uint32_t i = e->first + first; i < e->first + end; i++)
-		w->down_ops->pack_row(w->job->compute->slice->inter, w->down_ops->block, w->h + i * w->h_stride,
-				      w->h_packed + i * w->h_bytes);
+	w->gate_ops->groups->pack(w->job->compute->model->manifest->hidden, end - first, w->x + e->first + first,
+				  e->x_groups + first / KERNEL_GROUP * w->x_group);
 }
 
-/* Packs until no turn is left to begin with, then waits for the others; e: whose h, NULL: the activations. */
-static void ffn_pack(struct wave *w, struct wave_pack *pack, const struct wave_expert *e)
+/* What down takes: packed rows, or a group of them. */
+static void ffn_pack_h(struct wave *w, const struct wave_expert *e, uint32_t first, uint32_t end)
 {
-	const uint32_t rows = e ? e->pairs : w->tokens;
+	const uint32_t inter = w->job->compute->slice->inter;
+	const void *rows[MAX(PACK_ROWS, KERNEL_GROUP)];
 
+	for (uint32_t i = first; i < end; i++) {
+		uint8_t *packed = w->h_packed + (e->first + i) * w->h_bytes;
+
+		w->down_ops->pack_row(inter, w->down_ops->block, w->h + (e->first + i) * w->h_stride, packed);
+		rows[i - first] = packed;
+	}
+	if (e->h_groups)
+		w->down_ops->groups->pack(inter, end - first, rows, e->h_groups + first / KERNEL_GROUP * w->h_group);
+}
+
+typedef void pack_turn(struct wave *w, const struct wave_expert *e, uint32_t first, uint32_t end);
+
+/* Packs until no turn of `each` rows is left to begin with, then waits for the others. */
+static void ffn_pack(struct wave *w, struct wave_pack *pack, const struct wave_expert *e, uint32_t rows, uint32_t each,
+		     pack_turn *turn)
+{
 	while (atomic_load_explicit(&pack->left, memory_order_acquire)) {
-		const uint32_t first = atomic_fetch_add_explicit(&pack->next, 1, memory_order_relaxed) * PACK_ROWS;
+		const uint32_t first = atomic_fetch_add_explicit(&pack->next, 1, memory_order_relaxed) * each;
 
 		if (first >= rows) {
 			pool_wait_zero(&pack->left);
 			break;
 		}
-		if (e)
-			ffn_pack_h(w, e, first, MIN(first + PACK_ROWS, rows));
-		else
-			ffn_pack_x(w, first, MIN(first + PACK_ROWS, rows));
+		turn(w, e, first, MIN(first + each, rows));
 		took_last(&pack->left);
 	}
+}
+
+static void ffn_need_x(struct wave *w, struct wave_expert *e)
+{
+	ffn_pack(w, &w->x_pack, NULL, w->tokens, PACK_ROWS, ffn_pack_x);
+	ffn_pack(w, &e->x_pack, e, e->pairs, KERNEL_GROUP, ffn_group_x);
+}
+
+static void ffn_need_h(struct wave *w, struct wave_expert *e)
+{
+	ffn_pack(w, &e->h_pack, e, e->pairs, e->h_groups ? KERNEL_GROUP : PACK_ROWS, ffn_pack_h);
 }
 
 /* The expert's down units come after all that each team already has. A few rows are packed before: nobody waits. */
@@ -111,7 +138,7 @@ static void ffn_add_down(struct wave *w, struct wave_expert *expert)
 	struct pool_queue *queue = &w->job->pool->queue;
 
 	if (expert->pairs <= PACK_ROWS)
-		ffn_pack(w, &expert->h_pack, expert);
+		ffn_need_h(w, expert);
 	pthread_mutex_lock(&w->ready_lock);
 	w->ready[w->n_ready++] = (uint32_t)(expert - w->experts);
 	for (uint32_t t = 0; t < queue->n_teams; t++)
@@ -121,21 +148,25 @@ static void ffn_add_down(struct wave *w, struct wave_expert *expert)
 
 static void ffn_gate_up(struct wave *w, const struct ffn_unit *unit, const struct kernel_matrix *next)
 {
-	const struct pool_compute *c = w->job->compute;
+	const uint32_t hidden = w->job->compute->model->manifest->hidden;
 	const struct wave_block *block = unit->block;
 	struct wave_expert *expert = unit->expert;
 	struct kernel_matrix gate = ffn_reads(w, unit);
 	const struct kernel_matrix up = kernel_rows(&wave_matrices(w, expert, block->share)->up, block->row);
 
 	gate.next = next;
-	ffn_pack(w, &w->x_pack, NULL);
+	ffn_need_x(w, expert);
 	for (uint32_t done = 0; done < expert->pairs; done += CALL_TOKENS) {
 		const uint32_t first = expert->first + done, n = MIN(expert->pairs - done, CALL_TOKENS);
 		float *h[CALL_TOKENS];
 
 		for (uint32_t i = 0; i < n; i++)
 			h[i] = w->h + (first + i) * w->h_stride + block->out;
-		w->gate_ops->gate_up(&gate, &up, block->rows, c->model->manifest->hidden, &w->act, n, w->x + first, h);
+		if (expert->x_groups)
+			w->gate_ops->groups->gate_up(&gate, &up, block->rows, hidden, &w->act, n,
+						     expert->x_groups + done / KERNEL_GROUP * w->x_group, h);
+		else
+			w->gate_ops->gate_up(&gate, &up, block->rows, hidden, &w->act, n, w->x + first, h);
 	}
 	if (took_last(&expert->gate_up_left))
 		ffn_add_down(w, expert);
@@ -145,12 +176,13 @@ static void ffn_gate_up(struct wave *w, const struct ffn_unit *unit, const struc
 
 static void ffn_down(struct wave *w, const struct ffn_unit *unit, const struct kernel_matrix *next)
 {
+	const uint32_t inter = w->job->compute->slice->inter;
 	const struct wave_block *block = unit->block;
 	struct wave_expert *expert = unit->expert;
 	struct kernel_matrix down = ffn_reads(w, unit);
 
 	down.next = next;
-	ffn_pack(w, &expert->h_pack, expert);
+	ffn_need_h(w, expert);
 	for (uint32_t done = 0; done < expert->pairs; done += CALL_TOKENS) {
 		const uint32_t first = expert->first + done, n = MIN(expert->pairs - done, CALL_TOKENS);
 		const void *h[CALL_TOKENS];
@@ -161,7 +193,11 @@ static void ffn_down(struct wave *w, const struct ffn_unit *unit, const struct k
 							 : (void *)(w->h + (first + i) * w->h_stride);
 			y[i] = w->partial + (first + i) * w->y_stride + block->out;
 		}
-		w->down_ops->matmul(&down, block->rows, w->job->compute->slice->inter, n, h, y);
+		if (expert->h_groups)
+			w->down_ops->groups->matmul(&down, block->rows, inter, n,
+						    expert->h_groups + done / KERNEL_GROUP * w->h_group, y);
+		else
+			w->down_ops->matmul(&down, block->rows, inter, n, h, y);
 	}
 }
 

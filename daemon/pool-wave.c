@@ -13,15 +13,19 @@
 
 /* A unit reads this many bytes of weights, or fewer so that each thread gets several units, but not fewer rows than the
  * kernels handle well at once. With few tokens an expert every unit's beginning costs a wait for memory, so units are
- * up to UNIT_BYTES_MOST where each thread still gets UNITS_FEW of a part (docs/decisions/0018); with many tokens it
- * stays in the second-level cache while they pass. */
+ * up to UNIT_BYTES_MOST where each thread still gets UNITS_FEW of a part (docs/decisions/0018); with many tokens what
+ * a kernel does once for a call, and activations from the third-level cache, are shared by its rows (0022). */
 #define UNIT_BYTES ((uint64_t)512 << 10)
 #define UNIT_BYTES_MOST ((uint64_t)2048 << 10)
 #define UNITS_FEW 32
-#define UNIT_BYTES_MANY ((uint64_t)1024 << 10)
+#define UNIT_BYTES_MANY ((uint64_t)8192 << 10)
 #define MANY_TOKENS 8
+/* Each unit of groups reads the expert's activations once: it has so many rows for each of its tokens. */
+#define GROUPS_ROWS 4
+#define UNIT_BYTES_GROUPS ((uint64_t)1024 << 10)
 #define UNITS_PER_THREAD 4
 #define BLOCK_ROWS_STEP 16
+#define BLOCK_ROWS_FEW 64 /* what units of few tokens are multiples of: four streams of panels (docs/decisions/0021) */
 
 #define ROW_FLOATS (CACHE_LINE / sizeof(float))
 
@@ -35,13 +39,39 @@ static const struct kernel_ops *ops_of(const struct ffn_job *job, enum moe_part_
 	return job->pool->kernels->of[job->compute->layout->part[part].format];
 }
 
+/* Bytes of a group of an expert's tokens as the operations take them; 0: never in groups. */
+static size_t group_bytes(const struct kernel_ops *ops, uint32_t cols)
+{
+	return ops->groups && cols <= KERNEL_GROUP_COLS ? kernel_group_bytes(ops, cols) : 0;
+}
+
+/* A pair's share of the groups, where experts have tokens enough on average. With a few busy experts in a layer of many
+ * idle ones a wave takes more than was counted. */
+static size_t pair_groups(const struct ffn_job *job, const struct kernel_ops *ops, uint32_t cols)
+{
+	const struct pool_compute *c = job->compute;
+	const size_t bytes = group_bytes(ops, cols);
+
+	return bytes && (size_t)c->tokens * c->topk >= ops->groups->least * c->model->manifest->n_experts
+		       ? bytes / KERNEL_GROUP
+		       : 0;
+}
+
+/* Groups of a wave at most: each expert's last one may be short. */
+static size_t groups_most(const struct wave *w, const struct kernel_ops *ops)
+{
+	return w->pairs / KERNEL_GROUP +
+	       MIN(w->pairs / ops->groups->least, w->job->compute->model->manifest->n_experts);
+}
+
 void wave_extent(const struct ffn_job *job, uint32_t *ret_tokens, uint32_t *ret_pairs)
 {
 	const struct pool_compute *c = job->compute;
 	const struct kernel_ops *gate = ops_of(job, MOE_PART_GATE), *down = ops_of(job, MOE_PART_DOWN);
 	const uint32_t hidden = c->model->manifest->hidden, inter = c->slice->inter;
 	const size_t pair_bytes = (row_stride(hidden) + row_stride(inter)) * sizeof(float) +
-				  (wave_packs_h(down) ? kernel_packed_bytes(down, inter) : 0) + sizeof(void *);
+				  (wave_packs_h(down) ? kernel_packed_bytes(down, inter) : 0) + sizeof(void *) +
+				  pair_groups(job, gate, hidden) + pair_groups(job, down, inter);
 	const size_t token_bytes = c->topk * sizeof(int32_t) +
 				   (wave_packs_x(c, gate) ? kernel_packed_bytes(gate, hidden) : 0);
 	const int32_t *ids = c->ids + (size_t)job->next_token * c->topk;
@@ -62,15 +92,20 @@ void wave_extent(const struct ffn_job *job, uint32_t *ret_tokens, uint32_t *ret_
 	*ret_pairs = pairs;
 }
 
-static uint32_t block_rows(const struct wave *w, uint64_t rows, uint64_t row_bytes, uint64_t experts)
+static uint32_t block_rows(const struct wave *w, const struct kernel_ops *ops, uint64_t rows, uint64_t row_bytes,
+			   uint64_t experts)
 {
+	const bool groups = ops->groups && w->pairs >= ops->groups->least * experts;
 	const bool many = w->pairs > MANY_TOKENS * experts;
 	const uint64_t threads = w->job->pool->n_workers;
 	const uint64_t each = rows * experts * row_bytes / (threads * UNITS_FEW);
 	const uint64_t few = MIN(MAX(each, UNIT_BYTES), UNIT_BYTES_MOST);
-	const uint64_t by_bytes = (many ? UNIT_BYTES_MANY : few) / MAX(row_bytes, 1);
+	const uint64_t bytes = groups ? UNIT_BYTES_GROUPS : many ? UNIT_BYTES_MANY : few;
+	const uint64_t by_bytes = bytes / MAX(row_bytes, 1);
+	const uint64_t by_tokens = groups ? GROUPS_ROWS * w->pairs / experts : 0;
 	const uint64_t by_threads = rows * experts / (threads * UNITS_PER_THREAD);
-	const uint64_t n = ALIGN_UP(MIN(by_bytes, by_threads), BLOCK_ROWS_STEP);
+	const uint64_t most = MIN(MAX(by_bytes, by_tokens), by_threads);
+	const uint64_t n = ALIGN_UP(most, !many && most >= BLOCK_ROWS_FEW ? BLOCK_ROWS_FEW : BLOCK_ROWS_STEP);
 
 	return (uint32_t)MIN(MAX(n, BLOCK_ROWS_STEP), BLOCK_ROWS_MAX);
 }
@@ -108,6 +143,8 @@ static size_t wave_layout(struct wave *w, uintptr_t base)
 	w->wide = carve(&at, wave_widens_x(c, w->gate_ops) ? w->tokens * w->y_stride * sizeof(float) : 0);
 	w->h = carve(&at, w->pairs * w->h_stride * sizeof(float));
 	w->h_packed = carve(&at, wave_packs_h(w->down_ops) ? w->pairs * w->h_bytes : 0);
+	w->x_groups = carve(&at, w->x_group ? groups_most(w, w->gate_ops) * w->x_group : 0);
+	w->h_groups = carve(&at, w->h_group ? groups_most(w, w->down_ops) * w->h_group : 0);
 	w->partial = carve(&at, w->pairs * w->y_stride * sizeof(float));
 	return at - base;
 }
@@ -188,6 +225,23 @@ static const void *wave_x(const struct wave *w, uint32_t t)
 	return (const float *)c->x + (size_t)(w->token + t) * c->model->manifest->hidden;
 }
 
+/* Which experts' tokens go in groups, and where. */
+static void wave_groups(struct wave *w)
+{
+	uint8_t *x = w->x_groups, *h = w->h_groups;
+
+	for (uint32_t i = 0; i < w->n_experts; i++) {
+		struct wave_expert *e = &w->experts[i];
+
+		e->x_groups = w->x_group && e->pairs >= w->gate_ops->groups->least ? x : NULL;
+		e->h_groups = w->h_group && e->pairs >= w->down_ops->groups->least ? h : NULL;
+		if (e->x_groups)
+			x += DIV_UP(e->pairs, KERNEL_GROUP) * w->x_group;
+		if (e->h_groups)
+			h += DIV_UP(e->pairs, KERNEL_GROUP) * w->h_group;
+	}
+}
+
 /* Deals the pairs to their experts, in the order of tokens. */
 static void wave_pairs(struct wave *w)
 {
@@ -209,10 +263,10 @@ static void wave_pairs(struct wave *w)
 		}
 }
 
-static void pack_init(struct wave_pack *pack, bool needed, uint32_t rows)
+static void pack_init(struct wave_pack *pack, bool needed, uint32_t rows, uint32_t each)
 {
 	atomic_init(&pack->next, 0);
-	atomic_init(&pack->left, needed ? DIV_UP(rows, PACK_ROWS) : 0);
+	atomic_init(&pack->left, needed ? DIV_UP(rows, each) : 0);
 }
 
 /* Bytes of the codes of one row of a slice's part. */
@@ -262,16 +316,21 @@ static void wave_units(struct wave *w)
 	const struct pool_compute *c = w->job->compute;
 	const uint32_t hidden = c->model->manifest->hidden, n_teams = w->job->pool->queue.n_teams;
 
-	cut_blocks(w, &w->gate, false, block_rows(w, c->slice->inter, 2 * row_bytes(c, MOE_PART_GATE), w->n_experts));
-	cut_blocks(w, &w->down, true, block_rows(w, hidden, row_bytes(c, MOE_PART_DOWN), w->n_experts));
+	cut_blocks(w, &w->gate, false,
+		   block_rows(w, w->gate_ops, c->slice->inter, 2 * row_bytes(c, MOE_PART_GATE), w->n_experts));
+	cut_blocks(w, &w->down, true, block_rows(w, w->down_ops, hidden, row_bytes(c, MOE_PART_DOWN), w->n_experts));
 	for (uint32_t e = 0; e < w->n_experts; e++) {
-		atomic_init(&w->experts[e].gate_up_left, w->gate.team[n_teams]);
-		pack_init(&w->experts[e].h_pack, wave_packs_h(w->down_ops), w->experts[e].pairs);
+		struct wave_expert *expert = &w->experts[e];
+
+		atomic_init(&expert->gate_up_left, w->gate.team[n_teams]);
+		pack_init(&expert->x_pack, expert->x_groups, expert->pairs, KERNEL_GROUP);
+		pack_init(&expert->h_pack, wave_packs_h(w->down_ops), expert->pairs,
+			  expert->h_groups ? KERNEL_GROUP : PACK_ROWS);
 	}
 	for (uint32_t b = 0; b < w->down.team[n_teams]; b++)
 		atomic_init(&w->down_left[b], w->n_experts);
 	atomic_init(&w->blocks_left, w->down.team[n_teams]);
-	pack_init(&w->x_pack, wave_packs_x(c, w->gate_ops), w->tokens);
+	pack_init(&w->x_pack, wave_packs_x(c, w->gate_ops), w->tokens, PACK_ROWS);
 	pthread_mutex_init(&w->ready_lock, NULL);
 	w->n_ready = 0;
 }
@@ -297,6 +356,8 @@ int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t p
 	w->y_stride = row_stride(c->model->manifest->hidden);
 	w->x_bytes = kernel_packed_bytes(w->gate_ops, c->model->manifest->hidden);
 	w->h_bytes = kernel_packed_bytes(w->down_ops, c->slice->inter);
+	w->x_group = group_bytes(w->gate_ops, c->model->manifest->hidden);
+	w->h_group = group_bytes(w->down_ops, c->slice->inter);
 	r = wave_scratch(w);
 	if (r < 0) {
 		free(w);
@@ -304,6 +365,7 @@ int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t p
 	}
 	wave_shares(w);
 	wave_experts(w);
+	wave_groups(w);
 	wave_pairs(w);
 	wave_units(w);
 	*ret = w;

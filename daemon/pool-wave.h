@@ -10,6 +10,8 @@
  *   wide     [tokens][y_stride]  the activations as FP32, on their way from BF16 to x
  *   h        [pairs][h_stride]   act(gate . x) * (up . x), written by the gate-and-up units
  *   h_packed [pairs]             h as down takes it; none where it already is
+ *   x_groups, h_groups           the same of experts with many tokens, KERNEL_GROUP together (kernels.h), where the
+ *                                level has that
  *   partial  [pairs][y_stride]   down . h, written by the down units
  *
  * Packing is work that the threads which wait for it share: whoever needs packed rows packs until none are left, then
@@ -41,7 +43,7 @@ struct ffn_job {
 	struct scratch *scratch;
 };
 
-/* Rows that are packed together: turns to begin, turns not ended. */
+/* Rows or groups that are packed together: turns to begin, turns not ended. */
 struct wave_pack {
 	_Atomic uint32_t next, left;
 };
@@ -65,7 +67,8 @@ struct wave_matrices {
 struct wave_expert {
 	uint32_t number, first, pairs; /* in its layer; of the wave's pairs: first .. first + pairs */
 	_Atomic uint32_t gate_up_left;
-	struct wave_pack h_pack;
+	struct wave_pack x_pack, h_pack; /* x_pack: of x_groups */
+	uint8_t *x_groups, *h_groups;    /* NULL: its rows are taken one by one */
 };
 
 struct wave {
@@ -78,13 +81,14 @@ struct wave {
 	struct kernel_act act;
 	size_t h_stride, y_stride;      /* floats, a multiple of a cache line */
 	size_t x_bytes, h_bytes;        /* of a row of x and of h_packed */
+	size_t x_group, h_group;        /* bytes of a group; 0: there are none */
 	struct moe_slice *shares;       /* [shares]: what each has of the job's slice */
 	struct wave_expert *experts;    /* [n_experts], ordered by number */
 	struct wave_matrices *matrices; /* [n_experts][shares] */
 	uint32_t *cursors;              /* [n_experts of the layer]: for sorting */
 	const void **x;                 /* [pairs] */
 	int32_t *pair_of;               /* [tokens][topk], -1: no pair */
-	uint8_t *x_packed, *h_packed;
+	uint8_t *x_packed, *h_packed, *x_groups, *h_groups;
 	float *wide, *h, *partial;
 	_Atomic uint32_t *down_left; /* [blocks of down]: experts */
 	struct wave_pack x_pack;

@@ -92,6 +92,9 @@ static void *worker_main(void *arg)
 	}
 }
 
+/* What kernels keep of blocks lies on the stack, up to a megabyte: whatever `ulimit -s` says. */
+#define STACK_BYTES ((size_t)4 << 20)
+
 /* Pinned before it runs; no signal is ever delivered to it. */
 static int worker_start(struct pool_worker *w, struct moe_error *err)
 {
@@ -106,6 +109,7 @@ static int worker_start(struct pool_worker *w, struct moe_error *err)
 	pthread_attr_init(&attr);
 	pthread_attr_setaffinity_np(&attr, sizeof(cpus), &cpus);
 	pthread_attr_setsigmask_np(&attr, &all);
+	pthread_attr_setstacksize(&attr, STACK_BYTES);
 	r = pthread_create(&w->thread, &attr, worker_main, w);
 	pthread_attr_destroy(&attr);
 	if (r)

@@ -18,6 +18,7 @@ enum {
 	LEAF7_EBX_AVX512DQ = 1 << 17,
 	LEAF7_EBX_AVX512BW = 1 << 30,
 	LEAF7_ECX_VBMI = 1 << 1,
+	LEAF7_ECX_GFNI = 1 << 8,
 	LEAF7_ECX_VNNI = 1 << 11,
 	LEAF7_EDX_AMX_BF16 = 1 << 22,
 	LEAF7_EDX_AMX_TILE = 1 << 24,
@@ -95,7 +96,7 @@ uint32_t cpu_features(const struct cpu_words *w)
 	if (bf16_wins(w))
 		features |= CPU_BF16_FAST;
 	if (has(w->leaf7_edx, LEAF7_EDX_AMX_BF16 | LEAF7_EDX_AMX_TILE | LEAF7_EDX_AMX_INT8) &&
-	    has(w->leaf7_1_eax, LEAF7_1_EAX_BF16) && has(w->xcr0, XCR0_TILES))
+	    has(w->leaf7_1_eax, LEAF7_1_EAX_BF16) && has(w->leaf7_ecx, LEAF7_ECX_GFNI) && has(w->xcr0, XCR0_TILES))
 		features |= CPU_AMX;
 	return features;
 }

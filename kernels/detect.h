@@ -18,7 +18,7 @@ enum cpu_feature {
 	CPU_AVX512 = 1 << 2,    /* F, DQ, BW, VL */
 	CPU_VNNI = 1 << 3,      /* 8-bit dot products on 512 bits, and byte permutations (VBMI) */
 	CPU_BF16_FAST = 1 << 4, /* the bfloat16 dot product, where it does more than FP32 FMA with widened weights */
-	CPU_AMX = 1 << 5,       /* tiles of BF16 and INT8 */
+	CPU_AMX = 1 << 5,       /* tiles of BF16 and INT8, and GFNI, which decodes FP8 for them */
 };
 
 /* Zero where the CPU does not have the leaf, or (xcr0) where the system has not enabled XGETBV. */

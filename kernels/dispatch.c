@@ -25,7 +25,7 @@ static const struct variant {
 	{ISA_AVX512, CPU_AVX2 | CPU_AVX512 | CPU_VNNI | CPU_BF16_FAST, &kernels_avx512_bf16,
 	 "AVX-512 with VNNI, VBMI and a BF16 dot product that outruns FMA"},
 	{ISA_AMX, CPU_AVX2 | CPU_AVX512 | CPU_VNNI | CPU_AMX, &kernels_amx,
-	 "AMX with BF16 and INT8, AVX-512 with VNNI and VBMI"},
+	 "AMX with BF16 and INT8, AVX-512 with VNNI and VBMI, GFNI"},
 };
 
 static const char amx_refused[] =

@@ -115,6 +115,27 @@ struct kernel_ops {
 	/* For each token t, row r: y[t][r] = w_r . x[t] + bias. */
 	void (*matmul)(const struct kernel_matrix *w, size_t rows, size_t cols, size_t tokens, const void *const *x,
 		       float *const *y);
+
+	/* The same for many tokens, whose packed rows were put together by KERNEL_GROUP in the order that the level
+	 * multiplies in: once for all rows of an expert. NULL: the level has none. Worth it from `least` tokens on, for
+	 * at most KERNEL_GROUP_COLS columns; results have the same bits. */
+	const struct kernel_group_ops *groups;
+};
+
+#define KERNEL_GROUP 16
+#define KERNEL_GROUP_COLS ((size_t)1 << 17) /* no sum of products of 8-bit integers is beyond 32 bits */
+
+struct kernel_group_ops {
+	size_t least; /* tokens */
+
+	/* 1 .. KERNEL_GROUP packed rows become a group of kernel_group_bytes(), on a 64-byte boundary. */
+	void (*pack)(size_t cols, size_t tokens, const void *const *packed, void *group);
+
+	/* x: groups one after the other, kernel_group_bytes() apart; only the last one may have fewer tokens. */
+	void (*gate_up)(const struct kernel_matrix *gate, const struct kernel_matrix *up, size_t rows, size_t cols,
+			const struct kernel_act *act, size_t tokens, const void *x, float *const *h);
+	void (*matmul)(const struct kernel_matrix *w, size_t rows, size_t cols, size_t tokens, const void *x,
+		       float *const *y);
 };
 
 /* Bytes of a packed row: an odd number of lines of 64, so that rows one after the other do not meet in one set of the
@@ -133,6 +154,12 @@ static inline size_t kernel_packed_bytes(const struct kernel_ops *ops, size_t co
 		bytes = KERNEL_I8_SUMS(cols, ops->block) +
 			KERNEL_LINE((cols + ops->block - 1) / ops->block * sizeof(int32_t));
 	return bytes | 64;
+}
+
+/* Bytes of a group: KERNEL_HEAD, then the codes of KERNEL_GROUP rows. Only PACK_BF16 and PACK_I8_ROW have groups. */
+static inline size_t kernel_group_bytes(const struct kernel_ops *ops, size_t cols)
+{
+	return KERNEL_HEAD + KERNEL_GROUP * KERNEL_LINE(cols * (ops->pack == PACK_BF16 ? sizeof(uint16_t) : 1));
 }
 
 struct kernels {

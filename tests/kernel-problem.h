@@ -15,7 +15,7 @@
 
 #define ROWS_MAX 224
 #define COLS_MAX 8448
-#define TOKENS_MAX 72
+#define TOKENS_MAX 136
 #define CANARY 0x5aa5c33cu
 #define CANARIES 16
 

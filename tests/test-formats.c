@@ -4,8 +4,8 @@
  * bound that kernels.h states, nothing written outside the outputs, nothing read outside the inputs, the same bits
  * alone and in company.
  *
- *   TEST_SHAPES=N           problems for each format (10000; where sanitizers are on 1000)
- *   TEST_COMPANIES=4        problems for each format that are also run in pieces (32)
+ *   TEST_SHAPES=N           problems for each format (10000, of twins 60; where sanitizers are on a tenth)
+ *   TEST_COMPANIES=4        problems for each format that are also run in pieces (32, of twins 4)
  *   TEST_FORMAT=q4_k        this format only
  *   TEST_TABLE=avx512+vnni  this table only
  *   TEST_SEED=N TEST_PROBLEM=I  one problem again
@@ -14,6 +14,19 @@
 
 #include "kernels/detect.h"
 #include "tests/kernel-dots.h"
+#include "tests/kernel-groups.h"
+
+/* Built a second time as test-cuda-formats, with the twins of the CUDA kernels. */
+#ifdef TEST_CUDA_TWINS
+#include "tests/cuda-tables.h"
+#define TABLE_RUNNABLE cuda_table
+#define SHAPES_MOST 60
+#define LARGE_EVERY 30
+#else
+#define TABLE_RUNNABLE kernels_runnable
+#define SHAPES_MOST 10000
+#define LARGE_EVERY 250
+#endif
 
 #define TABLES_MAX 16
 
@@ -33,7 +46,7 @@ static size_t table_count;
 static struct problem problem;
 static struct dots dots;
 static unsigned long long base_seed;
-static long shapes = 1000, companies = 32, only = -1, at_problem;
+static long shapes = 1000, companies = SHAPES_MOST < 1000 ? 4 : 32, only = -1, at_problem;
 static volatile const char *running = "nothing";
 static const struct subject *running_subject;
 
@@ -132,6 +145,23 @@ static bool results_good(const struct problem *p, const struct subject *s, bool 
 	return true;
 }
 
+/* As many tokens as there are, or more than a call's. */
+static bool groups_good(const struct problem *p, const struct subject *s, bool gated)
+{
+	const size_t tokens = once_in(8) ? 1 + pick(GROUP_TOKENS_MOST) : p->tokens;
+	const char *wrong;
+
+	if (!s->ops->groups || !p->tokens)
+		return true;
+	running = gated ? "gate_up of groups" : "matmul of groups";
+	wrong = groups_wrong(p, s->ops, gated, tokens);
+	if (wrong) {
+		describe(s, wrong);
+		diag("in %s of %zu tokens", (const char *)running, tokens);
+	}
+	return !wrong;
+}
+
 static bool subject_check(struct problem *p, const struct subject *s)
 {
 	const uint32_t control = control_word();
@@ -147,7 +177,7 @@ static bool subject_check(struct problem *p, const struct subject *s)
 		if (!good || control_word() != control)
 			describe(s, good ? "the control word of SSE has changed"
 					 : "something outside the outputs has changed");
-		if (!good || control_word() != control || !results_good(p, s, gated))
+		if (!good || control_word() != control || !results_good(p, s, gated) || !groups_good(p, s, gated))
 			return false;
 	}
 	return true;
@@ -179,7 +209,7 @@ static void shape_large(struct problem *p, uint32_t format)
 	const uint32_t which = pick(3);
 
 	p->rows = which == 0 ? 16 + pick(33) : 64 + pick(137);
-	p->tokens = which == 1 ? 1 + pick(9) : 16 + pick(55);
+	p->tokens = which == 1 ? 1 + pick(9) : 16 + pick(once_in(4) ? 121 : 55);
 	p->cols = which == 2 ? 256 + pick(513) : 2048 + pick(which == 1 ? 2100 : 6253);
 	if (format == MOE_FORMAT_FP8_BLOCK ? once_in(2) : unit > 1)
 		p->cols = (p->cols + unit - 1) / unit * unit;
@@ -187,7 +217,7 @@ static void shape_large(struct problem *p, uint32_t format)
 
 static void check_problem(uint32_t format, long i)
 {
-	const bool large = i % 250 == 249;
+	const bool large = i % LARGE_EVERY == LARGE_EVERY - 1;
 
 	seed = (base_seed * 31 + format) * 0x9e3779b97f4a7c15ULL + (unsigned long long)i * 0xd1342543de82ef95ULL + 1;
 	tap_random(&seed);
@@ -334,13 +364,13 @@ int main(void)
 	const uint32_t features = cpu_features_here();
 	const struct kernels *k;
 
-	shapes = count ? atol(count) : sanitized && *sanitized ? 1000 : 10000;
+	shapes = count ? atol(count) : sanitized && *sanitized ? SHAPES_MOST / 10 : SHAPES_MOST;
 	companies = company ? atol(company) : companies;
 	only = one ? atol(one) : only;
 	base_seed = seed_start();
 	for (int i = 0; i < 4; i++)
 		signal((const int[]){SIGSEGV, SIGBUS, SIGILL, SIGFPE}[i], fatal);
-	for (unsigned i = 0; table_count < TABLES_MAX && (k = kernels_runnable(features, i)); i++)
+	for (unsigned i = 0; table_count < TABLES_MAX && (k = TABLE_RUNNABLE(features, i)); i++)
 		if (!table || strcmp(table, k->variant) == 0)
 			tables[table_count++] = k;
 	if (table_count == 0) {

@@ -19,7 +19,7 @@
 
 static const struct cpu_words all_words = {.leaf1_ecx = 0x38001000,
 					   .leaf7_ebx = 0xc0030020,
-					   .leaf7_ecx = 0x802,
+					   .leaf7_ecx = 0x902,
 					   .leaf7_edx = 0x03400000,
 					   .leaf7_1_eax = 0x30,
 					   .vendor_ebx = 0x68747541, /* "Auth" */
@@ -41,6 +41,7 @@ static const struct {
 	{'B', 30, AVX512_AND_MORE},
 	{'B', 31, AVX512_AND_MORE},
 	{'C', 1, CPU_VNNI | CPU_BF16_FAST | CPU_AMX},
+	{'C', 8, CPU_AMX},
 	{'C', 11, CPU_VNNI | CPU_BF16_FAST | CPU_AMX},
 	{'D', 22, CPU_AMX},
 	{'D', 24, CPU_AMX},

@@ -150,6 +150,8 @@ PANEL_INLINE void panel_tiles(uint32_t format, size_t panels, size_t tokens, con
 
 #include "kernels/vec/panel_formats.h"
 
+PANEL_FUNCTIONS(panel, PANEL_STREAMED, true)
+
 static void tiles_matmul(const struct kernel_matrix *w, size_t rows, size_t cols, size_t tokens, const void *const *x,
 			 float *const *y)
 {

@@ -40,7 +40,7 @@ static void int8_matmul(const struct kernel_matrix *w, size_t rows, size_t cols,
 			float *const *y)
 {
 	if (tokens <= FEW_TOKENS || cols > INT8_COLS)
-		ops_int8_vnni_avx512.matmul(w, rows, cols, tokens, x, y);
+		ops_int8_streamed_avx512.matmul(w, rows, cols, tokens, x, y);
 	else
 		int8_tiles_matmul(w, rows, cols, tokens, x, y);
 }
@@ -49,16 +49,25 @@ static void int8_gate_up(const struct kernel_matrix *gate, const struct kernel_m
 			 const struct kernel_act *act, size_t tokens, const void *const *x, float *const *h)
 {
 	if (tokens <= FEW_TOKENS || cols > INT8_COLS)
-		ops_int8_vnni_avx512.gate_up(gate, up, rows, cols, act, tokens, x, h);
+		ops_int8_streamed_avx512.gate_up(gate, up, rows, cols, act, tokens, x, h);
 	else
 		int8_tiles_gate_up(gate, up, rows, cols, act, tokens, x, h);
 }
 
 const struct kernel_ops ops_bf16_amx = {
 	.pack = PACK_BF16, .pack_row = pack_bf16_row, .gate_up = bf16_gate_up, .matmul = bf16_matmul};
-const struct kernel_ops ops_fp8_block_amx = {
-	.pack = PACK_BF16, .pack_row = pack_bf16_row, .gate_up = fp8_block_gate_up, .matmul = fp8_block_matmul};
-const struct kernel_ops ops_fp8_row_amx = {
-	.pack = PACK_BF16, .pack_row = pack_bf16_row, .gate_up = fp8_row_gate_up, .matmul = fp8_row_matmul};
-const struct kernel_ops ops_int8_amx = {
-	.pack = PACK_I8_ROW, .pack_row = pack_i8_row, .gate_up = int8_gate_up, .matmul = int8_matmul};
+const struct kernel_ops ops_fp8_block_amx = {.pack = PACK_BF16,
+					     .pack_row = pack_bf16_row,
+					     .gate_up = fp8_block_gate_up,
+					     .matmul = fp8_block_matmul,
+					     .groups = &groups_fp8_block_amx};
+const struct kernel_ops ops_fp8_row_amx = {.pack = PACK_BF16,
+					   .pack_row = pack_bf16_row,
+					   .gate_up = fp8_row_gate_up,
+					   .matmul = fp8_row_matmul,
+					   .groups = &groups_fp8_row_amx};
+const struct kernel_ops ops_int8_amx = {.pack = PACK_I8_ROW,
+					.pack_row = pack_i8_row,
+					.gate_up = int8_gate_up,
+					.matmul = int8_matmul,
+					.groups = &groups_int8_amx};

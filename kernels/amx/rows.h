@@ -261,7 +261,8 @@ TILE_INLINE void rows_matmul(enum strip_kind kind, int scaled, const struct kern
 		for (size_t t = 0; t < tokens; t++)
 			for (size_t s = 0; s < p.strips; s++)
 				floats_put(y[t] + p.strip[s].first,
-					   strip_result(kind, &p.strip[s], work.sums[s][t], x[t]), p.strip[s].rows);
+					   vec_one_nan(strip_result(kind, &p.strip[s], work.sums[s][t], x[t])),
+					   p.strip[s].rows);
 	}
 }
 
@@ -279,8 +280,8 @@ TILE_INLINE void rows_gate_up(enum strip_kind kind, int scaled, const struct ker
 		pass_run(kind, scaled, &work, &p);
 		for (size_t t = 0; t < tokens; t++)
 			floats_put(h[t] + first,
-				   vec_gated(act, strip_result(kind, &p.strip[0], work.sums[0][t], x[t]),
-					     strip_result(kind, &p.strip[1], work.sums[1][t], x[t])),
+				   vec_one_nan(vec_gated(act, strip_result(kind, &p.strip[0], work.sums[0][t], x[t]),
+							 strip_result(kind, &p.strip[1], work.sums[1][t], x[t]))),
 				   p.strip[0].rows);
 	}
 }

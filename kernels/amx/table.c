@@ -7,10 +7,10 @@ const struct kernels kernels_amx = {
 	.variant = "amx",
 	.of =
 		{
-			[MOE_FORMAT_BF16] = &ops_bf16_amx,
+			[MOE_FORMAT_BF16] = &ops_bf16_few_amx,
 			[MOE_FORMAT_F16] = &ops_f16_avx512,
-			[MOE_FORMAT_FP8_BLOCK] = &ops_fp8_block_amx,
-			[MOE_FORMAT_FP8_ROW] = &ops_fp8_row_amx,
+			[MOE_FORMAT_FP8_BLOCK] = &ops_fp8_block_few_amx,
+			[MOE_FORMAT_FP8_ROW] = &ops_fp8_row_few_amx,
 			[MOE_FORMAT_INT8] = &ops_int8_amx,
 			KERNELS_PANELS(amx),
 		},

@@ -8,7 +8,8 @@
  *
  * Law: a call configures the tiles when it begins and releases them when it ends, so that threads which wait have no
  * tile state that a context switch would have to save. What a tile instruction computes is defined to the bit (Intel's
- * Software Developer's Manual, volume 2): integers exact, and BF16 in an order that depends on columns only.
+ * Software Developer's Manual, volume 2): integers exact, and BF16 in an order that depends on columns only. Which of
+ * two NaNs stays depends on the side that weights are on: so every NaN that is a result becomes the same one.
  */
 #ifndef KERNELS_AMX_TILES_H
 #define KERNELS_AMX_TILES_H
@@ -27,6 +28,9 @@
 /* The intrinsics of GCC 12 do not tell the compiler that tiles are loaded from memory. */
 #define TILE_LOAD(tile, base, stride)                                                                                  \
 	__asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(base), "r"((long)(stride)) : "memory")
+/* The same of what is used once: it should not push other lines out of the first-level cache. */
+#define TILE_PASS(tile, base, stride)                                                                                  \
+	__asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #tile ::"r"(base), "r"((long)(stride)) : "memory")
 #define TILE_STORE(tile, base, stride)                                                                                 \
 	__asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(base), "r"((long)(stride)) : "memory")
 #define TILE_ZERO(tile) __asm__ volatile("tilezero %%tmm" #tile ::)

@@ -19,4 +19,11 @@ static inline vec vec_fp8(const char *w)
 
 #include "kernels/vec/fp8.h"
 
+static void decode(const void *codes, size_t cols, void *to)
+{
+	floats_decode(ROWS_FP8, codes, cols, to);
+}
+
+static const struct rows_kernel kernel = {FP8_KERNEL(decode)};
+
 ROWS_OPS(ops_fp8_avx2, kernel, PACK_F32, NULL)

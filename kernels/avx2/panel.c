@@ -10,10 +10,12 @@
 
 #include "kernels/vec/panel_formats.h"
 
+PANEL_FUNCTIONS(panel, PANEL_AHEAD, false)
+
 #ifdef __AVXVNNI__
-const struct kernel_ops ops_panel_avx2_vnni = PANEL_OPS(32);
-const struct kernel_ops ops_panel_fine_avx2_vnni = PANEL_OPS(16);
+const struct kernel_ops ops_panel_avx2_vnni = PANEL_OPS(panel, 32);
+const struct kernel_ops ops_panel_fine_avx2_vnni = PANEL_OPS(panel, 16);
 #else
-const struct kernel_ops ops_panel_avx2 = PANEL_OPS(32);
-const struct kernel_ops ops_panel_fine_avx2 = PANEL_OPS(16);
+const struct kernel_ops ops_panel_avx2 = PANEL_OPS(panel, 32);
+const struct kernel_ops ops_panel_fine_avx2 = PANEL_OPS(panel, 16);
 #endif

@@ -54,18 +54,27 @@ static const _Alignas(64) uint8_t low_bytes[128] = {0,
 						    NORMAL_LOW(126),
 						    0xc0};
 
+/* The lower and the upper bytes of the bfloat16 values of codes. */
+static inline __attribute__((always_inline)) __m512i e4m3_low(__m512i codes)
+{
+	return _mm512_permutex2var_epi8(_mm512_load_si512(low_bytes), codes, _mm512_load_si512(low_bytes + 64));
+}
+
+static inline __attribute__((always_inline)) __m512i e4m3_high(__m512i codes)
+{
+	const __m512i magnitude = _mm512_permutex2var_epi8(_mm512_load_si512(high_bytes), codes,
+							   _mm512_load_si512(high_bytes + 64));
+
+	return _mm512_ternarylogic_epi64(magnitude, codes, _mm512_set1_epi8(-128), 0xf8); /* magnitude | codes & 0x80 */
+}
+
 /* Columns 0 .. 31 (v = 0) or 32 .. 63 (v = 1) of the 64 at w. The codes are dealt out first so that unpacking within
  * the four lanes leaves the columns in order. */
 static inline __attribute__((always_inline)) __m512i fp8_bf16(const char *w, size_t v)
 {
 	const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
 	const __m512i codes = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(w));
-	const __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(low_bytes), codes,
-						     _mm512_load_si512(low_bytes + 64));
-	const __m512i magnitude = _mm512_permutex2var_epi8(_mm512_load_si512(high_bytes), codes,
-							   _mm512_load_si512(high_bytes + 64));
-	/* magnitude | codes & 0x80 */
-	const __m512i high = _mm512_ternarylogic_epi64(magnitude, codes, _mm512_set1_epi8(-128), 0xf8);
+	const __m512i low = e4m3_low(codes), high = e4m3_high(codes);
 
 	return v ? _mm512_unpackhi_epi8(low, high) : _mm512_unpacklo_epi8(low, high);
 }

@@ -40,6 +40,6 @@ ROWS_FEW(few, ROWS_FP8_DOT, true)
 ROWS_MANY(many, ROWS_BF16_DOT, true)
 
 static const struct rows_kernel kernel = {
-	.w_bytes = 1, .x_bytes = 2, .few_x_bytes = 2, .few = few, .many = many, .decode = decode};
+	.w_bytes = 1, .x_bytes = 2, .few_x_bytes = 2, .few = few, .many = many, .decode = decode, .near = ROWS_NEAR};
 
 ROWS_OPS(ops_fp8_bf16_avx512, kernel, PACK_BF16, pack_bf16_row)

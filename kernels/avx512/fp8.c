@@ -21,4 +21,15 @@ static inline vec vec_fp8(const char *w)
 
 #include "kernels/vec/fp8.h"
 
+#include "kernels/avx512/lanes.h"
+
+static void decode(const void *codes, size_t cols, void *to)
+{
+	floats_decode(ROWS_FP8, codes, cols, to);
+}
+
+LANES(group_lanes, ROWS_FP8, 6, 2)
+
+static const struct rows_kernel kernel = {FP8_KERNEL(decode), .lanes = group_lanes, .lanes_over = 16};
+
 ROWS_OPS(ops_fp8_avx512, kernel, PACK_F32, NULL)

@@ -24,5 +24,10 @@
 
 #include "kernels/vec/panel_formats.h"
 
-const struct kernel_ops ops_panel_avx512 = PANEL_OPS(32);
-const struct kernel_ops ops_panel_fine_avx512 = PANEL_OPS(16);
+PANEL_FUNCTIONS(panel, PANEL_AHEAD, false)
+PANEL_FUNCTIONS(streamed, PANEL_STREAMED, true)
+
+const struct kernel_ops ops_panel_avx512 = PANEL_OPS(panel, 32);
+const struct kernel_ops ops_panel_fine_avx512 = PANEL_OPS(panel, 16);
+const struct kernel_ops ops_panel_avx512_streamed = PANEL_OPS(streamed, 32);
+const struct kernel_ops ops_panel_fine_avx512_streamed = PANEL_OPS(streamed, 16);

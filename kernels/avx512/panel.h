@@ -8,6 +8,7 @@
 #include "kernels/avx512/vec.h"
 
 #define PANEL_TILE_PANELS 2 /* 2 panels x 6 tokens: 12 integer and 12 float sums, 4 codes, 2 activations */
+#define PANEL_SIDE 4 /* streams of few tokens, where they are side by side: 4 integer and 4 float sums, 8 codes */
 #define PANEL_TILE_TOKENS 6
 #define PANEL_WIDE_SIGNED 0 /* codes of 8 bits are unsigned operands like all others */
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/levels.h"
 
+/* VNNI without a fast product of bfloat16: Intel, whose second-level cache follows streams itself. Whoever asks for
+ * lines far ahead of it leads it astray (docs/decisions/0021). */
 const struct kernels kernels_avx512_vnni = {
 	KERNELS_COMMON(avx512),
 	.variant = "avx512+vnni",
@@ -13,7 +15,7 @@ const struct kernels kernels_avx512_vnni = {
 			[MOE_FORMAT_F16] = &ops_f16_avx512,
 			[MOE_FORMAT_FP8_BLOCK] = &ops_fp8_vbmi_avx512,
 			[MOE_FORMAT_FP8_ROW] = &ops_fp8_vbmi_avx512,
-			[MOE_FORMAT_INT8] = &ops_int8_vnni_avx512,
-			KERNELS_PANELS(avx512),
+			[MOE_FORMAT_INT8] = &ops_int8_streamed_avx512,
+			KERNELS_PANELS(avx512_streamed),
 		},
 };

@@ -8,15 +8,11 @@
 
 #include "kernels/vec/floats.h"
 
-static void decode(const void *codes, size_t cols, void *to)
-{
-	floats_decode(ROWS_FP8, codes, cols, to);
-}
-
 ROWS_FEW(few, ROWS_FP8, true)
 ROWS_MANY(many, ROWS_F32, true)
 
-static const struct rows_kernel kernel = {
-	.w_bytes = 1, .x_bytes = 4, .few_x_bytes = 4, .few = few, .many = many, .decode = decode};
+/* Members of a struct rows_kernel. */
+#define FP8_KERNEL(decoder)                                                                                            \
+	.w_bytes = 1, .x_bytes = 4, .few_x_bytes = 4, .few = few, .many = many, .decode = decoder, .near = ROWS_NEAR
 
 #endif

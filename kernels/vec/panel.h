@@ -3,8 +3,9 @@
  * panel - gate_up and matmul of all panel formats, written in the names of the level that includes this file.
  *
  * Few tokens: panel by panel, codes used as they pass, and many panels of gate before as many of up: one
- * long stream, then another. Many tokens: a pair of panels at a time, decoded a column block at a time and used for up
- * to PANEL_TOKENS tokens while they are in the first-level cache.
+ * long stream, then another; or PANEL_SIDE streams of each side by side, where the processor follows them itself. Many
+ * tokens: a column block at a time, whose activations stay in the second-level cache while the panels of a run pass in
+ * pairs: decoded, and used for up to PANEL_TOKENS tokens while they are in the first.
  */
 #ifndef KERNELS_VEC_PANEL_H
 #define KERNELS_VEC_PANEL_H
@@ -17,7 +18,9 @@
 /* The functions for a format. */
 struct panel_kind {
 	panel_few_function
-		*few[PANEL_FEW + 1]; /* by tokens; of one panel: two are two streams, which are read slower */
+		*few[PANEL_FEW + 1]; /* by tokens; of one panel: neighbours are two streams in the same pages,
+						   which are read slower */
+	panel_few_function *streams[PANEL_FEW + 1]; /* of panels far apart; NULL: the level has none */
 	panel_decode_function *decode;
 	panel_many_function *const (*many)[PANEL_TILE_TOKENS + 1]; /* by panels - 1 and tokens */
 };
@@ -27,6 +30,8 @@ struct panel_call {
 	const struct panel_kind *kind;
 	const struct kernel_matrix *m[2];
 	size_t matrices, rows, cols, tokens;
+	size_t ahead;                 /* bytes that codes are asked for before their use */
+	bool streams;                 /* some side by side */
 	const struct kernel_act *act; /* of two matrices */
 	const void *const *x;
 	float *const *out;
@@ -39,8 +44,12 @@ struct panel_run {
 
 #define PANEL_PAIR_ROWS (2 * MOE_PANEL_ROWS)
 
-/* Totals of a run's rows. Few tokens: [panels][tokens]; many: of a pair of panels, PANEL_TOKENS apart. */
-typedef float panel_kept[2 * PANEL_TOKENS][MOE_PANEL_ROWS];
+#define PANEL_NEAR 64       /* columns that are asked for before they are decoded: from the second-level cache */
+#define PANEL_RUN_PANELS 16 /* panels of a run of many tokens */
+#define PANEL_SPAN_BYTES ((size_t)640 << 10) /* of their activations */
+
+/* Totals of a run's rows. Few tokens: [panels][tokens]; many: of PANEL_RUN_PANELS panels, PANEL_TOKENS apart. */
+typedef float panel_kept[PANEL_RUN_PANELS * PANEL_TOKENS][MOE_PANEL_ROWS];
 
 static inline size_t panel_min(size_t a, size_t b)
 {
@@ -82,6 +91,8 @@ static struct panel_at panel_place(const struct panel_call *call, const struct p
 		.left = call->cols,
 		.jump_codes = (uintptr_t)after.codes - (uintptr_t)here.codes - m->pitch,
 		.jump_scales = (uintptr_t)after.scales - (uintptr_t)here.scales - m->scale_pitch,
+		.ahead = call->ahead * 8 / (moe_formats[m->format].bits * MOE_PANEL_ROWS) / MOE_BLOCK_COLS *
+			 MOE_BLOCK_COLS,
 	};
 }
 
@@ -96,93 +107,247 @@ static inline void panels_at(const struct panel_at *from, size_t panels, uint32_
 	}
 }
 
-/* A run's panels of a matrix, all columns of a panel before the next one; where there are more columns than a block's,
- * one panel at a time. */
+/* What is read after the stream that begins at `row`: the same one of the other matrix, of what the caller has next,
+ * which is cut alike, most likely, or of the next run. */
+static struct kernel_matrix stream_after(const struct panel_call *call, const struct panel_run *run, size_t matrix,
+					 size_t row)
+{
+	const size_t in = row - run->first;
+
+	if (matrix + 1 < call->matrices)
+		return kernel_rows(call->m[matrix + 1], row);
+	if (run->end == call->rows && call->m[0]->next)
+		return kernel_rows(call->m[0]->next, in);
+	return kernel_rows(call->m[0], run->end + in);
+}
+
+/* The first panel of the stream of so many; its jumps are the last one's. */
+static struct panel_at stream_place(const struct panel_call *call, const struct panel_run *run, size_t matrix,
+				    size_t row, size_t panels)
+{
+	const struct kernel_matrix *m = call->m[matrix];
+	const struct kernel_matrix after = stream_after(call, run, matrix, row);
+	const struct kernel_matrix last = kernel_rows(m, row + (panels - 1) * MOE_PANEL_ROWS);
+	struct panel_at at = panel_place(call, run, matrix, row, 1);
+
+	at.jump_codes = (uintptr_t)after.codes - (uintptr_t)last.codes - m->pitch;
+	at.jump_scales = (uintptr_t)after.scales - (uintptr_t)last.scales - m->scale_pitch;
+	return at;
+}
+
+static void few_extra(const struct panel_call *call, struct panel_few *few, struct panel_few_extra *extra, size_t c)
+{
+	const uint32_t format = call->m[0]->format;
+	const struct panel_x x = panel_x(format, call->x, call->cols, c);
+
+	few->extra = extra;
+	for (size_t t = 0; t < call->tokens; t++) {
+		const char *row = call->x[t];
+
+		few->codes[t] = (const int8_t *)row + x.codes;
+		tile_extra(format, few->cols / panel_unit(format), row + x.scales, row + x.sums, extra[t].scales,
+			   extra[t].more);
+	}
+}
+
+/* `streams` streams of `panels` panels each, from the one at `row` on. There are no more columns than a block's. */
+static void panels_streams(const struct panel_call *call, const struct panel_run *run, size_t matrix, size_t row,
+			   size_t streams, size_t panels, float (*totals)[MOE_PANEL_ROWS])
+{
+	struct panel_few_extra extra[PANEL_FEW];
+	struct panel_few few = {
+		.pitch = call->m[matrix]->pitch,
+		.scale_pitch = call->m[matrix]->scale_pitch,
+		.panels = panels,
+		.cols = call->cols,
+		.totals = totals,
+	};
+
+	few_extra(call, &few, extra, 0);
+	for (size_t i = 0; i < streams; i++)
+		few.at[i] = stream_place(call, run, matrix, row + i * panels * MOE_PANEL_ROWS, panels);
+	(streams > 1 ? call->kind->streams : call->kind->few)[call->tokens](&few);
+}
+
+/* A panel with more columns than a block's. */
+static void panel_blocks(const struct panel_call *call, const struct panel_run *run, size_t matrix, size_t row,
+			 float (*totals)[MOE_PANEL_ROWS])
+{
+	const struct panel_at at = panel_place(call, run, matrix, row, 1);
+	struct panel_few_extra extra[PANEL_FEW];
+
+	for (size_t c = 0; c < call->cols; c += PANEL_FEW_COLS) {
+		struct panel_few few = {
+			.panels = 1, .cols = panel_min(call->cols - c, PANEL_FEW_COLS), .totals = totals};
+
+		few_extra(call, &few, extra, c);
+		panels_at(&at, 1, call->m[0]->format, c, few.at);
+		call->kind->few[call->tokens](&few);
+	}
+}
+
+/* A run's panels of a matrix, all columns of a panel before the next one. */
 static void panels_few(const struct panel_call *call, const struct panel_run *run, size_t matrix,
 		       float (*totals)[MOE_PANEL_ROWS])
 {
-	const uint32_t format = call->m[0]->format;
 	const size_t all = (run->end - run->first + MOE_PANEL_ROWS - 1) / MOE_PANEL_ROWS;
-	const size_t step = call->cols > PANEL_FEW_COLS ? 1 : all;
-	struct panel_few_extra extra[PANEL_FEW];
+	const size_t streams = PANEL_STREAMS(call->tokens), each = call->streams ? all / streams : 0;
+	const size_t rest = each * streams;
 
 	memset(totals, 0, all * call->tokens * sizeof(totals[0]));
-	for (size_t p = 0; p < all; p += step) {
-		const size_t row = run->first + p * MOE_PANEL_ROWS, last = row + (step - 1) * MOE_PANEL_ROWS;
-		const struct panel_at first = panel_place(call, run, matrix, row, 1);
-		const struct panel_at end = panel_place(call, run, matrix, last, 1);
-
-		for (size_t c = 0; c < call->cols; c += PANEL_FEW_COLS) {
-			const struct panel_x x = panel_x(format, call->x, call->cols, c);
-			struct panel_few few = {
-				.pitch = call->m[matrix]->pitch,
-				.scale_pitch = call->m[matrix]->scale_pitch,
-				.panels = step,
-				.cols = panel_min(call->cols - c, PANEL_FEW_COLS),
-				.extra = extra,
-				.totals = totals + p * call->tokens,
-			};
-
-			panels_at(&first, 1, format, c, &few.at);
-			few.at.jump_codes = end.jump_codes;
-			few.at.jump_scales = end.jump_scales;
-			for (size_t t = 0; t < call->tokens; t++) {
-				const char *x_row = call->x[t];
-
-				few.codes[t] = (const int8_t *)x_row + x.codes;
-				if (p == 0 || step == 1)
-					tile_extra(format, few.cols / panel_unit(format), x_row + x.scales,
-						   x_row + x.sums, extra[t].scales, extra[t].more);
-			}
-			call->kind->few[call->tokens](&few);
-		}
+	if (call->cols > PANEL_FEW_COLS) {
+		for (size_t p = 0; p < all; p++)
+			panel_blocks(call, run, matrix, run->first + p * MOE_PANEL_ROWS, totals + p * call->tokens);
+		return;
 	}
+	if (each)
+		panels_streams(call, run, matrix, run->first, streams, each, totals);
+	if (rest < all)
+		panels_streams(call, run, matrix, run->first + rest * MOE_PANEL_ROWS, 1, all - rest,
+			       totals + rest * call->tokens);
+}
+
+/* What is asked for next, some lines with each tile: all at once would hold up what is read meanwhile. */
+struct panel_asks {
+	uintptr_t at[4];
+	size_t lines[4], each;
+};
+
+static void panel_asks(const struct panel_call *call, const struct panel_at *from, size_t panels, size_t c,
+		       size_t width, struct panel_asks *ret)
+{
+	const uint32_t format = call->m[0]->format;
+	const size_t tiles = (call->tokens + PANEL_TILE_TOKENS - 1) / PANEL_TILE_TOKENS;
+	struct panel_at at[2];
+
+	*ret = (struct panel_asks){.each = 0};
+	panels_at(from, panels, format, c + width, at);
+	for (size_t i = 0; i < panels; i++) {
+		ret->at[2 * i] = (uintptr_t)at[i].codes + (at[i].left ? 0 : at[i].jump_codes);
+		ret->at[2 * i + 1] = (uintptr_t)at[i].scales + (at[i].left ? 0 : at[i].jump_scales);
+		ret->lines[2 * i] = (moe_band_bytes(format, MOE_PLANE_CODES, PANEL_COLS) + 63) / 64;
+		ret->lines[2 * i + 1] = (moe_band_bytes(format, MOE_PLANE_SCALES, PANEL_COLS) + 63) / 64;
+		ret->each += ret->lines[2 * i] + ret->lines[2 * i + 1];
+	}
+	ret->each = (ret->each + tiles - 1) / tiles;
+}
+
+static inline void panel_ask_some(struct panel_asks *asks)
+{
+	for (size_t n = asks->each, i = 0; n && i < 4; i++)
+		for (; n && asks->lines[i]; n--, asks->lines[i]--, asks->at[i] += 64)
+			_mm_prefetch((const char *)asks->at[i], _MM_HINT_T1);
 }
 
 /* Tiles of nearly equal width: a narrow one waits for its own sums. */
 static void panel_tiles_run(const struct panel_kind *kind, size_t panels, const struct panel_bytes *bytes, size_t cols,
-			    const struct panel_x *x, size_t tokens, panel_totals *totals)
+			    const struct panel_x *x, size_t tokens, struct panel_asks *asks, panel_totals *totals)
 {
 	for (size_t t = 0; t < tokens;) {
 		const size_t tiles = (tokens - t + PANEL_TILE_TOKENS - 1) / PANEL_TILE_TOKENS;
 		const size_t n = tiles > 2 ? PANEL_TILE_TOKENS : (tokens - t + tiles - 1) / tiles;
 
+		panel_ask_some(asks);
 		for (size_t p = 0; p < panels; p += PANEL_TILE_PANELS)
 			kind->many[panel_min(panels - p, PANEL_TILE_PANELS) - 1][n](bytes + p, cols, x, t, totals + p);
 		t += n;
 	}
 }
 
-static __attribute__((noinline)) void panels_many(const struct panel_call *call, const struct panel_at *from,
-						  size_t panels, panel_totals *totals)
+/* Columns of a run's panels of both matrices, in pairs: as many as have their activations in the second-level cache. */
+struct panel_span {
+	const struct panel_run *run;
+	size_t panels, c, cols;
+};
+
+/* Where panel p of a span lies, or what comes after the matrix's last one. */
+static struct panel_at panel_span_at(const struct panel_call *call, const struct panel_span *span, size_t matrix,
+				     size_t p)
+{
+	const uint32_t format = call->m[0]->format;
+	size_t row = span->run->first + p * MOE_PANEL_ROWS, c = span->c;
+	struct kernel_matrix m;
+	struct panel_at at = {0};
+
+	if (p >= span->panels) {
+		row = span->run->first + (p - span->panels) * MOE_PANEL_ROWS;
+		if (++matrix == call->matrices) {
+			matrix = 0;
+			c += span->cols;
+		}
+	}
+	if (c >= call->cols) {
+		c = 0;
+		row += span->run->end - span->run->first;
+	}
+	m = row >= call->rows && call->m[0]->next ? *call->m[0]->next : kernel_rows(call->m[matrix], row);
+	at.codes = m.codes;
+	at.scales = m.scales;
+	panels_at(&at, 1, format, c, &at);
+	return at;
+}
+
+/* Panels p and, where there is one, p + 1 of a span; then the next two are asked for. */
+static size_t panel_span_place(const struct panel_call *call, const struct panel_span *span, size_t matrix, size_t p,
+			       struct panel_at at[2])
+{
+	const uint32_t format = call->m[0]->format;
+	const size_t n = panel_min(span->panels - p, 2);
+
+	for (size_t i = 0; i < n; i++) {
+		const struct panel_at after = panel_span_at(call, span, matrix, p + n + i);
+
+		at[i] = panel_span_at(call, span, matrix, p + i);
+		at[i].left = span->cols;
+		at[i].ahead = PANEL_NEAR;
+		at[i].jump_codes = (uintptr_t)after.codes - (uintptr_t)at[i].codes -
+				   moe_band_bytes(format, MOE_PLANE_CODES, span->cols);
+		at[i].jump_scales = (uintptr_t)after.scales - (uintptr_t)at[i].scales -
+				    moe_band_bytes(format, MOE_PLANE_SCALES, span->cols);
+	}
+	return n;
+}
+
+static __attribute__((noinline)) void panels_pair(const struct panel_call *call, const struct panel_span *span,
+						  size_t matrix, size_t p, panel_totals *totals)
 {
 	const uint32_t format = call->m[0]->format;
 	struct panel_bytes bytes[2];
+	struct panel_at from[2];
+	const size_t n = panel_span_place(call, span, matrix, p, from);
 
-	for (size_t c = 0; c < call->cols; c += PANEL_COLS) {
-		const size_t width = panel_min(call->cols - c, PANEL_COLS);
-		const struct panel_x x = panel_x(format, call->x, call->cols, c);
+	for (size_t c = 0; c < span->cols; c += PANEL_COLS) {
+		const size_t width = panel_min(span->cols - c, PANEL_COLS);
+		const struct panel_x x = panel_x(format, call->x, call->cols, span->c + c);
+		struct panel_asks asks;
 		struct panel_at at[2];
 
-		panels_at(from, panels, format, c, at);
-		for (size_t p = 0; p < panels; p++)
-			call->kind->decode(&at[p], width, &bytes[p]);
-		panel_tiles_run(call->kind, panels, bytes, width, &x, call->tokens, totals);
+		panels_at(from, n, format, c, at);
+		for (size_t i = 0; i < n; i++)
+			call->kind->decode(&at[i], width, &bytes[i]);
+		panel_asks(call, from, n, c, width, &asks);
+		panel_tiles_run(call->kind, n, bytes, width, &x, call->tokens, &asks, totals);
 	}
 }
 
-/* A run of one pair of panels, or the last one alone. */
-static void panels_sums(const struct panel_call *call, const struct panel_run *run, size_t matrix,
-			float (*totals)[MOE_PANEL_ROWS])
+static __attribute__((noinline)) void panels_many(const struct panel_call *call, const struct panel_run *run,
+						  panel_kept *totals)
 {
-	const size_t panels = run->end - run->first > MOE_PANEL_ROWS ? 2 : 1;
-	struct panel_at at[2];
+	const size_t panels = (run->end - run->first + MOE_PANEL_ROWS - 1) / MOE_PANEL_ROWS;
+	const size_t fit = PANEL_SPAN_BYTES / call->tokens / PANEL_COLS * PANEL_COLS;
+	const size_t spans = (call->cols + fit - 1) / fit;
+	const size_t most = spans ? (call->cols / spans + PANEL_COLS) / PANEL_COLS * PANEL_COLS : 1;
 
-	for (size_t p = 0; p < panels; p++) {
-		at[p] = panel_place(call, run, matrix, run->first + p * MOE_PANEL_ROWS, panels);
-		memset(totals[p * PANEL_TOKENS], 0, call->tokens * sizeof(totals[0]));
+	for (size_t i = 0; i < call->matrices; i++)
+		for (size_t p = 0; p < panels; p++)
+			memset(totals[i][p * PANEL_TOKENS], 0, call->tokens * sizeof(totals[i][0]));
+	for (size_t c = 0; c < call->cols; c += most) {
+		const struct panel_span span = {run, panels, c, panel_min(call->cols - c, most)};
+
+		for (size_t i = 0; i < call->matrices; i++)
+			for (size_t p = 0; p < panels; p += 2)
+				panels_pair(call, &span, i, p, (panel_totals *)totals[i] + p);
 	}
-	panels_many(call, at, panels, (panel_totals *)totals);
 }
 
 /* The totals of `rows` rows (at most a vector's) with their bias. */
@@ -223,12 +388,10 @@ static void panel_run(const struct panel_call *call, const struct panel_run *run
 	const size_t step = few ? call->tokens : PANEL_TOKENS; /* totals from panel to panel */
 	panel_kept totals[2];
 
-	for (size_t i = 0; i < call->matrices; i++) {
-		if (few)
-			panels_few(call, run, i, totals[i]);
-		else
-			panels_sums(call, run, i, totals[i]);
-	}
+	if (!few)
+		panels_many(call, run, totals);
+	for (size_t i = 0; i < call->matrices && few; i++)
+		panels_few(call, run, i, totals[i]);
 	for (size_t row = run->first; row < run->end; row += VEC_FLOATS) {
 		const size_t in = row - run->first, lane = in % MOE_PANEL_ROWS;
 
@@ -243,7 +406,7 @@ static void panel_run(const struct panel_call *call, const struct panel_run *run
 
 static void panel_runs(const struct panel_call *call)
 {
-	const size_t pairs = call->tokens <= PANEL_FEW ? PANEL_TOKENS / call->tokens : 1;
+	const size_t pairs = call->tokens <= PANEL_FEW ? PANEL_TOKENS / call->tokens : PANEL_RUN_PANELS / 2;
 
 	for (size_t row = 0; row < call->rows; row += pairs * PANEL_PAIR_ROWS) {
 		const struct panel_run run = {row, row + panel_min(call->rows - row, pairs * PANEL_PAIR_ROWS)};
@@ -254,11 +417,19 @@ static void panel_runs(const struct panel_call *call)
 
 /* -- tiles of a format -------------------------------------------------------------------------------------------- */
 
-#define PANEL_FEW_TILE(name, format, tokens)                                                                           \
-	static void name##_few_##tokens(const struct panel_few *few)                                                   \
+#define PANEL_FEW_TILE(name, streams, format, tokens)                                                                  \
+	static void name##_##tokens(const struct panel_few *few)                                                       \
 	{                                                                                                              \
-		tile_few(format, tokens, few);                                                                         \
+		tile_few(format, streams, tokens, few);                                                                \
 	}
+
+#define PANEL_FEW_TILES(name, streams, format)                                                                         \
+	PANEL_FEW_TILE(name, streams(1), format, 1)                                                                    \
+	PANEL_FEW_TILE(name, streams(2), format, 2)                                                                    \
+	PANEL_FEW_TILE(name, streams(3), format, 3)                                                                    \
+	PANEL_FEW_TILE(name, streams(4), format, 4)
+
+#define PANEL_ONE(tokens) 1
 
 #define PANEL_MANY_TILE(name, format, panels, tokens)                                                                  \
 	static void name##_many_##panels##_##tokens(const struct panel_bytes *bytes, size_t cols,                      \
@@ -267,12 +438,19 @@ static void panel_runs(const struct panel_call *call)
 		tile_many(format, panels, tokens, bytes, cols, x, first, totals);                                      \
 	}
 
+#if PANEL_SIDE > 1
+#define PANEL_STREAM_TILES(name, format) PANEL_FEW_TILES(name##_streams, PANEL_STREAMS, format)
+#define PANEL_STREAM_LIST(name)                                                                                        \
+	.streams = {NULL, name##_streams_1, name##_streams_2, name##_streams_3, name##_streams_4},
+#else
+#define PANEL_STREAM_TILES(name, format)
+#define PANEL_STREAM_LIST(name)
+#endif
+
 /* Few tokens, and the decoder, of a format. */
 #define PANEL_FORMAT(name, format)                                                                                     \
-	PANEL_FEW_TILE(name, format, 1)                                                                                \
-	PANEL_FEW_TILE(name, format, 2)                                                                                \
-	PANEL_FEW_TILE(name, format, 3)                                                                                \
-	PANEL_FEW_TILE(name, format, 4)                                                                                \
+	PANEL_FEW_TILES(name##_few, PANEL_ONE, format)                                                                 \
+	PANEL_STREAM_TILES(name, format)                                                                               \
 	static void name##_decode(const struct panel_at *at, size_t cols, struct panel_bytes *bytes)                   \
 	{                                                                                                              \
 		panel_decode(format, at, cols, bytes);                                                                 \
@@ -280,8 +458,8 @@ static void panel_runs(const struct panel_call *call)
 
 #define PANEL_KIND(name, many_tiles)                                                                                   \
 	{                                                                                                              \
-		.few = {NULL, name##_few_1, name##_few_2, name##_few_3, name##_few_4}, .decode = name##_decode,        \
-		.many = many_tiles                                                                                     \
+		.few = {NULL, name##_few_1, name##_few_2, name##_few_3, name##_few_4},                                 \
+		PANEL_STREAM_LIST(name).decode = name##_decode, .many = many_tiles                                     \
 	}
 
 #endif

@@ -70,23 +70,35 @@ static void panel_tokens(struct panel_call call, size_t tokens, const void *cons
 	}
 }
 
-static void panel_matmul(const struct kernel_matrix *w, size_t rows, size_t cols, size_t tokens, const void *const *x,
-			 float *const *y)
-{
-	panel_tokens((struct panel_call){.m = {w}, .matrices = 1, .rows = rows, .cols = cols}, tokens, x, y);
-}
-
-static void panel_gate_up(const struct kernel_matrix *gate, const struct kernel_matrix *up, size_t rows, size_t cols,
-			  const struct kernel_act *act, size_t tokens, const void *const *x, float *const *h)
-{
-	panel_tokens((struct panel_call){.m = {gate, up}, .matrices = 2, .rows = rows, .cols = cols, .act = act},
-		     tokens, x, h);
-}
-
-#define PANEL_OPS(columns)                                                                                             \
+/* name_matmul and name_gate_up, and struct kernel_ops of them; `bytes` are asked for before their use, in one stream or
+ * some side by side. */
+#define PANEL_FUNCTIONS(name, bytes, side)                                                                             \
+	static void name##_matmul(const struct kernel_matrix *w, size_t rows, size_t cols, size_t tokens,              \
+				  const void *const *x, float *const *y)                                               \
 	{                                                                                                              \
-		.pack = PACK_I8_BLOCK, .block = columns, .pack_row = panel_pack_row, .gate_up = panel_gate_up,         \
-		.matmul = panel_matmul                                                                                 \
+		panel_tokens(                                                                                          \
+			(struct panel_call){                                                                           \
+				.m = {w}, .matrices = 1, .rows = rows, .cols = cols, .ahead = bytes, .streams = side}, \
+			tokens, x, y);                                                                                 \
+	}                                                                                                              \
+	static void name##_gate_up(const struct kernel_matrix *gate, const struct kernel_matrix *up, size_t rows,      \
+				   size_t cols, const struct kernel_act *act, size_t tokens, const void *const *x,     \
+				   float *const *h)                                                                    \
+	{                                                                                                              \
+		panel_tokens((struct panel_call){.m = {gate, up},                                                      \
+						 .matrices = 2,                                                        \
+						 .rows = rows,                                                         \
+						 .cols = cols,                                                         \
+						 .ahead = bytes,                                                       \
+						 .streams = side,                                                      \
+						 .act = act},                                                          \
+			     tokens, x, h);                                                                            \
+	}
+
+#define PANEL_OPS(name, columns)                                                                                       \
+	{                                                                                                              \
+		.pack = PACK_I8_BLOCK, .block = columns, .pack_row = panel_pack_row, .gate_up = name##_gate_up,        \
+		.matmul = name##_matmul                                                                                \
 	}
 
 #endif

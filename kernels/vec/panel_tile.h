@@ -27,14 +27,20 @@
 #define PANEL_FEW_UNITS (PANEL_FEW_COLS / 16)
 #define PANEL_TOKENS 128 /* whose totals are kept over the column blocks */
 
-/* How far ahead of their use codes are asked for, in bytes. */
+/* Streams of panels side by side, so many that the sums of all stay in registers. */
+#define PANEL_STREAMS(tokens) ((tokens) > 2 && PANEL_SIDE > 2 ? PANEL_SIDE / 2 : PANEL_SIDE)
+
+/* How far ahead of their use codes are asked for, in bytes; and where the processor follows a stream itself
+ * (docs/decisions/0021). */
 #define PANEL_AHEAD 5120
+#define PANEL_STREAMED 2048
 
 /* A column block of a panel, in the record; and for what is asked for ahead, the columns from here to the panel's end
  * and the bytes from there to the panel that comes after this one. */
 struct panel_at {
 	const uint8_t *codes, *scales;
 	size_t left, jump_codes, jump_scales;
+	size_t ahead; /* columns */
 };
 
 /* The same decoded: vectors 0 .. 7 of each 32 columns; for each unit the scales, and the minima or zero points. */
@@ -70,13 +76,14 @@ struct tile_extra {
 
 typedef float panel_totals[PANEL_TOKENS][MOE_PANEL_ROWS];
 
-/* Panels of a matrix that lie one after the other, at a column block. */
+/* Panels of a matrix that lie one after the other, at a column block; or some such streams that are read side by side.
+ */
 struct panel_few {
-	struct panel_at at; /* the first one; its jumps are the last one's, the others have none */
-	size_t pitch, scale_pitch, panels, cols;
-	const struct panel_few_extra *extra; /* [tokens] */
-	const int8_t *codes[PANEL_FEW];      /* of the tokens */
-	float (*totals)[MOE_PANEL_ROWS];     /* [panels][tokens] */
+	struct panel_at at[PANEL_SIDE]; /* the first ones; their jumps are the last ones', the others have none */
+	size_t pitch, scale_pitch, panels, cols; /* panels: of a stream */
+	const struct panel_few_extra *extra;     /* [tokens] */
+	const int8_t *codes[PANEL_FEW];          /* of the tokens */
+	float (*totals)[MOE_PANEL_ROWS];         /* [panels][tokens] */
 };
 
 typedef void panel_few_function(const struct panel_few *few);
@@ -116,8 +123,8 @@ PANEL_INLINE ivec tile_begin(uint32_t format, ivec zero, const float *more)
 /* The vectors of a unit: where they come from. */
 struct tile_unit {
 	bool few;                        /* a constant to the compiler: from the record, otherwise decoded */
-	const struct panel_at *at;       /* of the tile's panel, where few */
-	uintptr_t ahead;                 /* codes to ask for in each 32 columns, where few */
+	const struct panel_at *at;       /* of the tile's panels, where few */
+	const uintptr_t *ahead;          /* of each: codes to ask for in these 32 columns, where few */
 	const struct panel_bytes *bytes; /* of the tile's panels, where not */
 	size_t c;                        /* first column, from the column block's */
 	int v;                           /* first vector in its 32 columns */
@@ -128,8 +135,9 @@ PANEL_INLINE void tile_codes(uint32_t format, const struct tile_unit *unit, int 
 	const size_t block = unit->c / MOE_BLOCK_COLS * MOE_BLOCK_COLS, part = s % PANEL_VECS;
 
 	if (unit->few) {
-		panel_pair(format, unit->at->codes + block * moe_formats[format].bits * MOE_PANEL_ROWS / 8, v, part,
-			   ret);
+		panel_pair(format,
+			   unit->at[s / PANEL_VECS].codes + block * moe_formats[format].bits * MOE_PANEL_ROWS / 8, v,
+			   part, ret);
 	} else {
 		const uint8_t *codes = unit->bytes[s / PANEL_VECS].codes + (block / 4 + v) * 64 + part * VEC_BYTES;
 
@@ -141,7 +149,7 @@ PANEL_INLINE void tile_codes(uint32_t format, const struct tile_unit *unit, int 
 PANEL_INLINE vec tile_scale(uint32_t format, const struct tile_unit *unit, size_t s)
 {
 	if (unit->few)
-		return panel_scale(format, unit->at->scales, unit->c, s % PANEL_VECS);
+		return panel_scale(format, unit->at[s / PANEL_VECS].scales, unit->c, s % PANEL_VECS);
 	return vec_load(unit->bytes[s / PANEL_VECS].scales[unit->c / panel_unit(format)] + s % PANEL_VECS * VEC_FLOATS);
 }
 
@@ -161,19 +169,21 @@ PANEL_INLINE ivec tile_zero(uint32_t format, const struct tile_unit *unit, size_
 	return ivec_load(unit->bytes[s / PANEL_VECS].more[unit->c / panel_unit(format)] + s % PANEL_VECS * VEC_FLOATS);
 }
 
-#define TILE_VECS (PANEL_TILE_PANELS * PANEL_VECS)
+#define TILE_VECS ((PANEL_TILE_PANELS > PANEL_SIDE ? PANEL_TILE_PANELS : PANEL_SIDE) * PANEL_VECS)
 #define TILE_TOKENS (PANEL_TILE_TOKENS > PANEL_FEW ? PANEL_TILE_TOKENS : PANEL_FEW)
 
-/* Asks for the scales of the 32 columns PANEL_AHEAD after column c, and returns where their codes lie. An address that
- * is not mapped is ignored by the processor. */
+/* Asks for the scales of the 32 columns at->ahead after column c, once for each line of them, and returns where their
+ * codes lie. An address that is not mapped is ignored by the processor. */
 PANEL_INLINE uintptr_t panel_ahead(uint32_t format, const struct panel_at *at, size_t c)
 {
 	const struct moe_format_spec *f = &moe_formats[format];
-	const size_t ahead = c + PANEL_AHEAD * 8 / (f->bits * MOE_PANEL_ROWS) / MOE_BLOCK_COLS * MOE_BLOCK_COLS;
+	const size_t ahead = c + at->ahead, step = MOE_BLOCK_COLS * f->block_bytes / f->block;
 	const uintptr_t codes = (uintptr_t)at->codes + ahead * f->bits * MOE_PANEL_ROWS / 8;
-	const uintptr_t scales = (uintptr_t)at->scales + ahead * f->block_bytes / f->block;
+	const uintptr_t scales = (uintptr_t)at->scales + ahead * f->block_bytes / f->block +
+				 (ahead < at->left ? 0 : at->jump_scales);
 
-	_mm_prefetch((const char *)(scales + (ahead < at->left ? 0 : at->jump_scales)), _MM_HINT_T0);
+	if (scales % 64 < step)
+		_mm_prefetch((const char *)scales, _MM_HINT_T0);
 	return codes + (ahead < at->left ? 0 : at->jump_codes);
 }
 
@@ -210,7 +220,8 @@ PANEL_INLINE void tile_unit(uint32_t format, size_t panels, size_t tokens, const
 		ivec a[TILE_VECS][2];
 
 		if (unit->few)
-			panel_ask(format, unit->ahead, v);
+			for (size_t p = 0; p < panels; p++)
+				panel_ask(format, unit->ahead[p], v);
 #pragma GCC unroll 4
 		for (size_t s = 0; s < vecs; s++)
 			tile_codes(format, unit, v, s, a[s]);
@@ -251,7 +262,11 @@ PANEL_INLINE void tile_columns(uint32_t format, bool few, size_t panels, size_t 
 	const size_t unit = panel_unit(format);
 
 	for (size_t c = 0; c < cols; c += MOE_BLOCK_COLS) {
-		const uintptr_t ahead = few ? panel_ahead(format, at, c) : 0;
+		uintptr_t ahead[PANEL_SIDE];
+
+		if (few)
+			for (size_t p = 0; p < panels; p++)
+				ahead[p] = panel_ahead(format, &at[p], c);
 
 #pragma GCC unroll 2
 		for (size_t part = 0; part < MOE_BLOCK_COLS / unit; part++) {
@@ -291,38 +306,49 @@ PANEL_INLINE void tile_many(uint32_t format, size_t panels, size_t tokens, const
 			vec_store(kept[s / PANEL_VECS][first + t] + s % PANEL_VECS * VEC_FLOATS, totals[s][t]);
 }
 
-/* Panels one after the other, as they lie in the record. */
-PANEL_INLINE void tile_few(uint32_t format, size_t tokens, const struct panel_few *few)
+/* Panels as they lie in the record: `streams` streams of them. */
+PANEL_INLINE void tile_few(uint32_t format, size_t streams, size_t tokens, const struct panel_few *few)
 {
 	const struct tile_extra extra = {few->extra->scales, few->extra->more, sizeof(*few->extra) / sizeof(float)};
-	struct panel_at at = few->at;
+	struct panel_at at[PANEL_SIDE];
 	const int8_t *codes[PANEL_FEW];
 
 #pragma GCC unroll 8
 	for (size_t t = 0; t < tokens; t++)
 		codes[t] = few->codes[t];
-	at.jump_codes = at.jump_scales = 0;
+#pragma GCC unroll 4
+	for (size_t i = 0; i < streams; i++) {
+		at[i] = few->at[i];
+		at[i].jump_codes = at[i].jump_scales = 0;
+	}
 	for (size_t p = 0; p < few->panels; p++) {
-		float(*kept)[MOE_PANEL_ROWS] = few->totals + p * tokens;
 		vec totals[TILE_VECS][TILE_TOKENS];
 
-		if (p + 1 == few->panels) {
-			at.jump_codes = few->at.jump_codes;
-			at.jump_scales = few->at.jump_scales;
+#pragma GCC unroll 4
+		for (size_t i = 0; i < streams; i++) {
+			if (p + 1 == few->panels) {
+				at[i].jump_codes = few->at[i].jump_codes;
+				at[i].jump_scales = few->at[i].jump_scales;
+			}
+#pragma GCC unroll 8
+			for (size_t t = 0; t < tokens; t++)
+#pragma GCC unroll 4
+				for (size_t s = 0; s < PANEL_VECS; s++)
+					totals[i * PANEL_VECS + s][t] = vec_load(
+						few->totals[(i * few->panels + p) * tokens + t] + s * VEC_FLOATS);
 		}
-#pragma GCC unroll 8
-		for (size_t t = 0; t < tokens; t++)
+		tile_columns(format, true, streams, tokens, at, NULL, few->cols, codes, &extra, totals);
 #pragma GCC unroll 4
-			for (size_t s = 0; s < PANEL_VECS; s++)
-				totals[s][t] = vec_load(kept[t] + s * VEC_FLOATS);
-		tile_columns(format, true, 1, tokens, &at, NULL, few->cols, codes, &extra, totals);
+		for (size_t i = 0; i < streams; i++) {
 #pragma GCC unroll 8
-		for (size_t t = 0; t < tokens; t++)
+			for (size_t t = 0; t < tokens; t++)
 #pragma GCC unroll 4
-			for (size_t s = 0; s < PANEL_VECS; s++)
-				vec_store(kept[t] + s * VEC_FLOATS, totals[s][t]);
-		at.codes += few->pitch;
-		at.scales += few->scale_pitch;
+				for (size_t s = 0; s < PANEL_VECS; s++)
+					vec_store(few->totals[(i * few->panels + p) * tokens + t] + s * VEC_FLOATS,
+						  totals[i * PANEL_VECS + s][t]);
+			at[i].codes += few->pitch;
+			at[i].scales += few->scale_pitch;
+		}
 	}
 }
 

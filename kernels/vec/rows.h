@@ -28,6 +28,7 @@
 #define ROWS_CHUNK 16      /* rows whose sums of one token are a line of totals */
 #define ROWS_STEP_BYTES 64 /* of a row's weights */
 #define ROWS_NEAR 6144     /* bytes ahead of their use that a row's weights are asked for */
+#define ROWS_STREAMED 2048 /* the same where the processor follows a stream itself (docs/decisions/0021) */
 #define ROWS_FAR 24576     /* the same of one line of each page, where that is worth it */
 #define ROWS_PAGE 4096
 #define ROWS_STEP_FLOATS 64 /* activations of a step at most */

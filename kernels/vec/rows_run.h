@@ -3,10 +3,11 @@
  * rows_run - gate_up and matmul over the tiles of rows.h, in the vec_* names of the level that includes this file.
  *
  * Sixteen rows at a time. Up to ROWS_PASSES * ROWS_FEW_TOKENS tokens the weights are decoded where they are multiplied,
- * row by row (rows_serial.h), and many rows of gate are read before as many of up: one long stream, then another. With
- * more, every token passes by a block of columns in tiles (rows.h): decoded (or only copied) once into a buffer, or up
- * to ROWS_IN_PLACE tokens as it lies in the record where it needs no decoding (docs/decisions/0009). The first tiles
- * ask for the next block, the others for the next activations.
+ * row by row (rows_serial.h) or in four streams (rows_streams.h), and many rows of gate are read before as many of up:
+ * one long stream, then another. With more, every token passes by a block of columns in tiles (rows.h): decoded (or
+ * only copied) once into a buffer, or up to ROWS_IN_PLACE tokens as it lies in the record where it needs no decoding
+ * (docs/decisions/0009). The first tiles ask for the next block, the others for the next activations. A kernel may have
+ * a way of its own for many tokens, with a lane for each, which is taken where few lanes would be idle.
  */
 #ifndef KERNELS_VEC_ROWS_RUN_H
 #define KERNELS_VEC_ROWS_RUN_H
@@ -15,6 +16,7 @@
 #include "kernels/vec/activation.h"
 #include "kernels/vec/rows.h"
 #include "kernels/vec/rows_serial.h"
+#include "kernels/vec/rows_streams.h"
 
 #define ROWS_TOTALS 128          /* tokens whose totals are kept at a time */
 #define ROWS_INT_COLS (1u << 17) /* so many products of 8 bits fit into 32 */
@@ -28,6 +30,12 @@
 #define ROWS_IN_PLACE 32     /* tokens up to which it does not pay to copy weights, where they need no decoding */
 #define ROWS_IN_PLACE_ROWS 8 /* that are at home in the first-level cache where they are not copied */
 
+struct rows_call;
+
+/* All rows of a call for up to ROWS_TOTALS tokens. */
+typedef void rows_lanes_function(const struct rows_call *call, const struct kernel_act *act, size_t tokens,
+				 const void *const *x, float *const *out);
+
 struct rows_kernel {
 	size_t w_bytes, x_bytes;                                  /* of a column, in the record and in a packed row */
 	size_t few_x_bytes;                                       /* the latter for few tokens; smaller: PACK_F16 */
@@ -35,8 +43,13 @@ struct rows_kernel {
 	rows_tile_function *const *many;                          /* [tokens], 1 .. ROWS_TOKENS */
 	rows_tile_function *const *in_place;                      /* the same of weights as they lie, or NULL */
 	void (*decode)(const void *codes, size_t cols, void *to); /* to x_bytes a column */
-	bool integer;                                             /* PACK_I8_ROW */
-	uint32_t offset;                                          /* that has been added to integer weights */
+	rows_streams_function *const *streams; /* as `few`, where streams are side by side, or NULL */
+	size_t near;                           /* bytes ahead that few tokens' weights are asked for */
+	size_t far;                            /* the same of a line of each page; 0: none is */
+	rows_lanes_function *lanes;            /* for more than lanes_over tokens, or NULL */
+	size_t lanes_over;                     /* at least what `few` is for */
+	bool integer;                          /* PACK_I8_ROW */
+	uint32_t offset;                       /* that has been added to integer weights */
 };
 
 /* Scales where a format has none: to ask for each group whether there are any costs a single token 3 %. */
@@ -85,15 +98,16 @@ static inline const char *rows_scales(const struct kernel_matrix *m, size_t row,
 	return (const char *)m->scales + row / MOE_PANEL_ROWS * m->scale_pitch + c / ROWS_GROUP * sizeof(float);
 }
 
-/* What is read after a block of ROWS_CHUNK rows: the next columns, the other matrix, the next rows (which usually
+/* What is read after a block of n rows: the next columns, the other matrix, the next rows (which usually
  * follow in memory even where the call's rows end). */
-static inline const char *rows_next(const struct rows_call *call, size_t matrix, size_t first, size_t col)
+static inline const char *rows_next(const struct rows_call *call, size_t matrix, size_t first, size_t n, size_t col,
+				    size_t block)
 {
-	if (col + call->block < call->cols)
-		return rows_at(call, matrix, first, col + call->block);
+	if (col + block < call->cols)
+		return rows_at(call, matrix, first, col + block);
 	if (matrix + 1 < call->matrices)
 		return rows_at(call, matrix + 1, first, 0);
-	return rows_at(call, 0, first + ROWS_CHUNK, 0);
+	return rows_at(call, 0, first + n, 0);
 }
 
 /* The same of runs of rows: of one matrix, of the other, what the caller has next, or those behind them. */
@@ -171,6 +185,7 @@ static inline void rows_direct(const struct rows_call *call, struct rows_ahead *
 					.x_at = rows_x_at(call, true, c),
 					.scales = rows_scales(call->m[matrix], first, c),
 					.totals = totals + t * ROWS_CHUNK + r,
+					.far = k->far,
 				};
 
 				k->few[width](&part);
@@ -262,7 +277,7 @@ static inline void rows_sums(const struct rows_call *call, struct rows_ahead *ah
 		return;
 	}
 	for (size_t c = 0; c < call->cols; c += call->block) {
-		const char *next = rows_next(call, matrix, first, c);
+		const char *next = rows_next(call, matrix, first, ROWS_CHUNK, c, call->block);
 		struct rows_tile tile = {
 			.w = rows_at(call, matrix, first, c),
 			.pitch = m->pitch,
@@ -325,21 +340,72 @@ static inline size_t rows_chunk(size_t rows, size_t first)
 	return rows - first < ROWS_CHUNK ? rows - first : ROWS_CHUNK;
 }
 
+/* Rows of a run that are read in streams: a multiple of those of a line of totals. */
+static inline size_t rows_in_streams(const struct rows_call *call, size_t n, size_t tokens)
+{
+	if (!call->k->streams || tokens > ROWS_FEW_TOKENS || !rows_few(call, tokens) || n < 4 * ROWS_CHUNK)
+		return 0;
+	return n / ROWS_CHUNK * ROWS_CHUNK;
+}
+
+/* totals += the products of n rows of a matrix from row `first` on, in four streams of a quarter of them each. */
+static void rows_streams(const struct rows_call *call, size_t matrix, size_t first, size_t n, size_t tokens,
+			 const void *const *x, float *totals)
+{
+	const struct rows_kernel *k = call->k;
+	const struct kernel_matrix *m = call->m[matrix];
+	const size_t quarter = n / ROWS_TILE, width = call->cols * k->w_bytes;
+	float sums[ROWS_FEW_TOKENS * ROWS_CHUNK];
+	struct rows_streams part = {.apart = quarter * m->pitch,
+				    .cols = call->cols,
+				    .block = call->block,
+				    .width = width,
+				    .near = width < ROWS_STREAMED ? width : ROWS_STREAMED,
+				    .x = x,
+				    .x_at = rows_x_at(call, true, 0),
+				    .totals = sums};
+
+	for (size_t r = 0; r < quarter; r++) {
+		part.w = rows_at(call, matrix, first + r, 0);
+		part.after = (uintptr_t)part.w + m->pitch;
+		part.after_apart = part.apart;
+		if (r + 1 == quarter && matrix + 1 < call->matrices) {
+			part.after = (uintptr_t)rows_at(call, matrix + 1, first, 0);
+			part.after_apart = quarter * call->m[matrix + 1]->pitch;
+		} else if (r + 1 == quarter && call->m[0]->next) {
+			part.after = (uintptr_t)call->m[0]->next->codes;
+			part.after_apart = quarter * call->m[0]->next->pitch;
+		}
+		memset(sums, 0, tokens * ROWS_CHUNK * sizeof(sums[0]));
+		k->streams[tokens](&part);
+		for (size_t i = 0; i < ROWS_TILE; i++) {
+			const size_t row = i * quarter + r;
+
+			for (size_t t = 0; t < tokens; t++)
+				memcpy(&totals[(row / ROWS_CHUNK * tokens + t) * ROWS_CHUNK + row % ROWS_CHUNK],
+				       &sums[t * ROWS_CHUNK + i], sizeof(sums[0]));
+		}
+	}
+}
+
 /* A run of rows for at most ROWS_TOTALS tokens. */
 static void rows_run(const struct rows_call *call, const struct rows_run *run, const struct kernel_act *act,
 		     size_t tokens, const void *const *x, float *const *out)
 {
 	_Alignas(64) float totals[2][ROWS_TOTALS * ROWS_CHUNK];
+	const size_t side = rows_in_streams(call, run->end - run->first, tokens);
 	struct rows_span spans[3];
 	struct rows_ahead ahead;
 
 	rows_spans(call, run, spans);
-	ahead = serial_ahead(spans);
+	ahead = serial_ahead(spans, call->k->near);
 	for (size_t i = 0; i < call->matrices; i++) {
 		memset(totals[i], 0,
 		       ((run->end - run->first + ROWS_CHUNK - 1) / ROWS_CHUNK) * tokens * ROWS_CHUNK *
 			       sizeof(totals[i][0]));
-		for (size_t r = run->first; r < run->end; r += ROWS_CHUNK)
+		if (side)
+			rows_streams(call, i, run->first, side, tokens, x, totals[i]);
+		for (size_t r = run->first + side; r < run->end; r += ROWS_CHUNK)
 			rows_sums(call, &ahead, i, r, rows_chunk(run->end, r), tokens, x,
 				  totals[i] + (r - run->first) * tokens);
 	}
@@ -351,6 +417,15 @@ static void rows_run(const struct rows_call *call, const struct rows_run *run, c
 	}
 }
 
+/* Where at most one lane in eight would be idle. */
+static inline bool rows_lanes(const struct rows_call *call, size_t tokens)
+{
+	const size_t lanes = (tokens + VEC_FLOATS - 1) / VEC_FLOATS * VEC_FLOATS;
+
+	return call->k->lanes && tokens > call->k->lanes_over && 8 * tokens >= 7 * lanes &&
+	       !(call->k->integer && call->cols > ROWS_INT_COLS);
+}
+
 static void rows_runs(const struct rows_call *call, const struct kernel_act *act, size_t tokens, const void *const *x,
 		      float *const *out)
 {
@@ -358,6 +433,10 @@ static void rows_runs(const struct rows_call *call, const struct kernel_act *act
 		const size_t width = tokens - t < ROWS_TOTALS ? tokens - t : ROWS_TOTALS;
 		const size_t rows = rows_few(call, width) ? ROWS_TOTALS / width * ROWS_CHUNK : ROWS_CHUNK;
 
+		if (rows_lanes(call, width)) {
+			call->k->lanes(call, act, width, x + t, out + t);
+			continue;
+		}
 		for (size_t r = 0; r < call->rows; r += rows) {
 			const struct rows_run run = {r, call->rows - r < rows ? call->rows : r + rows};
 

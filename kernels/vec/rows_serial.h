@@ -20,7 +20,7 @@ struct rows_span {
 	size_t pitch, rows, width; /* width: of a row, in bytes */
 };
 
-/* What is asked for: about ROWS_NEAR bytes before it is read, line by line, row by row, span by span. */
+/* What is asked for: some KiB before it is read, line by line, row by row, span by span. */
 struct rows_ahead {
 	uintptr_t at, end;            /* in a row */
 	size_t width;                 /* of a row of the span */
@@ -37,6 +37,7 @@ struct rows_serial {
 	size_t x_at;        /* bytes before the first column in a packed row */
 	const char *scales; /* of the columns' groups */
 	float *totals;      /* of the first row and token; ROWS_CHUNK from token to token */
+	size_t far;         /* bytes ahead that a line of each page is asked for; 0: none is */
 };
 
 typedef void rows_serial_function(const struct rows_serial *part);
@@ -66,11 +67,11 @@ ROWS_INLINE void serial_ask(struct rows_ahead *ahead)
 	ahead->at += ROWS_STEP_BYTES;
 }
 
-/* ROWS_NEAR bytes behind the beginning of the first span. */
-static inline struct rows_ahead serial_ahead(const struct rows_span *spans)
+/* `near` bytes behind the beginning of the first span. */
+static inline struct rows_ahead serial_ahead(const struct rows_span *spans, size_t near)
 {
 	struct rows_ahead ahead = {.next = spans};
-	size_t lines = ROWS_NEAR / ROWS_STEP_BYTES;
+	size_t lines = near / ROWS_STEP_BYTES;
 
 	for (serial_turn(&ahead); ahead.width && lines; lines--) {
 		ahead.at += ROWS_STEP_BYTES;
@@ -257,14 +258,12 @@ ROWS_INLINE void serial_reduce_groups(size_t tokens, rows_kept kept, size_t b, f
 		quad_add(totals + t * ROWS_CHUNK, of[t]);
 }
 
-/* Asks for a line of each page that is read ROWS_FAR bytes after these rows: the processor finds out early where the
- * page lies. Of integers only, the others were read slower then (docs/decisions/0018). */
-ROWS_INLINE void serial_pages(enum rows_kind kind, const char *w, size_t bytes)
+/* Asks for a line of each page that is read `far` bytes after these rows: the processor finds out early where the page
+ * lies. */
+ROWS_INLINE void serial_pages(size_t far, const char *w, size_t bytes)
 {
-	if (rows_x_bytes(kind) != 1)
-		return;
-	for (size_t at = 0; at < bytes; at += ROWS_PAGE)
-		_mm_prefetch((const char *)((uintptr_t)w + ROWS_FAR + at), _MM_HINT_T0);
+	for (size_t at = 0; far && at < bytes; at += ROWS_PAGE)
+		_mm_prefetch((const char *)((uintptr_t)w + far + at), _MM_HINT_T0);
 }
 
 /* Four rows at most. */
@@ -273,7 +272,7 @@ ROWS_INLINE void serial_tile(enum rows_kind kind, bool grouped, size_t tokens, c
 {
 	rows_kept kept;
 
-	serial_pages(kind, w, rows * part->pitch);
+	serial_pages(part->far, w, rows * part->pitch);
 	for (size_t i = 0; i < rows; i++)
 		for (size_t b = 0, c = 0; b < part->blocks; b++, c += part->block)
 			serial_block(kind, grouped, tokens, part, w + i * part->pitch, ahead, x, c,

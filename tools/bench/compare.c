@@ -117,15 +117,15 @@ static void print_json(const struct comparison *c)
 	printf("{");
 	ffn_run_print_shape(&c->run);
 	printf(", \"format\": \"%s\", \"isa\": \"%s\", \"variant\": \"%s\", \"threads\": %u, \"tokens\": %u, "
-	       "\"read_limit_gbs\": %.2f, \"compute_limit_gflops\": %.1f, \"rows\": [",
+	       "\"read_limit_gbs\": %.6g, \"compute_limit_gflops\": %.6g, \"rows\": [",
 	       moe_formats[c->run.format].name, c->run.kernels->name, c->run.kernels->variant,
 	       pool_threads(c->run.pool), c->run.o->tokens, c->limits.read_gbs, c->limits.gflops);
 	for (uint32_t i = 0; i < c->n_rows; i++) {
 		const struct row *row = &c->rows[i];
 
-		printf("%s{\"name\": \"%s\", \"ms\": {\"best\": %.4f, \"median\": %.4f}, \"weight_gbs\": {\"best\": "
-		       "%.2f, \"median\": %.2f}, \"gflops\": {\"best\": %.1f, \"median\": %.1f}, \"ratio\": "
-		       "{\"best\": %.3f, \"median\": %.3f}, \"max_rel_error\": ",
+		printf("%s{\"name\": \"%s\", \"ms\": {\"best\": %.6g, \"median\": %.6g}, \"weight_gbs\": {\"best\": "
+		       "%.6g, \"median\": %.6g}, \"gflops\": {\"best\": %.6g, \"median\": %.6g}, \"ratio\": "
+		       "{\"best\": %.6g, \"median\": %.6g}, \"max_rel_error\": ",
 		       i ? ", " : "", row->name, row->best / 1e6, row->median / 1e6, bytes / row->best,
 		       bytes / row->median, flops / row->best, flops / row->median, row->ratio_best, row->ratio_median);
 		print_json_number(row->error);

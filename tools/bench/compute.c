@@ -73,8 +73,8 @@ static int run_once(struct request *q, uint32_t layer, double *ret_ns, double *r
 static void print_result(const struct options *o, const struct request *q, double rate, double limit, double gflops)
 {
 	if (o->json)
-		printf("{\"tokens\": %u, \"gb_per_s\": %.2f, \"limit_gb_per_s\": %.2f, \"share\": %.3f, \"gflops\": "
-		       "%.1f}\n",
+		printf("{\"tokens\": %u, \"gb_per_s\": %.6g, \"limit_gb_per_s\": %.6g, \"share\": %.6g, \"gflops\": "
+		       "%.6g}\n",
 		       q->tokens, rate, limit, rate / limit, gflops);
 	else
 		printf("%u tokens, top %u of %u experts, hidden %u, intermediate %u\n"

@@ -29,9 +29,9 @@ static void print_json(const struct ffn_run *run, const struct figures *f)
 	printf("{");
 	ffn_run_print_shape(run);
 	printf(", \"format\": \"%s\", \"isa\": \"%s\", \"variant\": \"%s\", \"threads\": %u, \"tokens\": %u, \"ms\": "
-	       "{\"best\": %.4f, \"median\": %.4f}, \"weight_gbs\": {\"best\": %.2f, \"median\": %.2f}, "
-	       "\"read_limit_gbs\": %.2f, \"share_of_read\": %.4f, \"gflops\": {\"best\": %.1f, \"median\": %.1f}, "
-	       "\"compute_limit_gflops\": %.1f, \"share_of_compute\": %.4f, \"max_rel_error\": ",
+	       "{\"best\": %.6g, \"median\": %.6g}, \"weight_gbs\": {\"best\": %.6g, \"median\": %.6g}, "
+	       "\"read_limit_gbs\": %.6g, \"share_of_read\": %.6g, \"gflops\": {\"best\": %.6g, \"median\": %.6g}, "
+	       "\"compute_limit_gflops\": %.6g, \"share_of_compute\": %.6g, \"max_rel_error\": ",
 	       moe_formats[run->format].name, run->kernels->name, run->kernels->variant, pool_threads(run->pool),
 	       run->o->tokens, best / 1e6, median / 1e6, bytes / best, bytes / median, limits->read_gbs,
 	       bytes / best / limits->read_gbs, flops / best, flops / median, limits->gflops,

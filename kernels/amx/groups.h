@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * groups - gate_up and matmul of the row-major formats for many tokens, whose activations were put into tiles before
+ * (struct kernel_group_ops).
+ *
+ * Weights are the left operand: 16 rows by 64 bytes as they lie, so that nothing of them is turned. 32 rows pass by all
+ * tokens in blocks of four steps of columns, and while a block is multiplied the next one is copied (or decoded), a few
+ * lines between multiplications, into the other half of a buffer that stays in the first-level cache. Activations come
+ * from the second level, a few columns' at a time where they are larger than that; the sums of a block's rows wait in
+ * memory.
+ *
+ * Law: as in rows.h and few.h: 32 columns at a time in the order of the instruction, a factor of 128 columns is applied
+ * to their sum. Results have the same bits.
+ */
+#ifndef KERNELS_AMX_GROUPS_H
+#define KERNELS_AMX_GROUPS_H
+
+#include "kernels/amx/strip.h"
+#include "kernels/vec/activation.h"
+
+#define GROUP_STEPS 4 /* of a block: the columns that have a factor of FP8 */
+#define GROUP_TOKENS 256
+#define GROUP_SUMS 65536 /* rows x tokens whose sums are kept while columns are not at their end */
+#define GROUP_TILE (TILE_ROWS * TILE_BYTES)
+#define GROUP_X_BYTES ((size_t)512 << 10) /* activations of all tokens that pass together */
+
+/* Sums of two strips and two groups: 16 rows by 16 tokens each. */
+typedef float group_quad[4][TILE_ROWS][TILE_ROWS];
+
+struct group_work {
+	_Alignas(64) uint8_t weights[2][2][GROUP_STEPS][GROUP_TILE];
+	_Alignas(64) group_quad parts;
+	_Alignas(64) float results[TILE_ROWS][TILE_ROWS], turned[TILE_ROWS][TILE_ROWS];
+	_Alignas(64) group_quad sums[GROUP_SUMS / (4 * TILE_ROWS * TILE_ROWS)];
+};
+
+/* What a call computes. */
+struct group_call {
+	const struct kernel_matrix *m[2]; /* gate and up, or one */
+	size_t rows, cols, tokens;        /* tokens <= GROUP_TOKENS */
+	const struct kernel_act *act;
+	const uint8_t *x;
+	size_t x_pitch; /* of groups */
+	float *const *out;
+	size_t pair_rows;  /* that two strips are together */
+	size_t steps;      /* of all columns */
+	size_t pass_steps; /* of the columns that pass together, a multiple of GROUP_STEPS */
+	size_t pass_rows;  /* whose sums are kept meanwhile */
+};
+
+/* Two strips and some columns: `pass_rows` from `base` on, pair by pair, for each pass of columns. */
+struct group_at {
+	size_t base, step, row;
+};
+
+/* The place after `at`; 0: there is none. */
+static inline int group_next(const struct group_call *c, struct group_at *at)
+{
+	at->row += c->pair_rows;
+	if (at->row < MIN_OF(at->base + c->pass_rows, c->rows))
+		return 1;
+	at->row = at->base;
+	at->step += c->pass_steps;
+	if (at->step < c->steps)
+		return 1;
+	at->step = 0;
+	at->base += c->pass_rows;
+	at->row = at->base;
+	return at->base < c->rows;
+}
+
+/* The second strip may be missing: then it is the first one again, and its results are nobody's. */
+static inline void group_strips(const struct group_call *c, const struct group_at *at, struct strip *s)
+{
+	const size_t left = c->rows - at->row;
+
+	strip_set(&s[0], c->m[0], at->row, left, 0);
+	if (c->m[1])
+		strip_set(&s[1], c->m[1], at->row, left, 0);
+	else if (left > TILE_ROWS)
+		strip_set(&s[1], c->m[0], at->row + TILE_ROWS, left - TILE_ROWS, 0);
+	else
+		s[1] = s[0];
+}
+
+/* -- copying ------------------------------------------------------------------------------------------------------ */
+
+/* Columns of two strips on their way to a half of the buffer; row 32: all are there. */
+struct group_copy {
+	const struct strip *s;
+	size_t at, row_bytes, row; /* at: bytes of codes */
+	uint8_t (*to)[GROUP_STEPS][GROUP_TILE];
+};
+
+TILE_INLINE __m512i copy_line(enum strip_kind kind, __m512i codes)
+{
+	return kind == STRIP_E4M3 ? e4m3_bf16(_mm512_castsi512_si256(codes)) : codes;
+}
+
+TILE_INLINE void copy_row(enum strip_kind kind, struct group_copy *c)
+{
+	const size_t step = STEP_BYTES(kind), r = c->row % TILE_ROWS, left = c->row_bytes - c->at;
+	const uint8_t *from = c->s[c->row / TILE_ROWS].row[r] + c->at;
+	uint8_t *to = c->to[c->row / TILE_ROWS][0] + r * TILE_BYTES;
+
+	c->row++;
+	if (left >= GROUP_STEPS * step) {
+#pragma GCC unroll 4
+		for (size_t i = 0; i < GROUP_STEPS; i++)
+			_mm512_store_si512(to + i * GROUP_TILE,
+					   copy_line(kind, kind == STRIP_E4M3
+								   ? _mm512_castsi256_si512(_mm256_loadu_si256(
+									     (const __m256i *)(from + i * step)))
+								   : _mm512_loadu_si512(from + i * step)));
+		return;
+	}
+	for (size_t i = 0; i * step < left; i++)
+		_mm512_store_si512(to + i * GROUP_TILE,
+				   copy_line(kind, bytes_first(from + i * step, MIN_OF(left - i * step, step))));
+}
+
+/* -- a block ------------------------------------------------------------------------------------------------------ */
+
+/* sums += weights . activations: tiles 0 and 1 are the first strip's, of two groups. */
+#define GROUP_STEP(dot, w, i, x0, x1)                                                                                  \
+	do {                                                                                                           \
+		TILE_LOAD(4, w[0][i], TILE_BYTES);                                                                     \
+		TILE_PASS(6, (x0) + (i)*GROUP_TILE, TILE_BYTES);                                                       \
+		dot(0, 4, 6);                                                                                          \
+		TILE_PASS(7, (x1) + (i)*GROUP_TILE, TILE_BYTES);                                                       \
+		dot(1, 4, 7);                                                                                          \
+		TILE_LOAD(5, w[1][i], TILE_BYTES);                                                                     \
+		dot(2, 5, 6);                                                                                          \
+		dot(3, 5, 7);                                                                                          \
+	} while (0)
+
+static inline void quad_zero(void)
+{
+	TILE_ZERO(0);
+	TILE_ZERO(1);
+	TILE_ZERO(2);
+	TILE_ZERO(3);
+}
+
+static inline void quad_load(const group_quad *q)
+{
+	TILE_LOAD(0, (*q)[0], TILE_BYTES);
+	TILE_LOAD(1, (*q)[1], TILE_BYTES);
+	TILE_LOAD(2, (*q)[2], TILE_BYTES);
+	TILE_LOAD(3, (*q)[3], TILE_BYTES);
+}
+
+static inline void quad_store(group_quad *q)
+{
+	TILE_STORE(0, (*q)[0], TILE_BYTES);
+	TILE_STORE(1, (*q)[1], TILE_BYTES);
+	TILE_STORE(2, (*q)[2], TILE_BYTES);
+	TILE_STORE(3, (*q)[3], TILE_BYTES);
+}
+
+static inline float strip_factor(const struct strip *s, size_t step)
+{
+	float factor;
+
+	memcpy(&factor,
+	       (const char *)s->m->scales + s->first / TILE_ROWS * s->m->scale_pitch +
+		       step / GROUP_STEPS * sizeof(factor),
+	       sizeof(factor));
+	return factor;
+}
+
+/* sums = factor * parts + (first ? 0 : sums), with a factor for each strip */
+static inline void quad_add(group_quad *sums, const group_quad *parts, const float *factors, int first)
+{
+	for (size_t tile = 0; tile < 4; tile++) {
+		const vec factor = vec_set(factors[tile / 2]);
+
+		for (size_t r = 0; r < TILE_ROWS; r++) {
+			float *sum = (*sums)[tile][r];
+
+			vec_store(sum,
+				  vec_fma(factor, vec_load((*parts)[tile][r]), first ? vec_zero() : vec_load(sum)));
+		}
+	}
+}
+
+/* All tokens pass by a block; `copy` brings the next one. */
+TILE_INLINE void group_block(enum strip_kind kind, int scaled, struct group_work *work, const struct group_call *c,
+			     const struct strip *s, size_t step, uint8_t (*w)[GROUP_STEPS][GROUP_TILE],
+			     group_quad *sums, struct group_copy *copy)
+{
+	const size_t steps = MIN_OF(c->steps - step, GROUP_STEPS);
+	const size_t groups = (c->tokens + TILE_ROWS - 1) / TILE_ROWS, pairs = (groups + 1) / 2;
+	const size_t each = (2 * TILE_ROWS / GROUP_STEPS + pairs - 1) / pairs;
+
+	for (size_t p = 0; p < pairs; p++, sums++) {
+		const uint8_t *x0 = c->x + 2 * p * c->x_pitch + KERNEL_HEAD + step * GROUP_TILE;
+		const uint8_t *x1 = 2 * p + 1 < groups ? x0 + c->x_pitch : x0;
+
+		if (step == 0 || scaled)
+			quad_zero();
+		else
+			quad_load(sums);
+		for (size_t i = 0; i < steps; i++) {
+			if (kind == STRIP_INT8)
+				GROUP_STEP(TILE_S8_S8, w, i, x0, x1);
+			else
+				GROUP_STEP(TILE_BF16, w, i, x0, x1);
+			for (size_t n = 0; n < each && copy->row < 2 * TILE_ROWS; n++)
+				copy_row(kind, copy);
+		}
+		if (scaled) {
+			const float factors[2] = {strip_factor(&s[0], step), strip_factor(&s[1], step)};
+
+			quad_store(&work->parts);
+			quad_add(sums, &work->parts, factors, step == 0);
+		} else {
+			quad_store(sums);
+		}
+	}
+	while (copy->row < 2 * TILE_ROWS)
+		copy_row(kind, copy);
+}
+
+/* -- results ------------------------------------------------------------------------------------------------------ */
+
+/* What the sums of a row and 16 tokens become. */
+TILE_INLINE vec row_result(enum strip_kind kind, const struct strip *s, size_t r, const float *sums, const uint8_t *x)
+{
+	const struct kernel_matrix *m = s->m;
+	vec v = vec_load(sums);
+
+	if (kind == STRIP_INT8)
+		v = vec_mul(_mm512_cvtepi32_ps(_mm512_castps_si512(v)),
+			    vec_mul(vec_set(m->row_scales[s->first + r]), vec_load((const float *)x)));
+	else if (m->row_scales)
+		v = vec_mul(v, vec_set(m->row_scales[s->first + r]));
+	return m->bias ? vec_add(v, vec_set(m->bias[s->first + r])) : v;
+}
+
+/* work->results, rows by tokens, to the tokens' own rows. */
+static inline void results_put(struct group_work *work, const struct strip *s, size_t tokens, float *const *out)
+{
+	const uint8_t *rows[TILE_ROWS];
+
+	for (size_t r = 0; r < TILE_ROWS; r++)
+		rows[r] = (const uint8_t *)work->results[r];
+	tile_turn(rows, 0, (uint8_t *)work->turned);
+	for (size_t t = 0; t < tokens; t++) {
+		if (s->rows < TILE_ROWS)
+			vec_store_n(out[t] + s->first, vec_load(work->turned[t]), s->rows);
+		else
+			vec_store(out[t] + s->first, vec_load(work->turned[t]));
+	}
+}
+
+TILE_INLINE void group_results(enum strip_kind kind, struct group_work *work, const struct group_call *c,
+			       const struct strip *s, group_quad *sums)
+{
+	const size_t strips = s[1].first != s[0].first ? 2 : 1;
+
+	for (size_t t = 0, g = 0; t < c->tokens; t += TILE_ROWS, g++) {
+		const size_t tokens = MIN_OF(c->tokens - t, TILE_ROWS);
+		const uint8_t *x = c->x + g * c->x_pitch;
+		const group_quad *q = &sums[g / 2];
+
+		for (size_t i = 0; i < (c->m[1] ? 1 : strips); i++) {
+			for (size_t r = 0; r < s[i].rows; r++) {
+				vec v = row_result(kind, &s[i], r, (*q)[2 * i + g % 2][r], x);
+
+				if (c->m[1])
+					v = vec_gated(c->act, v, row_result(kind, &s[1], r, (*q)[2 + g % 2][r], x));
+				vec_store(work->results[r], vec_one_nan(v));
+			}
+			results_put(work, &s[i], tokens, c->out + t);
+		}
+	}
+}
+
+/* -- a call ------------------------------------------------------------------------------------------------------- */
+
+static inline void group_plan(enum strip_kind kind, struct group_call *c)
+{
+	const size_t groups = (c->tokens + TILE_ROWS - 1) / TILE_ROWS, tokens = (groups + 1) / 2 * 2 * TILE_ROWS;
+	size_t passes;
+
+	c->pair_rows = c->m[1] ? TILE_ROWS : 2 * TILE_ROWS;
+	c->steps = (c->cols + STEP_COLS(kind) - 1) / STEP_COLS(kind);
+	passes = (c->steps * groups * GROUP_TILE + GROUP_X_BYTES - 1) / GROUP_X_BYTES;
+	passes = passes ? passes : 1;
+	c->pass_steps = (c->steps + passes * GROUP_STEPS - 1) / (passes * GROUP_STEPS) * GROUP_STEPS;
+	c->pass_rows = passes == 1 ? c->pair_rows : GROUP_SUMS / tokens / 2 / TILE_ROWS * c->pair_rows;
+}
+
+TILE_INLINE void group_run(enum strip_kind kind, int scaled, struct group_call *c)
+{
+	const size_t pairs = ((c->tokens + TILE_ROWS - 1) / TILE_ROWS + 1) / 2;
+	const size_t row_bytes = c->cols * (kind == STRIP_BF16 ? 2 : 1);
+	struct group_at at = {0}, after = {0};
+	struct strip strips[2][2];
+	struct group_work work;
+	size_t half = 0, here = 0;
+
+	struct group_copy copy = {.s = strips[0], .row_bytes = row_bytes, .to = work.weights[0]};
+
+	group_strips(c, &at, strips[0]);
+	while (copy.row < 2 * TILE_ROWS)
+		copy_row(kind, &copy);
+	if (!c->steps)
+		memset(work.sums, 0, pairs * sizeof(work.sums[0]));
+	for (int more = 1; more; at = after, here ^= 1) {
+		const struct strip *s = strips[here];
+		group_quad *sums = work.sums + (at.row - at.base) / c->pair_rows * pairs;
+		const size_t end = MIN_OF(at.step + c->pass_steps, c->steps);
+
+		more = group_next(c, &after);
+		if (more)
+			group_strips(c, &after, strips[here ^ 1]);
+		for (size_t step = at.step; step < end; step += GROUP_STEPS, half ^= 1) {
+			const int last = step + GROUP_STEPS >= end;
+
+			copy = (struct group_copy){.s = last ? strips[here ^ 1] : s,
+						   .at = (last ? after.step : step + GROUP_STEPS) * STEP_BYTES(kind),
+						   .row_bytes = row_bytes,
+						   .row = last && !more ? 2 * TILE_ROWS : 0,
+						   .to = work.weights[half ^ 1]};
+			group_block(kind, scaled, &work, c, s, step, work.weights[half], sums, &copy);
+		}
+		if (end == c->steps)
+			group_results(kind, &work, c, s, sums);
+	}
+}
+
+#endif

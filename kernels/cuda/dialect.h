@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * dialect - the words in which a kernel is written once and compiled three times: by nvcc for devices, and for the host
+ * as plain loops (its twin) or as coroutines (tests).
+ *
+ * Law of a kernel's text: it is C and C++ alike. Outside of EACH_THREAD control flow is the same for all threads of a
+ * block. EACH_THREAD (tid) { } is what one thread does; `continue` leaves it. What lives from one EACH_THREAD to the
+ * next is PER_THREAD, for one thread, or SHARED, for the block. Between writing SHARED memory and reading it as another
+ * thread, or the other way round, stands a BARRIER.
+ *
+ * As plain loops each EACH_THREAD runs to its end for all threads, so that a missing BARRIER is not felt; as coroutines
+ * (CUDA_COROUTINES) a thread runs until the next BARRIER, as on a device it might.
+ */
+#ifndef KERNELS_CUDA_DIALECT_H
+#define KERNELS_CUDA_DIALECT_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/cuda/cuda-kernels.h"
+
+#ifdef __CUDACC__
+
+#define FUNC static __device__ __forceinline__
+#define CONSTANT static __device__ const
+#define KERNEL(name, type, threads)                                                                                    \
+	extern "C" __global__ void __launch_bounds__(threads, 2) name(const __grid_constant__ struct type p)
+#define SHARED(type, name) __shared__ type name
+#define PER_THREAD(type, name) type name[1]
+#define OWN(name) name[0]
+#define EACH_THREAD(tid) for (unsigned tid = threadIdx.x, once_ = 1; once_; once_ = 0)
+#define BARRIER() __syncthreads()
+#define BLOCK_INDEX blockIdx.x
+#define BLOCK_COUNT gridDim.x
+#define UNROLL _Pragma("unroll")
+
+#else
+
+#include <immintrin.h>
+
+/* Where the host is in a grid. */
+struct twin_self {
+	unsigned block, blocks, thread, threads;
+	int backwards;
+};
+
+#define FUNC static inline __attribute__((always_inline))
+#define CONSTANT static const
+#define TWIN_THREADS 1024
+#define BLOCK_INDEX twin.block
+#define BLOCK_COUNT twin.blocks
+#define UNROLL
+
+#ifdef CUDA_COROUTINES
+
+extern struct twin_self twin;
+void coroutine_barrier(const char *file, int line);
+/* In a section of their own, so that a block can begin with rubbish in all of them. */
+#define SHARED(type, name) static __attribute__((section("cuda_shared"))) type name
+#define PER_THREAD(type, name) type name[1]
+#define OWN(name) name[0]
+#define EACH_THREAD(tid) for (unsigned tid = twin.thread, once_ = 1; once_; once_ = 0)
+#define BARRIER() coroutine_barrier(__FILE__, __LINE__)
+#define KERNEL(name, type, most)                                                                                       \
+	static void name##_body(struct type p);                                                                        \
+	void coroutine_##name(const void *params);                                                                     \
+	void coroutine_##name(const void *params)                                                                      \
+	{                                                                                                              \
+		name##_body(*(const struct type *)params);                                                             \
+	}                                                                                                              \
+	static void name##_body(struct type p)
+
+#else
+
+static __thread struct twin_self twin;
+#define SHARED(type, name) static __thread type name
+#define PER_THREAD(type, name) type name[TWIN_THREADS]
+#define OWN(name) name[tid]
+#define EACH_THREAD(tid)                                                                                               \
+	for (unsigned step_ = 0, tid = twin.backwards ? twin.threads - 1 : 0; step_ < twin.threads;                    \
+	     step_++, tid += twin.backwards ? -1u : 1u)
+#define BARRIER() ((void)0)
+#define KERNEL(name, type, most)                                                                                       \
+	static void name##_body(struct type p);                                                                        \
+	void twin_##name(const void *params, const unsigned grid[3], const unsigned block[3],                          \
+			 enum cuda_twin_order order);                                                                  \
+	void twin_##name(const void *params, const unsigned grid[3], const unsigned block[3],                          \
+			 enum cuda_twin_order order)                                                                   \
+	{                                                                                                              \
+		struct type p;                                                                                         \
+		unsigned i;                                                                                            \
+		memcpy(&p, params, sizeof p);                                                                          \
+		twin.threads = block[0];                                                                               \
+		twin.blocks = grid[0];                                                                                 \
+		twin.backwards = order == CUDA_TWIN_BACKWARDS;                                                         \
+		for (i = 0; i < grid[0]; i++) {                                                                        \
+			twin.block = twin.backwards ? grid[0] - 1 - i : i;                                             \
+			name##_body(p);                                                                                \
+		}                                                                                                      \
+	}                                                                                                              \
+	static void name##_body(struct type p)
+
+#endif
+#endif
+
+/* -- numbers ------------------------------------------------------------------------------------------------------ */
+
+FUNC uint32_t bits_of(float x)
+{
+#ifdef __CUDACC__
+	return __float_as_uint(x);
+#else
+	uint32_t bits;
+
+	memcpy(&bits, &x, sizeof bits);
+	return bits;
+#endif
+}
+
+FUNC float float_of(uint32_t bits)
+{
+#ifdef __CUDACC__
+	return __uint_as_float(bits);
+#else
+	float x;
+
+	memcpy(&x, &bits, sizeof x);
+	return x;
+#endif
+}
+
+FUNC float float_of_bf16(uint32_t bits)
+{
+	return float_of(bits << 16);
+}
+
+FUNC float float_of_f16(uint32_t bits)
+{
+#ifdef __CUDACC__
+	float x;
+
+	asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((unsigned short)bits));
+	return x;
+#else
+	return _cvtsh_ss((unsigned short)bits);
+#endif
+}
+
+/* Nearest even, as the CPU's packing has it: a NaN stays one. */
+FUNC uint32_t bf16_of(float x)
+{
+	const uint32_t bits = bits_of(x);
+
+	if ((bits & 0x7fffffff) > 0x7f800000)
+		return bits >> 16 | 0x40;
+	return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+FUNC uint32_t f16_of(float x)
+{
+#ifdef __CUDACC__
+	unsigned short bits;
+
+	asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+	return bits;
+#else
+	return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
+#endif
+}
+
+/* 1 sign, 4 exponent, 3 fraction bits: shifted into a binary32 they are 2^-120 of the value. */
+FUNC float float_of_e4m3(uint32_t code)
+{
+	const float x = float_of((code & 0x80) << 24 | (code & 0x7f) << 20) * 0x1p120f;
+
+	return (code & 0x7f) == 0x7f ? float_of(0x7fc00000) : x;
+}
+
+/* Nearest even; |x| < 2^31. */
+FUNC int32_t int_of(float x)
+{
+#ifdef __CUDACC__
+	return __float2int_rn(x);
+#else
+	return _mm_cvtss_si32(_mm_set_ss(x));
+#endif
+}
+
+/* sum + the products of four signed bytes. */
+FUNC int32_t dot4(uint32_t a, uint32_t b, int32_t sum)
+{
+#ifdef __CUDACC__
+	return __dp4a((int)a, (int)b, sum);
+#else
+	int i;
+
+	for (i = 0; i < 32; i += 8)
+		sum += (int8_t)(a >> i) * (int8_t)(b >> i);
+	return sum;
+#endif
+}
+
+/* PTX prmt: byte i of the result is the byte of b:a that bits 4i .. 4i + 2 of `how` name. */
+FUNC uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t how)
+{
+#ifdef __CUDACC__
+	return __byte_perm(a, b, how);
+#else
+	const uint64_t from = (uint64_t)b << 32 | a;
+	uint32_t ret = 0;
+	int i;
+
+	for (i = 0; i < 4; i++)
+		ret |= (uint32_t)(from >> (how >> 4 * i & 7) * 8 & 255) << 8 * i;
+	return ret;
+#endif
+}
+
+/* -- memory ------------------------------------------------------------------------------------------------------- */
+
+struct words4 {
+	uint32_t w[4];
+};
+
+/* Four words that are read once, from a 16-byte boundary. */
+FUNC struct words4 load_words4(uint64_t address)
+{
+	struct words4 ret;
+#ifdef __CUDACC__
+	const uint4 v = __ldcs((const uint4 *)address);
+
+	ret.w[0] = v.x, ret.w[1] = v.y, ret.w[2] = v.z, ret.w[3] = v.w;
+#else
+	memcpy(&ret, (const void *)(uintptr_t)address, sizeof ret);
+#endif
+	return ret;
+}
+
+/* The same of what all blocks read. */
+FUNC struct words4 load_shared_words4(uint64_t address)
+{
+	struct words4 ret;
+#ifdef __CUDACC__
+	const uint4 v = *(const uint4 *)address;
+
+	ret.w[0] = v.x, ret.w[1] = v.y, ret.w[2] = v.z, ret.w[3] = v.w;
+#else
+	memcpy(&ret, (const void *)(uintptr_t)address, sizeof ret);
+#endif
+	return ret;
+}
+
+/* Two words from an 8-byte boundary. */
+FUNC void load_words2(uint64_t address, uint32_t *low, uint32_t *high)
+{
+#ifdef __CUDACC__
+	const uint2 v = *(const uint2 *)address;
+
+	*low = v.x;
+	*high = v.y;
+#else
+	memcpy(low, (const void *)(uintptr_t)address, 4);
+	memcpy(high, (const void *)(uintptr_t)(address + 4), 4);
+#endif
+}
+
+FUNC uint32_t load_u8(uint64_t address)
+{
+	return *(const uint8_t *)(uintptr_t)address;
+}
+
+FUNC uint32_t load_u16(uint64_t address)
+{
+	return *(const uint16_t *)(uintptr_t)address;
+}
+
+FUNC uint32_t load_u32(uint64_t address)
+{
+	return *(const uint32_t *)(uintptr_t)address;
+}
+
+FUNC float load_float(uint64_t address)
+{
+	return *(const float *)(uintptr_t)address;
+}
+
+/* Sixteen bytes from anywhere, of which only the first n exist; the others are zero. */
+FUNC struct words4 load_bytes16(uint64_t address, unsigned n)
+{
+	struct words4 ret;
+	unsigned i;
+
+	if (n >= 16 && address % 16 == 0)
+		return load_words4(address);
+	for (i = 0; i < 4; i++)
+		ret.w[i] = 0;
+	for (i = 0; i < 16; i++)
+		if (i < n)
+			ret.w[i / 4] |= load_u8(address + i) << i % 4 * 8;
+	return ret;
+}
+
+/* Returns what was there before. Only ever of integers. */
+FUNC uint32_t count_up(uint32_t *at, uint32_t by)
+{
+#ifdef __CUDACC__
+	return atomicAdd(at, by);
+#else
+	const uint32_t before = *at;
+
+	*at += by;
+	return before;
+#endif
+}
+
+#endif

@@ -1,0 +1,39 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# fatbin - compiles the CUDA kernels for sm_80, sm_90 and sm_100, and PTX of the last for what comes later; writes an
+# assembler file that holds them, and what ptxas says of registers and spills.
+#
+#   fatbin.sh NVCC SOURCE-ROOT ALL.CU OUT.fatbin OUT.S OUT.txt
+#
+# No contraction of products and sums (-fmad=false): the text says where there is an fma, and the host's twins do the same.
+set -eu
+
+nvcc=$1 root=$2 source=$3 fatbin=$4 assembler=$5 words=$6
+real=$(realpath "$(dirname "$fatbin")")/$(basename "$fatbin")
+
+"$nvcc" -fatbin -O3 -std=c++17 -fmad=false -Werror all-warnings -Xptxas -v --threads 2 \
+	-gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
+	-gencode arch=compute_100,code=sm_100 -gencode arch=compute_100,code=compute_100 \
+	-I"$root" -I"$root/lib" -I"$root/lib/include" -o "$fatbin" "$source" >"$words" 2>&1 || {
+	cat "$words" >&2
+	exit 1
+}
+
+cat >"$assembler" <<END
+	.section .rodata
+	.balign 64
+	.globl cuda_fatbin
+	.type cuda_fatbin, @object
+cuda_fatbin:
+	.incbin "$real"
+.Lend:
+	.size cuda_fatbin, .Lend - cuda_fatbin
+	.balign 8
+	.globl cuda_fatbin_bytes
+	.type cuda_fatbin_bytes, @object
+cuda_fatbin_bytes:
+	.quad .Lend - cuda_fatbin
+	.size cuda_fatbin_bytes, 8
+	.section .note.GNU-stack, "", @progbits
+END

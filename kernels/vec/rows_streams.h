@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * rows_streams - the same sums as rows_serial.h's, of four rows side by side that lie far apart: each at the head of a
+ * quarter of the rows that are computed.
+ *
+ * Where the processor follows streams itself, four long ones are read faster than one (docs/decisions/0021), and
+ * activations are loaded once for four rows. Each vector of sums is the chain of rows.h: the same bits.
+ */
+#ifndef KERNELS_VEC_ROWS_STREAMS_H
+#define KERNELS_VEC_ROWS_STREAMS_H
+
+#include "kernels/vec/rows_serial.h"
+
+/* Four rows, one of each stream. */
+struct rows_streams {
+	const char *w;
+	size_t apart, width; /* bytes from stream to stream, of a row */
+	size_t cols, block;
+	uintptr_t after; /* what is read after the first stream's row; and from there to that of the next stream */
+	size_t after_apart;
+	size_t near; /* bytes ahead that rows are asked for, at most `width` */
+	const void *const *x;
+	size_t x_at;
+	float *totals; /* of the first row's first token; ROWS_CHUNK from token to token */
+};
+
+typedef void rows_streams_function(const struct rows_streams *part);
+
+ROWS_INLINE void streams_step(enum rows_kind kind, size_t tokens, vec sums[ROWS_TILE][ROWS_TOKENS], const char *w,
+			      size_t apart, const char *const *x, size_t at)
+{
+	const size_t vecs = ROWS_STEP_BYTES / rows_w_bytes(kind) * rows_x_bytes(kind) / VEC_BYTES;
+
+#pragma GCC unroll 8
+	for (size_t v = 0; v < vecs; v++)
+#pragma GCC unroll 8
+		for (size_t t = 0; t < tokens; t++) {
+			const vec a = serial_x(kind, x[t] + at, v);
+
+#pragma GCC unroll 4
+			for (size_t i = 0; i < ROWS_TILE; i++)
+				sums[i][t] = row_dot(kind, sums[i][t], row_weights(kind, w + i * apart, v), a);
+		}
+}
+
+ROWS_INLINE void streams_tail(enum rows_kind kind, size_t tokens, vec sums[ROWS_TILE][ROWS_TOKENS], const char *w,
+			      size_t apart, const char *const *x, size_t at, size_t cols)
+{
+	_Alignas(64) char weights[ROWS_TILE][ROWS_STEP_BYTES] = {0};
+	_Alignas(64) char copies[ROWS_TOKENS][ROWS_STEP_FLOATS * sizeof(float)] = {0};
+	const char *from[ROWS_TOKENS];
+
+	for (size_t i = 0; i < ROWS_TILE; i++)
+		memcpy(weights[i], w + i * apart, cols * rows_w_bytes(kind));
+	for (size_t t = 0; t < tokens; t++) {
+		memcpy(copies[t], x[t] + at, cols * rows_few_x_bytes(kind));
+		from[t] = copies[t];
+	}
+	streams_step(kind, tokens, sums, weights[0], sizeof(weights[0]), from, 0);
+}
+
+/* Asks for a line of each stream, `near` bytes ahead of byte `at`. */
+ROWS_INLINE void streams_ask(const struct rows_streams *part, size_t at)
+{
+	const size_t to = at + part->near;
+	const bool here = to < part->width;
+	const uintptr_t first = here ? (uintptr_t)part->w + to : part->after + to - part->width;
+	const size_t apart = here ? part->apart : part->after_apart;
+
+#pragma GCC unroll 4
+	for (size_t i = 0; i < ROWS_TILE; i++)
+		_mm_prefetch((const char *)(first + i * apart), _MM_HINT_T0);
+}
+
+ROWS_INLINE void streams_run(enum rows_kind kind, size_t tokens, const struct rows_streams *part)
+{
+	const size_t w_bytes = rows_w_bytes(kind), x_bytes = rows_few_x_bytes(kind), step = ROWS_STEP_BYTES / w_bytes;
+	vec sums[ROWS_TILE][ROWS_TOKENS];
+	const char *x[ROWS_TOKENS];
+
+#pragma GCC unroll 8
+	for (size_t t = 0; t < tokens; t++)
+		x[t] = (const char *)part->x[t] + part->x_at;
+	for (size_t c = 0, to; c < part->cols; c = to) {
+		to = part->cols - c > part->block ? c + part->block : part->cols;
+		rows_clear(tokens, sums);
+		for (; to - c >= step; c += step) {
+			streams_ask(part, c * w_bytes);
+			streams_step(kind, tokens, sums, part->w + c * w_bytes, part->apart, x, c * x_bytes);
+		}
+		if (c < to) {
+			streams_ask(part, c * w_bytes);
+			streams_tail(kind, tokens, sums, part->w + c * w_bytes, part->apart, x, c * x_bytes, to - c);
+		}
+		rows_reduce(kind, tokens, sums, part->totals);
+	}
+}
+
+/* One function for each number of tokens: constants for the compiler. */
+#define ROWS_STREAM(name, kind, tokens)                                                                                \
+	static __attribute__((noinline)) void name##_##tokens(const struct rows_streams *part)                         \
+	{                                                                                                              \
+		streams_run(kind, tokens, part);                                                                       \
+	}
+
+#define ROWS_STREAMS_4(name, kind)                                                                                     \
+	ROWS_STREAM(name, kind, 1)                                                                                     \
+	ROWS_STREAM(name, kind, 2)                                                                                     \
+	ROWS_STREAM(name, kind, 3)                                                                                     \
+	ROWS_STREAM(name, kind, 4)                                                                                     \
+	static rows_streams_function *const name[] = {NULL, name##_1, name##_2, name##_3, name##_4};
+
+#endif
