@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/util.h"
 #include "daemon/pages.h"
+#include "daemon/push.h"
 #include "uapi/moe_proto.h"
 
 #define DEFAULT_SPIN_US 50
@@ -30,6 +31,7 @@ enum option_id {
 	OPT_UID_LIMIT,
 	OPT_FILL_BUDGET,
 	OPT_WRITABLE,
+	OPT_PUSH_CUDA,
 	OPT_PRIVATE,
 	OPT_KEEP,
 	OPT_READY_FD,
@@ -50,6 +52,7 @@ static const struct option long_options[] = {
 	{"uid-limit", required_argument, NULL, OPT_UID_LIMIT},
 	{"fill-budget", required_argument, NULL, OPT_FILL_BUDGET},
 	{"writable-weights", no_argument, NULL, OPT_WRITABLE},
+	{"push-cuda", optional_argument, NULL, OPT_PUSH_CUDA},
 	{"private", no_argument, NULL, OPT_PRIVATE},
 	{"keep", no_argument, NULL, OPT_KEEP},
 	{"ready-fd", required_argument, NULL, OPT_READY_FD},
@@ -76,10 +79,14 @@ static void print_help(void)
 	       "leases\n"
 	       "                       (default: bytes and fds half of what there is, connections %d, sessions %d,\n"
 	       "                       requests %d, leases %d); may be repeated\n"
-	       "  --fill-budget BYTES  copy so much into one session's slots at a time\n"
+	       "  --fill-budget BYTES  copy so much into one device's slots at a time\n"
 	       "                       (default: 4M for each thread of the CPU pool, at most 64M)\n"
 	       "  --writable-weights   leave weights writable by clients: for GPUs that register only writable "
 	       "mappings\n"
+	       "  --push-cuda[=SECONDS] push into slots in the memory of GPUs, for workers that ask for it; a copy "
+	       "that "
+	       "takes\n"
+	       "                       longer is given up (default: off; %d seconds)\n"
 	       "  --threads N          threads of the CPU pool (default: one per core of the affinity mask,\n"
 	       "                       fewer where the CPU quota allows no more)\n"
 	       "  --isa LEVEL          auto, ref, avx2, avx512, amx (default auto)\n"
@@ -96,7 +103,7 @@ static void print_help(void)
 	       "Exit status: 0 done, 1 failed, 2 usage, 77 cannot run here (io_uring is forbidden).\n"
 	       "Example: moe-expertd --model /models/Qwen3-30B-A3B --pages 1g\n",
 	       MOE_SOCKET_DEFAULT, ACCOUNT_CONNECTIONS_DEFAULT, ACCOUNT_SESSIONS_DEFAULT, ACCOUNT_REQUESTS_DEFAULT,
-	       ACCOUNT_LEASES_DEFAULT, DEFAULT_SPIN_US);
+	       ACCOUNT_LEASES_DEFAULT, PUSH_PATIENCE_S, DEFAULT_SPIN_US);
 }
 
 static int parse_number(uint64_t *ret, const char *option, const char *text, int base, uint64_t min, uint64_t max,
@@ -220,6 +227,12 @@ static int take_option(struct config *c, int id, const char *arg, struct moe_err
 		break;
 	case OPT_WRITABLE:
 		c->writable_weights = true;
+		break;
+	case OPT_PUSH_CUDA:
+		c->push_cuda = true;
+		if (arg)
+			r = parse_number(&n, "--push-cuda", arg, 10, 1, 3600, err);
+		c->push_patience_s = arg ? (uint32_t)n : 0;
 		break;
 	case OPT_PRIVATE:
 		c->private_mode = true;

@@ -24,13 +24,15 @@ struct config {
 	enum isa isa;
 	const char *isa_why;
 	uint64_t memory_max;                    /* bytes of all models, 0: what the host has */
-	uint64_t fill_budget;                   /* bytes of fills with the pool for one session, 0: the default */
+	uint64_t fill_budget;                   /* bytes of fills with the pool for one device, 0: the default */
 	uint64_t uid_limits[ACCOUNT_RESOURCES]; /* 0: the default */
 	uint64_t pool_max;                      /* bytes of one model, larger ones are tiered; 0: none are */
 	bool writable_weights;
-	bool private_mode; /* end with the parent or with stdin */
-	bool keep;         /* be the keeper, not the daemon */
-	int ready_fd;      /* -1: none */
+	bool push_cuda;
+	uint32_t push_patience_s; /* 0: the default */
+	bool private_mode;        /* end with the parent or with stdin */
+	bool keep;                /* be the keeper, not the daemon */
+	int ready_fd;             /* -1: none */
 	bool verbose;
 };
 

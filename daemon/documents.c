@@ -17,6 +17,7 @@
 
 static const char *const activation_names[] = {"silu", "gelu", "gelu_tanh", "swiglu_clamped"};
 static const char *const phase_names[] = {"none", "prefill", "decode"};
+static const char *const mode_names[MOE_STATS_MODES] = {"decode", "prefetch", "full", "dual_batch"};
 static const char *const op_names[MOE_OP_COUNT] = {"nop", "fill", "compute", "release", "hint", "phase", "cancel"};
 
 /* A path may be any bytes; JSON is UTF-8. */
@@ -160,24 +161,26 @@ static json_t *models_json(const struct service *s)
 static json_t *session_json(const struct session *x)
 {
 	json_t *ops = json_object();
-	char group[20];
+	char group[20], device[20];
 
 	snprintf(group, sizeof group, "%llx", (unsigned long long)x->attach.group);
+	snprintf(device, sizeof device, "%llx", (unsigned long long)x->attach.device);
 	for (int i = 0; i < MOE_OP_COUNT; i++)
 		json_object_set_new(ops, op_names[i], integer(x->ops[i]));
-	return json_pack(
-		"{s:I, s:i, s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:I, "
-		"s:I, s:I, s:o}",
-		"id", (json_int_t)x->id, "pid", (int)x->pid, "uid", (int)x->uid, "model",
-		x->entry->model->manifest->name, "group", group, "tp_rank", (int)x->attach.tp_rank, "tp_size",
-		(int)x->attach.tp_size, "dp_rank", (int)x->attach.dp_rank, "ep_rank", (int)x->attach.ep_rank,
-		"attached_ns", (json_int_t)(now_ns() - x->attached_ns), "phase", phase_names[x->phase], "dummy",
-		x->dummy, "step", (json_int_t)x->step, "in_flight", (int)x->in_flight, "leases", (int)x->leases_held,
-		"data_bytes", (json_int_t)x->arenas[MOE_ARENA_DATA].bytes, "slot_bytes",
-		(json_int_t)x->arenas[MOE_ARENA_SLOTS].bytes, "charged_bytes",
-		(json_int_t)x->charge.held[ACCOUNT_BYTES], "pool_ns", (json_int_t)x->pool_ns, "failed",
-		(json_int_t)x->failed, "cancelled", (json_int_t)x->cancelled, "fill_bytes_running",
-		(json_int_t)sched_filling(&x->sched), "requests", ops);
+	return json_pack("{s:I, s:i, s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:I, s:i, s:i, s:I, s:I, "
+			 "s:I, s:I, s:I, s:I, "
+			 "s:I, s:I, s:o}",
+			 "id", (json_int_t)x->id, "pid", (int)x->pid, "uid", (int)x->uid, "model",
+			 x->entry->model->manifest->name, "group", group, "device", device, "tp_rank",
+			 (int)x->attach.tp_rank, "tp_size", (int)x->attach.tp_size, "dp_rank", (int)x->attach.dp_rank,
+			 "ep_rank", (int)x->attach.ep_rank, "attached_ns", (json_int_t)(now_ns() - x->attached_ns),
+			 "phase", phase_names[x->phase], "dummy", x->dummy, "step", (json_int_t)x->step, "in_flight",
+			 (int)x->in_flight, "leases", (int)x->leases_held, "data_bytes",
+			 (json_int_t)x->arenas[MOE_ARENA_DATA].bytes, "slot_bytes",
+			 (json_int_t)x->arenas[MOE_ARENA_SLOTS].bytes, "device_bytes", (json_int_t)x->device_bytes,
+			 "charged_bytes", (json_int_t)x->charge.held[ACCOUNT_BYTES], "pool_ns", (json_int_t)x->pool_ns,
+			 "failed", (json_int_t)x->failed, "cancelled", (json_int_t)x->cancelled, "fill_bytes_running",
+			 (json_int_t)sched_filling(&x->sched), "requests", ops);
 }
 
 static json_t *sessions_array(const struct service *s)
@@ -328,6 +331,39 @@ static json_t *model_stats_json(const struct service *s, const struct entry *e)
 			 (int)m->n_experts, "topk", (int)m->topk, "layers", layers, "totals", totals);
 }
 
+/* What a client says may be any number. */
+static json_t *ns_json(double ns)
+{
+	return json_integer((json_int_t)MIN(ns, 9e18));
+}
+
+/* Parts that could run side by side: one after the other they take t_wait + t_compute, at best t_ideal. */
+static json_t *mode_json(const struct moe_mode_stats *m)
+{
+	const double wait = (double)m->copy_ns, device = (double)m->device_ns, cpu = (double)m->cpu_ns;
+	const double serial = wait + device + cpu, ideal = MAX(wait, MAX(device, cpu)), gain = serial - ideal;
+
+	return json_pack("{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "steps", (json_int_t)m->steps,
+			 "hidden_steps", (json_int_t)m->hidden, "t_wait_ns", ns_json(wait), "t_compute_ns",
+			 ns_json(device + cpu), "device_ns", ns_json(device), "cpu_ns", ns_json(cpu), "t_ideal_ns",
+			 ns_json(ideal), "gain_ns", ns_json(gain), "t_step_ns", ns_json((double)m->taken_ns),
+			 "overlap_efficiency",
+			 gain > 0 ? json_real((serial - (double)m->taken_ns) / gain) : json_null());
+}
+
+static json_t *modes_json(const struct session *x)
+{
+	json_t *modes = json_object();
+
+	for (int i = 0; i < MOE_STATS_MODES; i++) {
+		struct moe_mode_stats now;
+
+		ringsrv_read_mode(x, (enum moe_stats_mode)i, &now);
+		json_object_set_new(modes, mode_names[i], mode_json(&now));
+	}
+	return modes;
+}
+
 static json_t *session_stats_json(const struct session *x)
 {
 	struct moe_layer_stats total = {0};
@@ -340,6 +376,7 @@ static json_t *session_stats_json(const struct session *x)
 		layer_stats_add(&total, &now, true);
 	}
 	add_counters(o, &total);
+	json_object_set_new(o, "modes", modes_json(x));
 	return o;
 }
 
@@ -416,6 +453,7 @@ static json_t *status_json(const struct service *s)
 	json_object_set_new(o, "sessions", integer(live));
 	json_object_set_new(o, "connections", integer(s->n_peers));
 	json_object_set_new(o, "queues_readonly", json_boolean(!s->writable_queues));
+	json_object_set_new(o, "push_cuda", json_boolean(s->push));
 	json_object_set_new(o, "weights_sealed", json_boolean(!s->config->writable_weights));
 	json_object_set_new(o, "io_uring", io_uring_json(s));
 	json_object_set_new(o, "accounts", accounts_json(s));

@@ -56,6 +56,22 @@ struct estate_page *estate_open(struct handover *h, struct moe_error *err)
 	return page;
 }
 
+int estate_registrar(struct handover *h, struct moe_error *err)
+{
+	static const char words[] = "who registers memory with a GPU's driver holds a write lock on this file\n";
+	int fd = handover_take(h, "registrar");
+
+	if (fd >= 0 && memfd_verify(fd, 0, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE, NULL, "registrar", NULL) == 0)
+		return fd;
+	if (fd >= 0)
+		handover_drop(h, "registrar");
+	close_fd(fd);
+	fd = memfd_new_sealed("moe-registrar", words, sizeof words - 1, err);
+	if (fd >= 0)
+		handover_put(h, fd, "registrar");
+	return fd;
+}
+
 /* -- models ------------------------------------------------------------------------------------------------------- */
 
 static void drop_model(struct handover *h, uint64_t epoch)

@@ -5,7 +5,7 @@
  * A model with epoch E is mE.manifest, mE.pool0 .. and mE.books (registry.h); a session with number N is sN.journal,
  * sN.client, sN.daemon, sN.bell, sN.data, sN.slots (arenas, where the client has registered them) and sN.sock, its
  * connection: while the keeper holds that, the client does not see that the daemon has died. `service` holds the
- * numbers that go on.
+ * numbers that go on, and `registrar` is the file that clients lock: the same one, whoever serves.
  *
  * Law: something is kept whole or not at all. A session counts once its connection is kept, which is given last and
  * taken away first; a connection on which the daemon died between a message and its answer is closed: the client sees
@@ -31,6 +31,10 @@ struct estate_page {
 
 /* The page of the daemon before, or a new one; mapped for good. NULL: no memory. */
 struct estate_page *estate_open(struct handover *handover, struct moe_error *err);
+
+/* The file that clients lock while they register memory with GPU drivers, from the daemon before or new: an fd or
+ * -errno. Nothing can be written into it. */
+int estate_registrar(struct handover *handover, struct moe_error *err);
 
 /* 0, or -errno and nothing is kept. */
 int estate_keep_model(struct handover *handover, const struct entry *entry);

@@ -26,8 +26,9 @@ struct row {
 
 struct record {
 	uint32_t frame;
-	bool hinted;
-	uint64_t used; /* number of the pass, 0: never */
+	uint32_t hinters; /* who hint it */
+	bool hinted;      /* one of them does, and it is still to be followed */
+	uint64_t used;    /* number of the pass, 0: never */
 };
 
 struct frames {

@@ -64,15 +64,29 @@ uint32_t order_first(struct frames *f, uint64_t before)
 
 /* -- hints ------------------------------------------------------------------------------------------------------- */
 
-void frames_hint(struct frames *f, uint32_t row, const uint64_t *bits)
+static void set_hinted(struct row *row, struct record *record, bool hinted)
 {
-	f->row[row].hints = 0;
+	row->hints = row->hints - record->hinted + hinted;
+	record->hinted = hinted;
+}
+
+void frames_hint(struct frames *f, uint64_t *mine, uint32_t row, const uint64_t *bits)
+{
+	const uint32_t words = frames_hint_words(f->p.experts);
+
+	mine += (size_t)row * words;
 	for (uint32_t e = 0; e < f->p.experts; e++) {
 		struct record *record = &f->record[row * f->p.experts + e];
 
-		record->hinted = bits && (bits[e / 64] >> e % 64 & 1) && record->frame == FRAMES_NONE;
-		f->row[row].hints += record->hinted;
+		if (mine[e / 64] >> e % 64 & 1 && --record->hinters == 0)
+			set_hinted(&f->row[row], record, false);
+		if (bits && bits[e / 64] >> e % 64 & 1) {
+			record->hinters++;
+			set_hinted(&f->row[row], record, record->frame == FRAMES_NONE);
+		}
 	}
+	for (uint32_t i = 0; i < words; i++)
+		mine[i] = bits ? bits[i] : 0;
 }
 
 /* The hinted record that is needed first and is in no frame. */

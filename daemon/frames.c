@@ -51,6 +51,19 @@ static uint32_t place(struct frames *f, uint32_t record, bool urgent)
 	return number;
 }
 
+/* What was read for a hint is needed now. */
+static void hurry(struct frames *f, uint32_t number)
+{
+	struct frame *frame = &f->frame[number];
+
+	if (frame->state != FRAME_READING || !frame->ahead)
+		return;
+	frame->ahead = false;
+	f->n_prefetching--;
+	if (f->p.hurry)
+		f->p.hurry(f->p.userdata, number);
+}
+
 static void use(struct frames *f, struct frame *frame)
 {
 	f->p.counters->prefetch_used += frame->unused;
@@ -123,9 +136,14 @@ static bool take(struct frames *f, struct frames_ask *ask)
 	if (missing > f->n_free + f->n_idle - own)
 		return false;
 	f->now = ask->row;
-	for (uint32_t i = 0; i < ask->n; i++)
-		if (f->record[ask_record(f, ask, i)].frame != FRAMES_NONE)
-			pin(f, f->record[ask_record(f, ask, i)].frame);
+	for (uint32_t i = 0; i < ask->n; i++) {
+		const uint32_t number = f->record[ask_record(f, ask, i)].frame;
+
+		if (number == FRAMES_NONE)
+			continue;
+		pin(f, number);
+		hurry(f, number);
+	}
 	ask->missing = 0;
 	for (uint32_t i = 0; i < ask->n; i++) {
 		const uint32_t record = ask_record(f, ask, i);

@@ -19,7 +19,8 @@
  * that are needed next.
  *
  * A hint is followed while nobody waits for frames, and only into frames that are free or were not used in this pass.
- * A later hint for the layer, or its computation, takes what is left of the first one back.
+ * A later hint for the layer by the same session, or its computation, takes what is left of the first one back; what
+ * others have hinted stays. A read for a hint becomes urgent when an ask needs it.
  *
  * The table tells a successor what is in the frames: an entry is written when the record is READY, and cleared before
  * anything else is read into its frame. All of this is the reactor's; nothing here waits, and nothing calls back but
@@ -56,6 +57,8 @@ struct frames_params {
 	struct frames_counters *counters; /* both stay in place */
 	/* The frame is the record's from now on, and to be read into; ends in frames_read_done. */
 	void (*read)(void *userdata, uint32_t record, uint32_t frame, bool urgent);
+	/* A read that was not urgent is now, if it has not ended. May be NULL. */
+	void (*hurry)(void *userdata, uint32_t frame);
 	/* The record is in no frame any more. May be NULL. */
 	void (*gone)(void *userdata, uint32_t record);
 	void *userdata;
@@ -115,9 +118,16 @@ void frames_unlease(struct frames *frames, uint32_t record);
 /* Of a session of the daemon before: false when the record is not there. Takes no place. */
 bool frames_lease_again(struct frames *frames, uint32_t record);
 
-/* Experts of a row will probably be asked for: those whose bits are set, in place of all hinted there before. NULL:
- * none. */
-void frames_hint(struct frames *frames, uint32_t row, const uint64_t *bits);
+/* Words of a bitset of a row's experts. */
+static inline uint32_t frames_hint_words(uint32_t experts)
+{
+	return (experts + 63) / 64;
+}
+
+/* Experts of a row will probably be asked for: those whose bits are set, in place of all that the same one has hinted
+ * there before. NULL: none. `mine` [rows][frames_hint_words()] says who: what that one hints now, all zero at first,
+ * and to be emptied (NULL for each row) before it is freed. */
+void frames_hint(struct frames *frames, uint64_t *mine, uint32_t row, const uint64_t *bits);
 
 /* The frame of a record, FRAMES_NONE: none. */
 uint32_t frames_of(const struct frames *frames, uint32_t record);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The reader for places where io_uring is forbidden: threads that call pread. */
-#include <errno.h>
-#include <unistd.h>
+#include <time.h>
 
 #include "base/error.h"
 #include "base/util.h"
@@ -16,20 +15,6 @@ struct readers {
 	uint32_t n_ended;
 };
 
-static enum loader_read read_block(struct loader *l, struct loader_slot *slot)
-{
-	const struct loader_block *block = &slot->block;
-	enum loader_read next;
-
-	do {
-		const ssize_t n = pread(l->files[block->shard].fd, slot->memory + slot->got, block->length - slot->got,
-					(off_t)(block->offset + slot->got));
-
-		next = loader_took(l, slot, n < 0 ? -errno : n);
-	} while (next == LOADER_READ_ON);
-	return next;
-}
-
 static void *read_thread(void *argument)
 {
 	struct readers *readers = argument;
@@ -37,6 +22,7 @@ static void *read_thread(void *argument)
 
 	while (!atomic_load(&l->failed)) {
 		struct loader_slot *slot = loader_take_slot(l, LOADER_TICK_NS);
+		struct moe_error error;
 
 		if (!slot)
 			continue;
@@ -44,10 +30,7 @@ static void *read_thread(void *argument)
 			loader_give_slot(l, slot);
 			break;
 		}
-		if (read_block(l, slot) == LOADER_FULL)
-			loader_dispatch(l, slot);
-		else
-			loader_give_slot(l, slot);
+		loader_took(l, slot, diskread_sync(&slot->read, &error) < 0 ? &error : NULL);
 	}
 	pthread_mutex_lock(&readers->lock);
 	readers->n_ended++;

@@ -68,23 +68,18 @@ static bool have_memory(struct loader *l, const struct loader_record *record, ui
 static void repack_out(struct loader *l, const struct loader_slot *slot, uint32_t node)
 {
 	const struct loader_params *p = l->params;
-	const struct loader_block *block = &slot->block;
+	uint64_t first, n, at;
 
-	for (uint64_t i = block->piece; i < p->n_pieces; i++) {
-		const struct loader_piece *piece = &p->pieces[i];
-		const uint64_t granule = piece->repack.granule_bytes;
+	for (uint64_t i = slot->block.piece; i < p->n_pieces; i++) {
+		const struct piece *piece = &p->pieces[i];
 		struct loader_record *record = &p->records[piece->record];
 		const struct record_share to = {
 			.layout = record->layout, .share = node, .memory = p->memory[node] + record->offset};
-		uint64_t begin, end;
 
-		if (piece->shard != block->shard || piece->offset >= block->end || !have_memory(l, record, node))
+		if (!block_holds(&slot->block, piece, &first, &n, &at) || !have_memory(l, record, node))
 			break;
-		begin = MAX(piece->offset, block->begin);
-		end = MIN(piece->offset + piece->repack.bytes, block->end);
-		p->repack(&piece->repack, &to, (begin - piece->offset) / granule, (end - begin) / granule,
-			  slot->memory + (begin - block->offset));
-		land(l, record, end - begin);
+		p->repack(&piece->repack, &to, first, n, slot->memory + at);
+		land(l, record, n * piece->repack.granule_bytes);
 	}
 }
 
@@ -133,9 +128,9 @@ static void free_loader(struct loader *l)
 	}
 	pthread_cond_destroy(&l->freed);
 	pthread_mutex_destroy(&l->lock);
-	pthread_mutex_destroy(&l->cursor_lock);
+	pthread_mutex_destroy(&l->walk_lock);
 	if (l->ring)
-		munmap(l->ring, (size_t)l->n_slots * l->block_bytes);
+		munmap(l->ring, (size_t)l->n_slots * l->walk.block_bytes);
 	free(l->free_slots);
 	free(l->slots);
 	free(l->files);
@@ -144,55 +139,23 @@ static void free_loader(struct loader *l)
 static void tune(struct loader *l, const struct loader_tuning *tuning, uint64_t granule)
 {
 	const uint32_t asked = tuning->block_bytes ? MIN(tuning->block_bytes, BLOCK_BYTES_MAX) : BLOCK_BYTES;
-	/* Granules begin and end anywhere in a unit. */
-	const uint32_t needed = granule > 1 ? (uint32_t)granule + 2 * SHARDFILE_ALIGN : 0;
 
-	l->block_bytes = ALIGN_UP(MAX(asked, needed), SHARDFILE_ALIGN);
+	l->walk = (struct walk){.pieces = l->params->pieces,
+				.n_pieces = l->params->n_pieces,
+				.shards = l->params->shards,
+				.block_bytes = piece_block_bytes(asked, granule)};
 	l->depth = MIN(tuning->depth ? tuning->depth : DEPTH, DEPTH_MAX);
 	l->n_slots = MAX(tuning->slots ? tuning->slots : SLOTS, l->depth);
-	if (needed > asked) {
-		l->n_slots = MIN(l->n_slots, RING_BYTES_MAX / l->block_bytes);
+	if (l->walk.block_bytes > ALIGN_UP(asked, SHARDFILE_ALIGN)) {
+		l->n_slots = MIN(l->n_slots, RING_BYTES_MAX / l->walk.block_bytes);
 		l->depth = MIN(l->depth, l->n_slots);
 	}
-}
-
-/* Counts the pieces' bytes; *ret_granule is the largest of their granules. */
-static int check_pieces(struct loader *l, uint64_t *ret_granule, struct moe_error *err)
-{
-	const struct loader_params *p = l->params;
-	uint64_t largest = 1;
-
-	for (uint64_t i = 0; i < p->n_pieces; i++) {
-		const struct loader_piece *piece = &p->pieces[i];
-		const struct repack *repack = &piece->repack;
-
-		if (repack->granule_bytes == 0 || repack->granule_bytes > LOADER_GRANULE_MAX || repack->bytes == 0 ||
-		    repack->bytes % repack->granule_bytes)
-			return moe_error_set(err, -E2BIG,
-					     "%s: expert tensor at offset %" PRIu64 ": %" PRIu64
-					     " bytes in granules of "
-					     "%" PRIu64 " found, whole granules of at most %u bytes expected: this "
-					     "matrix is too large to be laid out anew while it is read",
-					     p->shards[piece->shard].path, piece->offset, repack->bytes,
-					     repack->granule_bytes, LOADER_GRANULE_MAX);
-		if (i > 0 && piece->shard == piece[-1].shard &&
-		    piece->offset < piece[-1].offset + piece[-1].repack.bytes)
-			return moe_error_set(err, -ENOTSUP,
-					     "%s: expert tensor at offset %" PRIu64 ": it begins within the one at "
-					     "%" PRIu64 " of %" PRIu64 " bytes, tensors of their own expected",
-					     p->shards[piece->shard].path, piece->offset, piece[-1].offset,
-					     piece[-1].repack.bytes);
-		largest = MAX(largest, repack->granule_bytes);
-		l->total += repack->bytes;
-	}
-	*ret_granule = largest;
-	return 0;
 }
 
 static bool allocate(struct loader *l)
 {
 	const struct loader_params *p = l->params;
-	const size_t bytes = (size_t)l->n_slots * l->block_bytes;
+	const size_t bytes = (size_t)l->n_slots * l->walk.block_bytes;
 	void *ring;
 
 	l->files = calloc(MAX(p->n_shards, 1u), sizeof *l->files);
@@ -213,7 +176,7 @@ static bool allocate(struct loader *l)
 	l->ring = ring;
 	madvise(ring, bytes, MADV_HUGEPAGE);
 	for (uint32_t i = 0; i < l->n_slots; i++) {
-		l->slots[i].memory = l->ring + (size_t)i * l->block_bytes;
+		l->slots[i].memory = l->ring + (size_t)i * l->walk.block_bytes;
 		l->free_slots[l->n_free++] = &l->slots[i];
 	}
 	return true;
@@ -225,12 +188,12 @@ static int new_loader(struct loader *ret, const struct loader_params *params, st
 	int r;
 
 	*ret = (struct loader){.params = params, .all_direct = true, .ticked_ns = now_ns() - LOADER_TICK_NS};
-	r = check_pieces(ret, &granule, err);
+	r = piece_check(params->pieces, params->n_pieces, params->shards, &ret->total, &granule, err);
 	if (r < 0)
 		return r;
 	tune(ret, &params->tuning, granule);
 	pthread_mutex_init(&ret->lock, NULL);
-	pthread_mutex_init(&ret->cursor_lock, NULL);
+	pthread_mutex_init(&ret->walk_lock, NULL);
 	pthread_cond_init(&ret->freed, NULL);
 	for (uint32_t i = 0; i < params->n_nodes; i++)
 		pthread_cond_init(&ret->queues[i].work, NULL);
@@ -238,7 +201,7 @@ static int new_loader(struct loader *ret, const struct loader_params *params, st
 		return 0;
 	free_loader(ret);
 	return moe_error_set(err, -ENOMEM, "%s: no memory for a bounce ring of %u blocks of %u bytes", params->name,
-			     ret->n_slots, ret->block_bytes);
+			     ret->n_slots, ret->walk.block_bytes);
 }
 
 /* -- a load ------------------------------------------------------------------------------------------------------- */

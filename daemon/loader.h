@@ -4,10 +4,8 @@
  *
  *   shards --reads--> bounce ring --queue per node--> workers of the node --> records, digest when complete
  *
- * Pieces (one source of a record each) are given in file order; neighbours form an extent, and an extent is read in
- * aligned blocks, many at a time, into the slots of a bounce ring: the only memory that a load takes besides the model.
- * A block ends where a granule ends, so that repack() gets whole granules only; no byte is read twice, but for the
- * aligned unit in which a granule ends and the next one begins. A full slot goes to the queues of all nodes, since each
+ * Pieces (one source of a record each) are read in aligned blocks (piece.h), many at a time, into the slots of a bounce
+ * ring: the only memory that a load takes besides the model. A full slot goes to the queues of all nodes, since each
  * has a share of every record; a node's workers repack what belongs to its shares, and the worker that brings the last
  * of a record hashes the record. The last worker to be done with a slot gives it back to the reader.
  *
@@ -22,19 +20,8 @@
 #include <stdint.h>
 
 #include "base/host.h"
-#include "model/expert.h"
-#include "model/model.h"
+#include "daemon/piece.h"
 #include "moe-error.h"
-
-/* Beyond any published granule: a block, and all the bounce ring's, must hold the largest. */
-#define LOADER_GRANULE_MAX (16u << 20)
-
-/* One source: where its repack.bytes begin in which shard, and the record that they feed. */
-struct loader_piece {
-	uint64_t offset; /* in the shard */
-	uint32_t shard, record;
-	struct repack repack;
-};
 
 struct loader_record {
 	uint64_t offset;                 /* in each node's memory: layout->record_bytes there, zeroed */
@@ -56,7 +43,7 @@ struct loader_params {
 	const char *name; /* in log lines */
 	const struct shard *shards;
 	uint32_t n_shards;
-	const struct loader_piece *pieces; /* sorted by (shard, offset), not overlapping */
+	const struct piece *pieces; /* as the law of piece.h wants them */
 	uint64_t n_pieces;
 	struct loader_record *records;
 	/* As of model/expert.h. */

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/uring.h"
 #include "base/util.h"
+#include "daemon/seat.h"
 
 #define RING_ENTRIES 256
 #define SPINS_TURN 64 /* polls between two yields: a pool thread may need this core */
@@ -40,7 +41,8 @@ struct loop {
 	struct source *leaving; /* removed, not yet gone */
 	uint64_t refused_ns;    /* since when the kernel takes nothing, 0: it does */
 	uint64_t rest_ns;       /* events have to wait until then, 0: they have not */
-	bool look;              /* at io_uring after this poll */
+	struct seat seat;
+	bool look; /* at io_uring after this poll */
 	bool stopped;
 	int code;
 };
@@ -343,6 +345,18 @@ static int sleep_until_event(struct loop *loop)
 	return r;
 }
 
+/* The time after it. */
+static uint64_t yield(struct loop *loop)
+{
+	const uint64_t begin = now_ns();
+	uint64_t end;
+
+	sched_yield();
+	end = now_ns();
+	seat_yielded(&loop->seat, begin, end);
+	return end;
+}
+
 int loop_run(struct loop *loop)
 {
 	uint64_t last_work = now_ns();
@@ -360,6 +374,8 @@ int loop_run(struct loop *loop)
 			work |= handle_events(loop);
 		}
 		if (work) {
+			if (idle > 0)
+				seat_served(&loop->seat);
 			worked = true;
 			idle = 0;
 			continue;
@@ -368,14 +384,15 @@ int loop_run(struct loop *loop)
 			cpu_relax();
 		if (idle % SPINS_TURN)
 			continue;
-		sched_yield();
-		now = now_ns();
+		now = yield(loop);
 		if (worked) {
 			last_work = now;
 			worked = false;
 		} else if (now - last_work >= (uint64_t)loop->hooks.spin_us * 1000) {
-			int r = sleep_until_event(loop);
+			int r;
 
+			seat_slept(&loop->seat);
+			r = sleep_until_event(loop);
 			if (r < 0)
 				return r;
 			last_work = now_ns();

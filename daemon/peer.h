@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * peer - one connection: who is there (SO_PEERCRED, pidfd), and the messages of moe_proto.h.
+ * peer - one connection: who is there (SO_PEERCRED, pidfd), and whose session it is.
  *
- * Law: a message is checked in full before anything is done; a peer that breaks the protocol is closed. A peer that
+ * Law: messages are taken one after the other (peer-messages.h); a peer that breaks the protocol is closed. One that
  * has died (its socket hangs up, or its process ends while a child holds the socket) takes its session with it at once.
  * Everybody who may connect may attach and ask; loading and unloading is for root and the daemon's own user.
  */
@@ -26,7 +26,8 @@ struct peer {
 	struct session *session; /* NULL until ATTACH */
 	pid_t pid;
 	uid_t uid;
-	struct charge charge; /* the connection and its descriptors; the session has its own */
+	struct charge charge;  /* the connection and its descriptors; the session has its own */
+	uint64_t device_bytes; /* of the slots that it has given */
 	bool hello, closed;
 	int sources; /* that the kernel still holds */
 	struct peer *next;
@@ -45,10 +46,5 @@ void peer_close(struct peer *peer, const char *why);
 /* Lets go of a connection and a session that stay with the keeper: the client sees nothing. A connection without a
  * session ends. */
 void peer_leave(struct peer *peer);
-
-/* To the peer that asked for a load. */
-void peer_send_progress(struct peer *peer, uint64_t done, uint64_t total, uint64_t elapsed_ns, uint64_t eta_ns);
-void peer_send_loaded(struct peer *peer, const struct moe_manifest *manifest, uint64_t bytes, uint64_t elapsed_ns);
-void peer_send_error(struct peer *peer, int code, const char *text);
 
 #endif

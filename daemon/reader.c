@@ -1,37 +1,54 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/reader.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/util.h"
+#include "daemon/diskring.h"
 #include "daemon/manifest.h"
-#include "daemon/shardfile.h"
+#include "daemon/origin.h"
 #include "daemon/team.h"
-#include "model/expert.h"
 
-/* Threads wait for the disk nearly all the time: as many as keep a fast disk busy (docs/decisions/0014). */
-#define READERS 8u
-#define BLOCK_BYTES (1u << 20)
-#define REFUSALS_MAX 1000 /* of one read: then it is no matter of waiting */
+/* By measurement (docs/decisions/0014). More slots than reads: the others are repacked meanwhile. */
+#define BLOCK_BYTES (512u << 10)
+#define DEPTH 16u
+#define SLOTS 32u
+#define SLOTS_BYTES_MAX (64u << 20) /* when large granules make blocks larger */
+/* One helper repacks and hashes about as much as a fast disk delivers; disks come in arrays. */
+#define HELPERS_MAX 8u
 
-#define ALIGN_DOWN(value, align) ((value) & ~((__typeof__(value))(align)-1))
-
-/* A job under way. */
+/* A job whose reads have begun. */
 struct reader_work {
-	struct expert_source sources[EXPERT_SOURCES_MAX];
-	uint32_t n, next; /* next: the first source that no thread has */
-	uint32_t left;    /* sources that are not done */
+	struct piece pieces[EXPERT_SOURCES_MAX];
+	struct walk walk;
+	struct block next; /* while `more`: to be asked for */
+	bool more;
+	bool listed; /* among those that reads are asked for */
+	bool zeroing;
+	uint32_t out; /* slots that are read into, full or being repacked */
+};
+
+struct slot {
+	struct block block;
+	struct diskread read;
+	struct reader_job *job;
+	uint8_t *memory;
+	struct slot *next;
 };
 
 struct list {
@@ -39,32 +56,27 @@ struct list {
 };
 
 struct reader {
-	char *path;
-	const struct moe_manifest *manifest;
 	uint8_t *memory[MOE_POOLS_MAX];
-	bool buffered;
-	uint32_t *layers; /* [n_moe_layers]: of each row */
 
-	pthread_mutex_t files_lock; /* of opening; what is open stays open */
-	struct model *_Atomic model;
-	struct shardfile *files; /* [model->n_shards] */
-	_Atomic bool indirect, said_indirect;
+	/* The ring thread's, once it runs. */
+	struct origin origin;
+	struct diskring ring;
+	struct slot *slots;
+	uint32_t block_bytes;
 
-	pthread_mutex_t lock; /* of the rest */
-	pthread_cond_t work, ended;
-	struct list urgent, later, active, done;
+	pthread_mutex_t lock; /* of the rest, and of what jobs say */
+	pthread_cond_t work, zeroed, ended;
+	struct list urgent, later; /* jobs that reads are to be asked for */
+	struct list done;
+	struct slot *free, *full, **full_end;
 	uint32_t under_way;      /* jobs that are not done */
 	_Atomic uint32_t n_done; /* for a look without the lock */
-	bool stop;
+	bool asleep;             /* the ring thread: wake_fd wakes it */
+	bool stop, read_out;     /* nothing is to be read any more; nothing will be full any more */
 	void (*wake)(void *userdata);
 	void *userdata;
-	struct team team;
-};
-
-/* A thread's own. */
-struct bounce {
-	uint8_t *memory;
-	uint64_t bytes;
+	int wake_fd;
+	struct team team, helpers;
 };
 
 /* -- lists, under the lock ---------------------------------------------------------------------------------------- */
@@ -94,6 +106,22 @@ static struct reader_job *pop(struct list *list)
 	return job;
 }
 
+static void list_remove(struct list *list, struct reader_job *job)
+{
+	struct reader_job **at = &list->head;
+
+	while (*at != job)
+		at = &(*at)->next;
+	*at = job->next;
+	if (!*at)
+		list->tail = at;
+}
+
+static struct list *list_of(struct reader *r, const struct reader_job *job)
+{
+	return job->urgent ? &r->urgent : &r->later;
+}
+
 static void free_list(struct list *list)
 {
 	struct reader_job *job;
@@ -104,205 +132,82 @@ static void free_list(struct list *list)
 	}
 }
 
-/* -- the model's files -------------------------------------------------------------------------------------------- */
-
-/* What is laid out anew now must be what the manifest was made of, or it would not fit. */
-static int check_model(const struct reader *r, const struct model *model, struct moe_error *err)
+static void wake_ring(struct reader *r)
 {
-	const struct moe_manifest *have = r->manifest;
-	_cleanup_free_ struct moe_manifest *m = NULL;
-	bool same;
-	int c = manifest_new(&m, model, have->n_pools, err);
+	if (r->asleep)
+		eventfd_write(r->wake_fd, 1);
+	r->asleep = false;
+}
 
-	if (c < 0)
+/* -- the ring and its slots --------------------------------------------------------------------------------------- */
+
+static int make_slots(struct reader *r, struct moe_error *err)
+{
+	const uint32_t block_bytes = piece_block_bytes(BLOCK_BYTES, origin_granule(&r->origin));
+	const uint32_t n = MIN(SLOTS, SLOTS_BYTES_MAX / block_bytes);
+	const size_t bytes = (size_t)n * block_bytes;
+	uint8_t *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct slot *slots = calloc(n, sizeof *slots);
+
+	if (memory == MAP_FAILED || !slots) {
+		if (memory != MAP_FAILED)
+			munmap(memory, bytes);
+		free(slots);
+		return moe_error_set(err, -ENOMEM, "%s: no memory for %u blocks of %u bytes to read", r->origin.path, n,
+				     block_bytes);
+	}
+	madvise(memory, bytes, MADV_HUGEPAGE);
+	r->ring.memory = memory;
+	r->ring.bytes = bytes;
+	r->ring.depth = MIN(DEPTH, n);
+	r->block_bytes = block_bytes;
+	r->slots = slots;
+	for (uint32_t i = 0; i < n; i++) {
+		slots[i].memory = memory + (size_t)i * block_bytes;
+		slots[i].next = r->free;
+		r->free = &slots[i];
+	}
+	return 0;
+}
+
+/* With nothing in flight. One that the kernel refused is tried anew. */
+static int open_ring(struct reader *r, struct moe_error *err)
+{
+	int c = r->slots ? 0 : make_slots(r, err);
+
+	if (c < 0 || (r->ring.open && !r->ring.broken))
 		return c;
-	same = m->n_pools == have->n_pools && m->n_layouts == have->n_layouts && m->bytes == have->bytes &&
-	       memcmp(&m->n_layers, &have->n_layers, 8 * sizeof m->n_layers) == 0 &&
-	       memcmp(manifest_layer_index(m), manifest_layer_index(have), m->n_layers * sizeof(int32_t)) == 0 &&
-	       memcmp(manifest_layouts(m), manifest_layouts(have), m->n_layouts * sizeof(struct moe_layout)) == 0;
-	for (uint64_t i = 0; same && i < (uint64_t)m->n_moe_layers * m->n_experts; i++)
-		same = manifest_records(m)[i].layout == manifest_records(have)[i].layout;
-	return same ? 0
-		    : moe_error_set(err, -ESTALE,
-				    "%s: another model found than the one that was loaded from there as '%s': put its "
-				    "files back, or unload it and load it again",
-				    r->path, have->name);
-}
-
-static int take_model(struct reader *r, struct model *model, struct moe_error *err)
-{
-	struct shardfile *files = calloc(MAX(model->n_shards, 1u), sizeof *files);
-
-	if (!files) {
-		model_free(model);
-		return moe_error_set(err, -ENOMEM, "%s: no memory for %u files", r->path, model->n_shards);
-	}
-	for (uint32_t i = 0; i < model->n_shards; i++)
-		files[i].fd = -1;
-	r->files = files;
-	atomic_store(&r->model, model);
-	return 0;
-}
-
-/* After a restart nothing is known of the files but the folder's name. */
-static int open_model(struct reader *r, struct moe_error *err)
-{
-	struct model *model = NULL;
-	int c = 0;
-
-	if (atomic_load(&r->model))
-		return 0;
-	pthread_mutex_lock(&r->files_lock);
-	if (!atomic_load(&r->model)) {
-		c = model_open(&model, r->path, err);
-		if (c == 0)
-			c = check_model(r, model, err);
-		if (c == 0)
-			c = take_model(r, model, err);
-		else
-			model_free(model);
-	}
-	pthread_mutex_unlock(&r->files_lock);
-	return c;
-}
-
-static int open_file(struct reader *r, uint32_t shard, struct moe_error *err)
-{
-	struct shardfile *file = &r->files[shard];
-	int c = 0;
-
-	pthread_mutex_lock(&r->files_lock);
-	if (file->fd < 0) {
-		c = shardfile_open(file, &r->model->shards[shard], r->buffered, err);
-		if (c == 0 && !file->direct) {
-			atomic_store(&r->indirect, true);
-			if (!atomic_exchange(&r->said_indirect, true))
-				log_notice("%s: misses are read through the page cache%s", r->path,
-					   r->buffered ? "" : ", O_DIRECT does not work on this file system");
-		}
-	}
-	pthread_mutex_unlock(&r->files_lock);
-	return c;
-}
-
-/* -- one source --------------------------------------------------------------------------------------------------- */
-
-static int read_block(const struct shardfile *file, uint8_t *to, uint64_t offset, uint64_t length, uint64_t expected,
-		      struct moe_error *err)
-{
-	uint64_t got = 0;
-	int refusals = 0;
-
-	while (got < expected) {
-		const ssize_t n = pread(file->fd, to + got, length - got, (off_t)(offset + got));
-
-		if (n < 0 && (errno == EINTR || errno == EAGAIN) && refusals++ < REFUSALS_MAX)
-			continue;
-		if (n < 0)
-			return moe_error_sys(err, -errno, "%s: cannot read %" PRIu64 " bytes at offset %" PRIu64,
-					     file->shard->path, length - got, offset + got);
-		got += (uint64_t)n;
-		/* A direct read can go on only where a unit begins. */
-		if (got < expected && (n == 0 || (file->direct && got % SHARDFILE_ALIGN)))
-			return shardfile_short(file, offset, expected, got, err);
-	}
-	return 0;
-}
-
-static int make_bounce(struct bounce *b, uint64_t granule, struct moe_error *err)
-{
-	/* Granules begin and end anywhere in a unit. */
-	const uint64_t bytes = MAX((uint64_t)BLOCK_BYTES, ALIGN_UP(granule, SHARDFILE_ALIGN) + 2 * SHARDFILE_ALIGN);
-
-	if (b->bytes >= bytes)
-		return 0;
-	free(b->memory);
-	b->bytes = 0;
-	b->memory = aligned_alloc(SHARDFILE_ALIGN, bytes);
-	if (!b->memory)
-		return moe_error_set(err, -ENOMEM, "no memory for a block of %" PRIu64 " bytes to read", bytes);
-	b->bytes = bytes;
-	return 0;
-}
-
-static void repack_out(const struct reader *r, const struct reader_job *job, const struct expert_source *source,
-		       uint64_t first, uint64_t n, const uint8_t *bytes)
-{
-	const struct moe_manifest *m = r->manifest;
-
-	for (uint32_t i = 0; i < m->n_pools; i++) {
-		const struct record_share to = {.layout = manifest_layout(m, job->record / m->n_experts),
-						.share = i,
-						.memory = r->memory[i] + job->offset};
-
-		repack(&source->repack, &to, first, n, bytes);
-	}
-}
-
-static int read_source(struct reader *r, struct bounce *b, const struct reader_job *job,
-		       const struct expert_source *source, uint64_t *ret_bytes, struct moe_error *err)
-{
-	const uint64_t granule = source->repack.granule_bytes, last = source->offset + source->repack.bytes;
-	const struct shardfile *file = &r->files[source->shard];
-	uint64_t at, end;
-	int c = open_file(r, source->shard, err);
-
-	if (c == 0)
-		c = make_bounce(b, granule, err);
-	for (at = source->offset; c == 0 && at < last; at = end) {
-		const uint64_t begin = ALIGN_DOWN(at, SHARDFILE_ALIGN);
-		uint64_t length;
-
-		end = last;
-		if (last - begin > b->bytes)
-			end = at + (begin + b->bytes - at) / granule * granule;
-		length = ALIGN_UP(end, SHARDFILE_ALIGN) - begin;
-		c = read_block(file, b->memory, begin, length, MIN(length, file->shard->bytes - begin), err);
-		*ret_bytes += length;
-		if (c == 0)
-			repack_out(r, job, source, (at - source->offset) / granule, (end - at) / granule,
-				   b->memory + (at - begin));
-	}
-	return c;
+	diskring_close(&r->ring);
+	r->ring.name = r->origin.path;
+	c = diskring_open(&r->ring);
+	return c < 0 ? moe_error_sys(err, c, "%s: cannot read records: io_uring", r->origin.path) : 0;
 }
 
 /* -- jobs --------------------------------------------------------------------------------------------------------- */
 
-static int list_sources(struct reader *r, struct reader_job *job, struct moe_error *err)
+static int begin_work(struct reader *r, const struct reader_job *job, struct reader_work *work, struct moe_error *err)
 {
-	const uint32_t row = job->record / r->manifest->n_experts, expert = job->record % r->manifest->n_experts;
-	struct reader_work *work;
-	int c = open_model(r, err);
+	uint32_t n = 0;
+	const int c = origin_list(&r->origin, job->record, work->pieces, &n, err);
 
 	if (c < 0)
 		return c;
-	work = job->work = calloc(1, sizeof *work);
-	if (!work)
-		return moe_error_set(err, -ENOMEM, "%s: no memory to read a record", r->path);
-	work->n = work->left = expert_sources(r->model, r->layers[row], expert, work->sources);
-	for (uint32_t i = 0; job->zero && i < r->manifest->n_pools; i++)
-		memset(r->memory[i] + job->offset, 0, r->manifest->record_bytes);
+	work->walk = (struct walk){.pieces = work->pieces,
+				   .n_pieces = n,
+				   .shards = r->origin.model->shards,
+				   .block_bytes = r->block_bytes};
+	work->more = walk_next(&work->walk, &work->next);
 	return 0;
 }
 
-/* Its last source is there. */
+/* Its last piece is there. */
 static int verify(const struct reader *r, const struct reader_job *job, struct moe_error *err)
 {
-	const struct moe_manifest *m = r->manifest;
-	const uint32_t row = job->record / m->n_experts, expert = job->record % m->n_experts;
-	const struct expert_source *source = &job->work->sources[0];
 	const uint8_t *share[MOE_POOLS_MAX];
-	uint8_t digest[MOE_DIGEST_BYTES];
 
-	for (uint32_t i = 0; i < m->n_pools; i++)
+	for (uint32_t i = 0; i < r->origin.manifest->n_pools; i++)
 		share[i] = r->memory[i] + job->offset;
-	manifest_record_digest(job->learn ? job->learn : digest, manifest_layout(m, row), share);
-	if (job->learn || memcmp(digest, manifest_records(m)[job->record].digest, sizeof digest) == 0)
-		return 0;
-	return moe_error_set(err, -ESTALE,
-			     "%s: offset %" PRIu64 ": layer %u expert %u is not what was loaded from there as '%s': "
-			     "put the file back, or unload the model and load it again",
-			     r->model->shards[source->shard].path, source->offset, r->layers[row], expert, m->name);
+	return origin_check(&r->origin, job->record, share, &job->work->pieces[0], job->learn, err);
 }
 
 static void note(struct reader_job *job, const struct moe_error *error)
@@ -326,43 +231,18 @@ static void give_back(struct reader *r, struct reader_job *job)
 		r->wake(r->userdata);
 }
 
-/* All under the lock but where it says so. */
-static void begin(struct reader *r, struct reader_job *job)
+/* The slot is free again; whoever brings a job's last one ends the job. Under the lock, which is let go to hash. */
+static void leave(struct reader *r, struct slot *slot)
 {
+	struct reader_job *job = slot->job;
 	struct moe_error error = {0};
 	int c;
 
-	pthread_mutex_unlock(&r->lock);
-	c = list_sources(r, job, &error);
-	pthread_mutex_lock(&r->lock);
-	if (c < 0) {
-		note(job, &error);
-		give_back(r, job);
-		return;
-	}
-	push(&r->active, job);
-	pthread_cond_broadcast(&r->work);
-}
-
-static void go_on(struct reader *r, struct reader_job *job, struct bounce *bounce)
-{
-	struct reader_work *work = job->work;
-	const struct expert_source *source = &work->sources[work->next++];
-	const bool failed = job->status != 0;
-	struct moe_error error = {0};
-	uint64_t bytes = 0;
-	int c = 0;
-
-	if (work->next == work->n)
-		pop(&r->active);
-	pthread_mutex_unlock(&r->lock);
-	if (!failed)
-		c = read_source(r, bounce, job, source, &bytes, &error);
-	pthread_mutex_lock(&r->lock);
-	job->read_bytes += bytes;
-	if (c < 0)
-		note(job, &error);
-	if (--work->left > 0)
+	if (!r->free)
+		wake_ring(r);
+	slot->next = r->free;
+	r->free = slot;
+	if (--job->work->out > 0 || job->work->listed)
 		return;
 	if (!job->status) { /* the lock orders what the other threads wrote */
 		pthread_mutex_unlock(&r->lock);
@@ -374,32 +254,220 @@ static void go_on(struct reader *r, struct reader_job *job, struct bounce *bounc
 	give_back(r, job);
 }
 
-static void *run(void *argument)
+/* -- the ring thread ---------------------------------------------------------------------------------------------- */
+
+static void done(void *userdata, struct diskread *read, const struct moe_error *error)
 {
-	struct reader *r = argument;
-	struct bounce bounce = {0};
-	struct reader_job *job;
+	struct slot *slot = container_of(read, struct slot, read);
+	struct reader *r = userdata;
 
 	pthread_mutex_lock(&r->lock);
-	while (!r->stop) {
-		if (r->active.head)
-			go_on(r, r->active.head, &bounce);
-		else if ((job = pop(&r->urgent)) || (job = pop(&r->later)))
-			begin(r, job);
-		else
-			pthread_cond_wait(&r->work, &r->lock);
+	slot->job->read_bytes += read->bytes;
+	if (error)
+		note(slot->job, error);
+	if (slot->job->status) {
+		leave(r, slot);
+	} else {
+		slot->next = NULL;
+		*r->full_end = slot;
+		r->full_end = &slot->next;
+		pthread_cond_signal(&r->work);
 	}
 	pthread_mutex_unlock(&r->lock);
-	free(bounce.memory);
+}
+
+/* The rest is under the lock but where it says so. A job stays where it is while its files are opened. */
+static void begin(struct reader *r, struct reader_job *job)
+{
+	struct reader_work *work = job->work;
+	struct moe_error error = {0};
+	int c;
+
+	pthread_mutex_unlock(&r->lock);
+	c = origin_open(&r->origin, &error);
+	if (c == 0)
+		c = open_ring(r, &error);
+	if (c == 0 && !work) {
+		work = calloc(1, sizeof *work);
+		c = work ? begin_work(r, job, work, &error)
+			 : moe_error_set(&error, -ENOMEM, "%s: no memory to read a record", r->origin.path);
+	}
+	pthread_mutex_lock(&r->lock);
+	if (!job->work && work)
+		work->listed = true;
+	job->work = work;
+	if (c == 0)
+		return;
+	note(job, &error);
+	if (work && work->out > 0)
+		return; /* goes with its last slot */
+	list_remove(list_of(r, job), job);
+	give_back(r, job);
+}
+
+static void ask_for_block(struct reader *r, struct reader_job *job)
+{
+	struct reader_work *work = job->work;
+	struct slot *slot = r->free;
+
+	r->free = slot->next;
+	slot->job = job;
+	slot->block = work->next;
+	slot->read = (struct diskread){.file = &r->origin.files[slot->block.shard],
+				       .memory = slot->memory,
+				       .offset = slot->block.offset,
+				       .length = slot->block.length,
+				       .expected = slot->block.expected};
+	work->out++;
+	work->more = walk_next(&work->walk, &work->next);
+	diskring_add(&r->ring, &slot->read);
+}
+
+/* The next thing to do for the first job that wants something read. False: nothing is to be done, or can be. */
+static bool advance(struct reader *r)
+{
+	struct reader_job *job = r->urgent.head ? r->urgent.head : r->later.head;
+
+	if (!job || (r->ring.broken && r->ring.in_flight > 0))
+		return false;
+	if (!job->status && (!job->work || !r->ring.open || r->ring.broken)) {
+		begin(r, job);
+		return true;
+	}
+	if (!job->status) {
+		if (!r->free || !diskring_has_room(&r->ring))
+			return false;
+		ask_for_block(r, job);
+	}
+	if (!job->status && job->work->more)
+		return true;
+	list_remove(list_of(r, job), job);
+	job->work->listed = false;
+	if (job->work->out == 0)
+		give_back(r, job);
+	return true;
+}
+
+static void sleep_idle(struct reader *r)
+{
+	struct pollfd wake = {.fd = r->wake_fd, .events = POLLIN};
+	eventfd_t count;
+
+	poll(&wake, 1, -1);
+	eventfd_read(r->wake_fd, &count);
+}
+
+static void *run_ring(void *argument)
+{
+	struct reader *r = argument;
+
+	pthread_mutex_lock(&r->lock);
+	while (!r->stop || r->ring.in_flight > 0) {
+		if (!r->stop && advance(r))
+			continue;
+		r->asleep = true;
+		pthread_mutex_unlock(&r->lock);
+		if (r->ring.in_flight > 0)
+			diskring_turn(&r->ring, UINT64_MAX);
+		else
+			sleep_idle(r);
+		pthread_mutex_lock(&r->lock);
+		r->asleep = false;
+	}
+	pthread_mutex_unlock(&r->lock);
+	diskring_close(&r->ring);
 	return NULL;
 }
+
+/* -- helpers ------------------------------------------------------------------------------------------------------ */
+
+/* The first of a job's slots; the others wait. Under the lock, which is let go. */
+static void make_room(struct reader *r, struct reader_job *job)
+{
+	while (job->work->zeroing)
+		pthread_cond_wait(&r->zeroed, &r->lock);
+	if (!job->zero)
+		return;
+	job->work->zeroing = true;
+	pthread_mutex_unlock(&r->lock);
+	for (uint32_t i = 0; i < r->origin.manifest->n_pools; i++)
+		memset(r->memory[i] + job->offset, 0, r->origin.manifest->record_bytes);
+	pthread_mutex_lock(&r->lock);
+	job->zero = job->work->zeroing = false;
+	pthread_cond_broadcast(&r->zeroed);
+}
+
+static void repack_out(const struct reader *r, const struct slot *slot)
+{
+	const struct reader_job *job = slot->job;
+	const struct moe_manifest *m = r->origin.manifest;
+	uint64_t first, n, at;
+
+	for (uint64_t i = slot->block.piece; i < job->work->walk.n_pieces; i++) {
+		const struct piece *piece = &job->work->pieces[i];
+
+		if (!block_holds(&slot->block, piece, &first, &n, &at))
+			break;
+		for (uint32_t j = 0; j < m->n_pools; j++) {
+			const struct record_share to = {.layout = manifest_layout(m, job->record / m->n_experts),
+							.share = j,
+							.memory = r->memory[j] + job->offset};
+
+			repack(&piece->repack, &to, first, n, slot->memory + at);
+		}
+	}
+}
+
+static void *run_helper(void *argument)
+{
+	struct reader *r = argument;
+	struct slot *slot;
+
+	pthread_mutex_lock(&r->lock);
+	while (r->full || !r->read_out) {
+		slot = r->full;
+		if (!slot) {
+			pthread_cond_wait(&r->work, &r->lock);
+			continue;
+		}
+		r->full = slot->next;
+		if (!r->full)
+			r->full_end = &r->full;
+		if (!slot->job->status) {
+			make_room(r, slot->job);
+			pthread_mutex_unlock(&r->lock);
+			repack_out(r, slot);
+			pthread_mutex_lock(&r->lock);
+		}
+		leave(r, slot);
+	}
+	pthread_mutex_unlock(&r->lock);
+	return NULL;
+}
+
+/* -- for the caller ----------------------------------------------------------------------------------------------- */
 
 void reader_read(struct reader *r, struct reader_job *job)
 {
 	pthread_mutex_lock(&r->lock);
 	r->under_way++;
-	push(job->urgent ? &r->urgent : &r->later, job);
-	pthread_cond_signal(&r->work);
+	push(list_of(r, job), job);
+	wake_ring(r);
+	pthread_mutex_unlock(&r->lock);
+}
+
+void reader_hurry(struct reader *r, uint64_t offset)
+{
+	struct reader_job *job;
+
+	pthread_mutex_lock(&r->lock);
+	for (job = r->later.head; job && job->offset != offset;)
+		job = job->next;
+	if (job) {
+		list_remove(&r->later, job);
+		job->urgent = true;
+		push(&r->urgent, job);
+	}
 	pthread_mutex_unlock(&r->lock);
 }
 
@@ -432,32 +500,28 @@ void reader_set_wake(struct reader *r, void (*wake)(void *userdata), void *userd
 void reader_set_manifest(struct reader *r, const struct moe_manifest *manifest)
 {
 	pthread_mutex_lock(&r->lock);
-	r->manifest = manifest;
+	r->origin.manifest = manifest;
 	pthread_mutex_unlock(&r->lock);
 }
 
 bool reader_direct(const struct reader *r)
 {
-	return !atomic_load(&r->indirect);
+	return !atomic_load(&r->origin.indirect);
 }
 
 static int make(struct reader *r, const struct reader_params *p, struct moe_error *err)
 {
-	const struct moe_manifest *m = p->manifest;
-	const int32_t *index = manifest_layer_index(m);
-	int c;
+	int c = origin_init(&r->origin, p->path, p->manifest, p->model, p->buffered, err);
 
-	r->path = strdup(p->path);
-	r->layers = calloc(m->n_moe_layers, sizeof *r->layers);
-	if (!r->path || !r->layers) {
-		model_free(p->model);
-		return moe_error_set(err, -ENOMEM, "%s: no memory for a reader", p->path);
-	}
-	for (uint32_t layer = 0; layer < m->n_layers; layer++)
-		if (index[layer] >= 0)
-			r->layers[index[layer]] = layer;
-	c = p->model ? take_model(r, p->model, err) : 0;
-	return c < 0 ? c : team_start(&r->team, "moe-read", READERS, run, r, err);
+	if (c == 0 && r->origin.model)
+		c = open_ring(r, err);
+	if (c < 0)
+		return c;
+	r->wake_fd = r->ring.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (r->wake_fd < 0)
+		return moe_error_sys(err, -errno, "%s: cannot make an eventfd", p->path);
+	c = team_start(&r->helpers, "moe-repack", MIN((uint32_t)MAX(get_nprocs(), 1), HELPERS_MAX), run_helper, r, err);
+	return c < 0 ? c : team_start(&r->team, "moe-read", 1, run_ring, r, err);
 }
 
 int reader_new(struct reader **ret, const struct reader_params *params, struct moe_error *err)
@@ -469,16 +533,17 @@ int reader_new(struct reader **ret, const struct reader_params *params, struct m
 		model_free(params->model);
 		return moe_error_set(err, -ENOMEM, "%s: no memory for a reader", params->path);
 	}
-	r->manifest = params->manifest;
-	r->buffered = params->buffered;
 	memcpy(r->memory, params->memory, sizeof r->memory);
-	pthread_mutex_init(&r->files_lock, NULL);
+	r->wake_fd = -1;
+	r->full_end = &r->full;
+	r->ring.done = done;
+	r->ring.userdata = r;
 	pthread_mutex_init(&r->lock, NULL);
 	pthread_cond_init(&r->work, NULL);
+	pthread_cond_init(&r->zeroed, NULL);
 	pthread_cond_init(&r->ended, NULL);
 	list_init(&r->urgent);
 	list_init(&r->later);
-	list_init(&r->active);
 	list_init(&r->done);
 	c = make(r, params, err);
 	if (c < 0) {
@@ -495,23 +560,27 @@ struct reader *reader_free(struct reader *r)
 		return NULL;
 	pthread_mutex_lock(&r->lock);
 	r->stop = true;
+	wake_ring(r);
+	pthread_mutex_unlock(&r->lock);
+	team_join(&r->team); /* the kernel writes nothing any more */
+	pthread_mutex_lock(&r->lock);
+	r->read_out = true;
 	pthread_cond_broadcast(&r->work);
 	pthread_mutex_unlock(&r->lock);
-	team_join(&r->team);
+	team_join(&r->helpers);
+	diskring_close(&r->ring);
+	close_fd(r->wake_fd);
 	free_list(&r->urgent);
 	free_list(&r->later);
-	free_list(&r->active);
 	free_list(&r->done);
-	for (uint32_t i = 0; r->files && i < r->model->n_shards; i++)
-		shardfile_close(&r->files[i]);
-	free(r->files);
-	model_free(r->model);
-	pthread_mutex_destroy(&r->files_lock);
+	if (r->slots)
+		munmap(r->ring.memory, r->ring.bytes);
+	free(r->slots);
+	origin_end(&r->origin);
 	pthread_mutex_destroy(&r->lock);
 	pthread_cond_destroy(&r->work);
+	pthread_cond_destroy(&r->zeroed);
 	pthread_cond_destroy(&r->ended);
-	free(r->layers);
-	free(r->path);
 	free(r);
 	return NULL;
 }

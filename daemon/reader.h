@@ -3,16 +3,19 @@
  * reader - single records of a published model, read from disk whenever they are wanted, for as long as the model is
  * served.
  *
- * The loader (loader.h) reads a whole model in the order of its files, once, and is gone. A reader stays: a team of
- * threads that sleep while nothing is wanted, each with a block of bounce memory. A job is one record; its sources
- * (model/expert.h) are dealt to the threads one by one, so that one miss alone has several reads in flight, and several
- * misses have one each. A thread reads a block around the page cache, repacks it to all shares while it is in its
- * cache, and reads the next one. Whoever brings the last source hashes the record.
+ * The loader (loader.h) reads a whole model in the order of its files, once, and is gone. A reader stays: one thread
+ * that keeps reads in flight on a ring of its own (diskring.h), and helpers that repack what it brings; all sleep while
+ * nothing is wanted. A job is one record. Its sources are read in blocks (piece.h) around the page cache, into slots of
+ * bounce memory, since files have no record in one piece or in its layout. Each block that comes goes to a helper;
+ * whoever repacks the last one hashes the record, while the ring thread asks for what comes next.
  *
- * Law: a record is what the manifest says or it is an error. The model's files stay open once they were needed; what is
- * read from them is believed only when its digest is the record's, so that files that change under the daemon cost an
- * error (-ESTALE) and never a wrong weight. A job's memory is the reader's from reader_read() until the job is given
- * back by reader_next_done(): nothing else may be put there meanwhile, whoever has lost interest.
+ * With each block the ring thread chooses anew: urgent jobs before the others, in the order of their asking. So what is
+ * urgent waits for no more than the reads that the disk already has, and the rest of a record that was hinted at comes
+ * at once when it is asked for.
+ *
+ * Law: what comes back without an error is the manifest's record (origin.h). A job's memory is the reader's from
+ * reader_read() until the job is given back by reader_next_done(): nothing else may be put there meanwhile, whoever has
+ * lost interest.
  */
 #ifndef DAEMON_READER_H
 #define DAEMON_READER_H
@@ -52,7 +55,7 @@ struct reader_job {
 	struct reader_job *next;
 };
 
-/* Starts the threads. -ENOMEM, -EAGAIN. */
+/* Starts the threads. -ENOMEM, -EAGAIN, or no io_uring can be had. */
 int reader_new(struct reader **ret, const struct reader_params *params, struct moe_error *err);
 
 /* Waits for what is being read; jobs that have not been given back are forgotten. Takes NULL, returns NULL. */
@@ -66,6 +69,9 @@ void reader_set_manifest(struct reader *reader, const struct moe_manifest *manif
 
 /* The job is malloc'ed and the reader's until it comes back. Never waits. */
 void reader_read(struct reader *reader, struct reader_job *job);
+
+/* The job for this room, as far as it is not read yet, is urgent from now on. */
+void reader_hurry(struct reader *reader, uint64_t offset);
 
 /* A job that is done, the caller's again (free it), or NULL. With `wait`: NULL only when none is under way. */
 struct reader_job *reader_next_done(struct reader *reader, bool wait);

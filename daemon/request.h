@@ -39,7 +39,8 @@ struct request {
 		struct pool_compute compute;
 		struct pool_copy fill;
 	};
-	struct request *next; /* in the one list that it is on */
+	void (*start)(struct request *); /* of a FILL that is not the pool's, else NULL */
+	struct request *next;            /* in the one list that it is on */
 };
 
 static inline void request_move(struct request *request, enum moe_request_state to)

@@ -211,6 +211,11 @@ int ringsrv_lend(struct session *s, struct request *q, int row)
 	return 0;
 }
 
+static void push_fill(struct request *q)
+{
+	push_copy(q->session->device, &q->fill, q->sqe.fill.dst);
+}
+
 static int claim_fill(struct session *s, struct request *q, bool *ret_wait)
 {
 	const struct moe_sqe *e = &q->sqe;
@@ -234,7 +239,8 @@ static int claim_fill(struct session *s, struct request *q, bool *ret_wait)
 	r = fill_range(e, slice->bytes, &from, &bytes);
 	if (r < 0)
 		return r;
-	if (!arena_has(s, MOE_ARENA_SLOTS, e->fill.dst, slice->bytes))
+	if (s->device ? e->fill.dst % MOE_PART_ALIGN || !checked_range(e->fill.dst, slice->bytes, s->device_bytes)
+		      : !arena_has(s, MOE_ARENA_SLOTS, e->fill.dst, slice->bytes))
 		return -EFAULT;
 	q->fill = (struct pool_copy){
 		.model = s->entry->model,
@@ -244,8 +250,9 @@ static int claim_fill(struct session *s, struct request *q, bool *ret_wait)
 		.from = from,
 		.bytes = bytes,
 		.priority = q->priority = fill_priority(s, e),
-		.dst = client_at(&s->arenas[MOE_ARENA_SLOTS], e->fill.dst),
+		.dst = s->device ? NULL : client_at(&s->arenas[MOE_ARENA_SLOTS], e->fill.dst),
 	};
+	q->start = s->device ? push_fill : NULL;
 	q->cost = 2 * DIV_UP(bytes, 1024); /* read and written */
 	*ret_wait = true;
 	return 0;

@@ -389,13 +389,23 @@ void ringsrv_park(struct session *s, bool parked)
 
 /* -- counters ----------------------------------------------------------------------------------------------------- */
 
+static void read_counters(const struct session *s, uint64_t offset, uint64_t *ret, size_t n)
+{
+	const uint64_t *from = client_at(&s->client, offset);
+
+	for (size_t i = 0; i < n; i++)
+		ret[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+}
+
 void ringsrv_read_stats(const struct session *s, uint32_t layer, struct moe_layer_stats *ret)
 {
-	const uint64_t *from = client_at(&s->client, s->stats_offset + layer * sizeof *ret);
-	uint64_t *to = (uint64_t *)ret;
+	read_counters(s, s->stats_offset + layer * sizeof *ret, (uint64_t *)ret, sizeof *ret / sizeof(uint64_t));
+}
 
-	for (size_t i = 0; i < sizeof *ret / sizeof *to; i++)
-		to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+void ringsrv_read_mode(const struct session *s, enum moe_stats_mode mode, struct moe_mode_stats *ret)
+{
+	read_counters(s, offsetof(struct moe_client_page, modes) + mode * sizeof *ret, (uint64_t *)ret,
+		      sizeof *ret / sizeof(uint64_t));
 }
 
 void layer_stats_add(struct moe_layer_stats *to, const struct moe_layer_stats *from, bool rank0)

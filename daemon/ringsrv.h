@@ -52,6 +52,9 @@ void ringsrv_park(struct session *session, bool parked);
 void ringsrv_read_stats(const struct session *session, uint32_t layer, struct moe_layer_stats *ret);
 void ringsrv_retire_stats(struct session *session);
 
+/* A snapshot of the client's counters of one mode. */
+void ringsrv_read_mode(const struct session *session, enum moe_stats_mode mode, struct moe_mode_stats *ret);
+
 /* to += from, field by field; levels (slots, active_max) take the larger. A group counts its pairs once: only the fills
  * and times of ranks other than 0 are added (`rank0` false). */
 void layer_stats_add(struct moe_layer_stats *to, const struct moe_layer_stats *from, bool rank0);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/scheduler.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +60,28 @@ void sched_client_init(struct sched_client *client)
 	memset(client, 0, sizeof *client);
 	for (int i = 0; i < POOL_PRIORITIES * SCHED_KINDS; i++)
 		request_list_init(&client->waiting[i / SCHED_KINDS][i % SCHED_KINDS]);
+	client->sharer = client;
+}
+
+void sched_share(struct sched_client *client, struct sched_client *with)
+{
+	assert(client->sharer == client);
+	client->sharer = with->sharer;
+	with->sharer = client;
+}
+
+static void start_sharers(struct sched *s, struct sched_client *client, int class);
+
+void sched_part(struct sched *s, struct sched_client *client)
+{
+	struct sched_client *before = client;
+
+	while (before->sharer != client)
+		before = before->sharer;
+	before->sharer = client->sharer;
+	client->sharer = client;
+	for (int i = 0; before != client && i < POOL_PRIORITIES; i++)
+		start_sharers(s, before, i);
 }
 
 /* On a pool thread. The reactor owns the request again once it is on the stack. */
@@ -117,18 +140,37 @@ static void start(struct sched *s, struct request *request)
 		request->client->filling[request->priority] += request->fill.bytes;
 		request->fill.order = request->order;
 		request->fill.done = fill_done;
-		pool_submit_copy(s->pool, &request->fill);
+		if (request->start)
+			request->start(request);
+		else
+			pool_submit_copy(s->pool, &request->fill);
 	}
 }
 
-/* A slice is memory that is there, and a session has few requests: the sum cannot run over. */
-static bool may_fill(const struct sched *s, const struct sched_client *client, int class, const struct request *fill)
+/* A slice is memory that is there, and sessions have few requests: the sum cannot run over. */
+static bool has_room(const struct sched *s, const struct sched_client *client, int class, const struct request *fill)
 {
+	const struct sched_client *c = client;
 	uint64_t bytes = 0;
 
-	for (int i = 0; i <= class; i++)
-		bytes += client->filling[i];
+	do
+		for (int i = 0; i <= class; i++)
+			bytes += c->filling[i];
+	while ((c = c->sharer) != client);
 	return bytes == 0 || bytes + fill->fill.bytes <= s->fill_budget;
+}
+
+/* Of those that share a budget the lowest virtual end goes first: who asks for small fills must not always find the
+ * room that a larger one waits for. Who has no window left is passed over. */
+static bool has_turn(const struct sched *s, const struct sched_client *client, int class, const struct request *fill)
+{
+	for (const struct sched_client *c = client->sharer; c != client; c = c->sharer) {
+		const struct request *other = c->waiting[class][SCHED_FILL].head;
+
+		if (other && other->order < fill->order && c->running[class] < s->window)
+			return false;
+	}
+	return true;
 }
 
 /* The client's next one of a class, or NULL. */
@@ -137,20 +179,38 @@ static struct request *next_waiting(const struct sched *s, const struct sched_cl
 	struct request *compute = client->waiting[class][SCHED_COMPUTE].head;
 	struct request *fill = client->waiting[class][SCHED_FILL].head;
 
-	if (!fill || (compute && compute->order < fill->order) || !may_fill(s, client, class, fill))
+	if (!fill || (compute && compute->order < fill->order) || !has_room(s, client, class, fill) ||
+	    !has_turn(s, client, class, fill))
 		return compute;
 	return fill;
 }
 
-/* What the client's window and budget have room for. */
-static void start_waiting(struct sched *s, struct sched_client *client, int class)
+/* What the client's window and budget have room for. False: nothing. */
+static bool start_waiting(struct sched *s, struct sched_client *client, int class)
 {
 	struct request *request;
+	bool any = false;
 
 	while (client->running[class] < s->window && (request = next_waiting(s, client, class))) {
 		request_list_pop(list_of(request));
 		start(s, request);
+		any = true;
 	}
+	return any;
+}
+
+/* Of all that share its budget, until nobody has room or a turn. */
+static void start_sharers(struct sched *s, struct sched_client *client, int class)
+{
+	struct sched_client *c = client;
+	bool any;
+
+	do {
+		any = false;
+		do
+			any |= start_waiting(s, c, class);
+		while ((c = c->sharer) != client);
+	} while (any && client->sharer != client);
 }
 
 /* The request joins those of its client; returns what its cost counts for. */
@@ -196,7 +256,7 @@ static void end(struct sched *s, struct request *request)
 		client->filling[class] -= request->fill.bytes;
 	/* The budget's room is for the less urgent classes, too. */
 	for (int i = class; i < POOL_PRIORITIES; i++)
-		start_waiting(s, client, i);
+		start_sharers(s, client, i);
 }
 
 struct request *sched_next_done(struct sched *s)
@@ -247,7 +307,7 @@ void sched_cancel(struct sched *s, struct request *request)
 	request_list_remove(list_of(request), request);
 	give_back(client, request);
 	cancel(client, request);
-	start_waiting(s, client, request->priority); /* what waited behind a large fill may be smaller */
+	start_sharers(s, client, request->priority); /* what waited behind a large fill may be smaller */
 }
 
 void sched_cancel_all(struct sched *s, struct sched_client *client, void (*cancelled)(struct request *))
@@ -261,4 +321,6 @@ void sched_cancel_all(struct sched *s, struct sched_client *client, void (*cance
 			cancelled(request);
 		}
 	}
+	for (int i = 0; i < POOL_PRIORITIES; i++)
+		start_sharers(s, client, i);
 }

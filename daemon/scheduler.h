@@ -16,9 +16,11 @@
  * cancelled counts for nothing. All functions are the reactor's, but for the pool's `done` callbacks, which put a
  * request on a lock-free stack and wake the loop.
  *
- * A session's slot arena is its device's memory, and of the fills into it at most `fill_budget` bytes are with the
- * pool, or one fill that is larger: so many threads at most copy for one device, whatever it asks for. A fill counts
- * its own class and the more urgent ones, so none waits for a less urgent one; computations go past fills that wait.
+ * A session's slot arena is its device's memory, and of the fills into one device's at most `fill_budget` bytes are
+ * with the pool, or one fill that is larger: so many threads at most copy for one device, whatever it asks for.
+ * Sessions of one user that name the same device share that budget, and take it in the order of their virtual ends; one
+ * that names none has one of its own. A fill counts its own class and the more urgent ones, so none waits for a less
+ * urgent one; computations go past fills that wait.
  */
 #ifndef DAEMON_SCHEDULER_H
 #define DAEMON_SCHEDULER_H
@@ -42,7 +44,8 @@ enum sched_kind { SCHED_COMPUTE, SCHED_FILL, SCHED_KINDS };
 struct sched_client {
 	struct sched_user *user; /* NULL: one of its own */
 	struct request_list waiting[POOL_PRIORITIES][SCHED_KINDS];
-	uint64_t filling[POOL_PRIORITIES];                           /* bytes of the fills that are with the pool */
+	struct sched_client *sharer;       /* of its budget: the next of a ring of them, or itself */
+	uint64_t filling[POOL_PRIORITIES]; /* bytes of the fills that are with the pool */
 	uint32_t running[POOL_PRIORITIES], pending[POOL_PRIORITIES]; /* the latter: waiting or running */
 	uint64_t end[POOL_PRIORITIES];                               /* virtual, of the latest request */
 };
@@ -59,6 +62,14 @@ uint64_t sched_fill_budget(const struct sched *sched);
 void sched_set_loop(struct sched *sched, struct loop *loop);
 
 void sched_client_init(struct sched_client *client);
+
+/* A ring is walked for each fill: so many sessions may share a budget. */
+#define SCHED_SHARERS_MAX 64
+
+/* A client that has asked for nothing shares the budget of another one, until it parts. Nothing of it waits or runs
+ * then. */
+void sched_share(struct sched_client *client, struct sched_client *with);
+void sched_part(struct sched *sched, struct sched_client *client);
 
 /* CLAIMED -> QUEUED, and -> RUNNING when the window has room. */
 void sched_queue(struct sched *sched, struct sched_client *client, struct request *request);

@@ -14,7 +14,7 @@
 #include "base/util.h"
 #include "daemon/estate.h"
 #include "daemon/handover.h"
-#include "daemon/peer.h"
+#include "daemon/peer-messages.h"
 #include "daemon/service.h"
 
 #define PROGRESS_NS 250000000u /* to a peer that shows a bar */

@@ -22,7 +22,7 @@
 #include "daemon/allowance.h"
 #include "daemon/estate.h"
 #include "daemon/handover.h"
-#include "daemon/peer.h"
+#include "daemon/peer-messages.h"
 #include "daemon/ringsrv.h"
 
 #define COMPLETIONS_TURN 32 /* of requests, before the rings have their turn again */
@@ -48,6 +48,7 @@ static void free_dead(struct service *s)
 
 		if (session->dead && !session_busy(session)) {
 			*at = session->next;
+			sched_part(s->sched, &session->sched);
 			session_free(session);
 			s->trim = !s->sessions;
 		} else {
@@ -96,12 +97,33 @@ static bool serve_done(struct service *s)
 	return any;
 }
 
+/* Slots in a GPU's memory that are there now, or that could not be imported. */
+static bool serve_opened(struct service *s)
+{
+	struct push_slots *slots;
+	struct moe_error err;
+	bool any = false;
+	void *owner;
+	int r;
+
+	while ((slots = push_next_opened(s->push, &owner, &r, &err))) {
+		struct session *session = owner;
+
+		if (!session->dead)
+			peer_device_opened(peer_of(s, session), r, &err);
+		any = true;
+	}
+	return any;
+}
+
 static bool service_turn(void *userdata)
 {
 	struct service *s = userdata;
 	bool any = serve_rings(s);
 
 	any |= serve_done(s);
+	if (s->push)
+		any |= serve_opened(s);
 	for (struct entry *e = s->registry.head; e; e = e->next)
 		any |= e->tier && tier_poll(e->tier);
 	if (s->load && atomic_load(&s->load->finished)) {
@@ -133,10 +155,22 @@ static void service_unpark(void *userdata)
 	pollset_unpark(&s->rings);
 }
 
+/* Sessions of one user that name the same device have one budget for fills. */
+static void share_budget(struct service *s, struct session *session)
+{
+	struct session *with = s->sessions;
+
+	while (with && (with->attach.device != session->attach.device || with->uid != session->uid))
+		with = with->next;
+	if (with && session->attach.device)
+		sched_share(&session->sched, &with->sched);
+}
+
 void service_add_session(struct service *s, struct session *session)
 {
 	const bool revived = session->id;
 
+	share_budget(s, session);
 	if (!revived)
 		session->id = s->estate->next_session++;
 	session->next = s->sessions;
@@ -250,6 +284,8 @@ static int start_workers(struct service *s, struct moe_error *err)
 		r = sched_new(&s->sched, s->pool, s->config->fill_budget, err);
 	if (r == 0)
 		sched_set_loop(s->sched, s->loop);
+	if (r == 0 && s->push)
+		push_set_loop(s->push, s->loop);
 	return r;
 }
 
@@ -295,7 +331,7 @@ int service_new(struct service **ret, const struct config *config, struct handov
 	s->config = config;
 	s->handover = handover;
 	s->started_ns = now_ns();
-	s->listener.socket = s->signal_source.fd = -1;
+	s->listener.socket = s->signal_source.fd = s->registrar_fd = -1;
 	s->leaves = handover_succeeds(handover);
 	handover_hold(handover);
 	door_init(&s->door, enters);
@@ -312,6 +348,12 @@ int service_new(struct service **ret, const struct config *config, struct handov
 		s->estate = estate_open(s->handover, err);
 		r = s->estate ? open_listener(s, err) : -ENOMEM;
 	}
+	if (r == 0) {
+		s->registrar_fd = estate_registrar(s->handover, err);
+		r = MIN(s->registrar_fd, 0);
+	}
+	if (r == 0 && config->push_cuda)
+		r = push_new(&s->push, config->push_patience_s, s->registrar_fd, err);
 	if (r == 0)
 		r = allowance_open_accounts(&s->accounts, config, s->host, err);
 	if (r == 0)
@@ -375,6 +417,7 @@ struct service *service_free(struct service *s)
 	if (s->sched)
 		end_sessions(s);
 	loop_drain(s->loop);
+	push_free(s->push);
 	pool_free(s->pool);
 	sched_free(s->sched);
 	registry_clear(&s->registry);
@@ -385,11 +428,13 @@ struct service *service_free(struct service *s)
 		handover_settle(s->handover);
 		handover_drop(s->handover, "service");
 		handover_drop(s->handover, "listen");
+		handover_drop(s->handover, "registrar");
 	}
 	if (s->estate)
 		munmap(s->estate, MOE_RING_PAGE);
 	listener_close(&s->listener, s->leaves, s->config->private_mode && strchr(s->config->socket, '/'));
 	close_fd(s->signal_source.fd);
+	close_fd(s->registrar_fd);
 	door_free(&s->door);
 	free(s->host);
 	free(s);

@@ -23,6 +23,7 @@
 #include "daemon/loop.h"
 #include "daemon/pollset.h"
 #include "daemon/pool.h"
+#include "daemon/push.h"
 #include "daemon/registry.h"
 #include "daemon/scheduler.h"
 #include "daemon/session.h"
@@ -41,6 +42,8 @@ struct service {
 	struct registry registry;
 	struct handover *handover; /* main's */
 	struct estate_page *estate;
+	int registrar_fd;
+	struct push *push; /* NULL: not asked for */
 	struct accounts *accounts;
 	struct listener listener;
 	struct door door;

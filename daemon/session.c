@@ -86,12 +86,18 @@ static size_t hint_words(const struct moe_manifest *m)
 	return (size_t)m->n_layers * DIV_UP(m->n_experts, 64);
 }
 
+static size_t ahead_words(const struct moe_manifest *m)
+{
+	return m->flags & MOE_MANIFEST_TIERED ? (size_t)m->n_moe_layers * frames_hint_words(m->n_experts) : 0;
+}
+
 /* On the account what the session takes from its beginning to its end. */
 static int charge_session(struct session *s, struct moe_error *err)
 {
 	const struct moe_manifest *m = s->entry->model->manifest;
 	const uint64_t entry_bytes = sizeof *s->requests + sizeof(struct request *);
-	const uint64_t books = sizeof *s + s->entries * entry_bytes + hint_words(m) * sizeof *s->hinted +
+	const uint64_t books = sizeof *s + s->entries * entry_bytes +
+			       (hint_words(m) + ahead_words(m)) * sizeof *s->hinted +
 			       2 * (uint64_t)m->n_layouts * sizeof *s->slices + journal_books_bytes(s->entries);
 	int r = charge_take(&s->charge, ACCOUNT_SESSIONS, 1, "attach", err);
 
@@ -193,10 +199,11 @@ static int make_books(struct session *s, struct moe_error *err)
 
 	s->requests = map_requests(s->entries);
 	s->completed = calloc(s->entries, sizeof *s->completed);
-	s->hinted = calloc(hint_words(m), sizeof *s->hinted);
+	s->hinted = calloc(hint_words(m) + ahead_words(m), sizeof *s->hinted);
 	s->slices = calloc((size_t)2 * m->n_layouts, sizeof *s->slices);
 	if (!s->requests || !s->completed || !s->hinted || !s->slices)
 		return moe_error_sys(err, -ENOMEM, "session with %u entries", s->entries);
+	s->ahead = s->hinted + hint_words(m);
 	cut_slices(s);
 	for (uint32_t i = s->entries; i-- > 0;) {
 		s->requests[i].next = s->free_requests;
@@ -316,7 +323,7 @@ int session_add_arena(struct session *s, uint32_t kind, int fd, uint64_t bytes, 
 
 	if (kind != MOE_ARENA_DATA && kind != MOE_ARENA_SLOTS)
 		return moe_error_set(err, -EINVAL, "arena: kind %u found, 1 (data) or 2 (slots) expected", kind);
-	if (s->arenas[kind].base)
+	if (s->arenas[kind].base || (kind == MOE_ARENA_SLOTS && s->device))
 		return moe_error_set(err, -EEXIST, "%s: registered already", what);
 	r = check_arena(fd, bytes, what, err);
 	if (r == 0)
@@ -501,6 +508,8 @@ void session_leave(struct session *s, struct sched *sched)
 void session_free(struct session *s)
 {
 	assert(s->dead && s->in_flight == 0 && s->leases_held == 0);
+	push_close(s->device);
+	s->device = NULL;
 	s->entry->model->sessions--;
 	s->entry = NULL;
 	loop_remove(s->loop, &s->doorbell);

@@ -23,6 +23,7 @@
 #include "daemon/journal.h"
 #include "daemon/loop.h"
 #include "daemon/pollset.h"
+#include "daemon/push.h"
 #include "daemon/registry.h"
 #include "daemon/request.h"
 #include "daemon/scheduler.h"
@@ -63,6 +64,8 @@ struct session {
 	uint64_t daemon_bytes;
 	uint64_t stats_offset; /* in the client region */
 	struct clientmem arenas[MOE_ARENA_SLOTS + 1];
+	struct push_slots *device;                 /* in the place of the slot arena, or NULL */
+	uint64_t device_bytes;                     /* 0: not there yet */
 	struct guard *guards[MOE_ARENA_SLOTS + 1]; /* 0: of the client region; then of the arenas */
 
 	struct request *requests, *free_requests; /* [entries] */
@@ -75,6 +78,7 @@ struct session {
 	struct journal journal;
 	uint32_t leases_held;
 	uint64_t *hinted;  /* [n_layers][bitset of experts] */
+	uint64_t *ahead;   /* of a tiered model, behind them: as of frames_hint */
 	uint32_t tier_row; /* of a tiered model: the row that was asked for last */
 
 	enum moe_phase phase;

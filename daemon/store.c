@@ -31,7 +31,7 @@ struct load {
 	uint64_t start_ns;
 	struct model *model;
 	struct moe_manifest *manifest; /* private, until it is published */
-	struct loader_piece *pieces;
+	struct piece *pieces;
 	uint64_t n_pieces;
 	struct loader_record *records;
 	uint64_t n_records, total; /* bytes of all pieces */
@@ -70,21 +70,12 @@ static void free_load(struct load *load)
 
 /* -- what is to be read ------------------------------------------------------------------------------------------- */
 
-static int compare_pieces(const void *a, const void *b)
-{
-	const struct loader_piece *x = a, *y = b;
-
-	if (x->shard != y->shard)
-		return x->shard < y->shard ? -1 : 1;
-	return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
-
 static int add_sources(struct load *load, uint64_t *room, const struct expert_source *sources, uint32_t n,
 		       uint32_t record, struct moe_error *err)
 {
 	if (load->n_pieces + n > *room) {
 		const uint64_t more = MAX(*room * 2, 1024u);
-		struct loader_piece *grown = reallocarray(load->pieces, more, sizeof *grown);
+		struct piece *grown = reallocarray(load->pieces, more, sizeof *grown);
 
 		if (!grown)
 			return moe_error_set(err, -ENOMEM, "%s: no memory for a list of %" PRIu64 " tensors",
@@ -93,10 +84,10 @@ static int add_sources(struct load *load, uint64_t *room, const struct expert_so
 		*room = more;
 	}
 	for (uint32_t i = 0; i < n; i++) {
-		load->pieces[load->n_pieces++] = (struct loader_piece){.offset = sources[i].offset,
-								       .shard = sources[i].shard,
-								       .record = record,
-								       .repack = sources[i].repack};
+		load->pieces[load->n_pieces++] = (struct piece){.offset = sources[i].offset,
+								.shard = sources[i].shard,
+								.record = record,
+								.repack = sources[i].repack};
 		load->total += sources[i].repack.bytes;
 	}
 	return 0;
@@ -124,7 +115,7 @@ static int list_pieces(struct load *load, struct moe_error *err)
 				return r;
 		}
 	}
-	qsort(load->pieces, load->n_pieces, sizeof *load->pieces, compare_pieces);
+	piece_sort(load->pieces, load->n_pieces);
 	return 0;
 }
 
@@ -320,7 +311,7 @@ static int read_once(struct load *load, struct loader_result *ret, struct moe_er
 
 	if (r < 0)
 		return r;
-	*ret = (struct loader_result){.io_uring = false};
+	*ret = (struct loader_result){.io_uring = true};
 	r = tiered_read(load->resident, load->manifest, p, load->start_ns, load->total, &ret->read_bytes, err);
 	ret->direct = reader_direct(load->resident->reader);
 	return r;

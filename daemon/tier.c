@@ -47,6 +47,13 @@ static void start_read(void *userdata, uint32_t record, uint32_t frame, bool urg
 	reader_read(t->model->reader, job);
 }
 
+static void hurry_read(void *userdata, uint32_t frame)
+{
+	struct tier *t = userdata;
+
+	reader_hurry(t->model->reader, frame * t->model->manifest->record_bytes);
+}
+
 static void lost_frame(void *userdata, uint32_t record)
 {
 	struct tier *t = userdata;
@@ -124,6 +131,7 @@ static int make_frames(struct tier *t, uint32_t *table, struct moe_error *err)
 					     .table = table,
 					     .counters = t->counters,
 					     .read = start_read,
+					     .hurry = hurry_read,
 					     .gone = lost_frame,
 					     .userdata = t};
 	int r = frames_new(&t->frames, &params);

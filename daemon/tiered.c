@@ -16,7 +16,7 @@
 #include "daemon/reader.h"
 #include "model/expert.h"
 
-#define UNDER_WAY_MAX 32u /* records at a time: more than the reader's threads */
+#define UNDER_WAY_MAX 32u /* records at a time: more than the reader has reads in flight */
 #define TICK_NS 200000000u
 
 static uint64_t records_of(const struct moe_manifest *m)

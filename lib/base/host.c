@@ -331,6 +331,26 @@ int host_bind_thread(const struct host_node *node)
 	return r;
 }
 
+int host_leave_cpu(void)
+{
+	unsigned long ours[CPU_IDS / (8 * sizeof(long))], there[ARRAY_LEN(ours)] = {0};
+	cpu_set_t *mask = (cpu_set_t *)ours, *one = (cpu_set_t *)there;
+	const int here = sched_getcpu();
+	int next = here;
+
+	if (here < 0 || here >= CPU_IDS || sched_getaffinity(0, sizeof ours, mask) < 0)
+		return -errno;
+	do
+		next = (next + 1) % CPU_IDS;
+	while (next != here && !CPU_ISSET_S((size_t)next, sizeof ours, mask));
+	if (next == here)
+		return -ENOENT;
+	CPU_SET_S((size_t)next, sizeof there, one);
+	if (sched_setaffinity(0, sizeof there, one) < 0 || sched_setaffinity(0, sizeof ours, mask) < 0)
+		return -errno;
+	return 0;
+}
+
 /* -- all of it ---------------------------------------------------------------------------------------------------- */
 
 static void read_io_uring(struct host *host, bool probe)

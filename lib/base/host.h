@@ -76,4 +76,8 @@ void host_read_thp_shmem(char *ret, uint32_t size);
 /* Binds the calling thread to the node's CPUs. 0 or -errno (-EINVAL: the node has none). */
 int host_bind_thread(const struct host_node *node);
 
+/* Moves the calling thread to the next CPU of those that it may run on, which stay the same. 0 or -errno (-ENOENT: it
+ * has one only). */
+int host_leave_cpu(void);
+
 #endif

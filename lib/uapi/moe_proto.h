@@ -32,14 +32,21 @@ enum moe_msg_type {
 	MOE_MSG_UNLOAD = 6,
 	MOE_MSG_PROGRESS = 7,
 	MOE_MSG_ERROR = 8,
+	MOE_MSG_REGISTRAR = 9, /* struct moe_msg both ways; reply: one fd, a sealed memory file, on which whoever
+				* registers pool files with a GPU's driver holds a write lock (F_SETLK) */
+	MOE_MSG_DEVICE = 10,   /* one fd: slots in a GPU's memory, as the driver exports it; answered once it is
+			      * imported. In the place of MOE_ARENA_SLOTS */
 	MOE_MSG_REPLY = 0x100
 };
 
 /* Feature bits: the daemon answers HELLO with those that both sides have. */
-#define MOE_FEATURE_RING 0x1  /* NOP, FILL, COMPUTE, RELEASE, HINT, PHASE as in moe_ring.h */
-#define MOE_FEATURE_PUSH 0x2  /* FILL into a slot arena */
-#define MOE_FEATURE_LEASE 0x4 /* FILL with MOE_SQE_LEASE */
-#define MOE_FEATURES_ALL 0x7
+#define MOE_FEATURE_RING 0x1       /* NOP, FILL, COMPUTE, RELEASE, HINT, PHASE as in moe_ring.h */
+#define MOE_FEATURE_PUSH 0x2       /* FILL into a slot arena */
+#define MOE_FEATURE_LEASE 0x4      /* FILL with MOE_SQE_LEASE */
+#define MOE_FEATURE_BUDGET 0x8     /* ATTACH may name a device, whose budget for fills is shared */
+#define MOE_FEATURE_REGISTRAR 0x10 /* MOE_MSG_REGISTRAR */
+#define MOE_FEATURE_DEVICE 0x20    /* MOE_MSG_DEVICE: the daemon has been told to push into GPUs */
+#define MOE_FEATURES_ALL 0x3f
 
 struct moe_msg {
 	__u32 magic; /* MOE_PROTO_MAGIC */
@@ -68,7 +75,8 @@ struct moe_msg_attach {
 	__u32 ep_rank;
 	__u32 entries; /* of each queue, a power of two */
 	__u64 group;   /* names the replica whose ranks belong together; 0: a group of one */
-	__u64 reserved[3];
+	__u64 device; /* names the device whose memory the slots are; 0: one of the session's own. MOE_FEATURE_BUDGET */
+	__u64 reserved[2];
 };
 
 struct moe_msg_attached {
@@ -89,6 +97,15 @@ struct moe_msg_arena {
 	__u64 bytes; /* a multiple of 4096 */
 	__u32 kind;  /* enum moe_arena */
 	__u32 reserved;
+};
+
+#define MOE_DEVICE_UUID_BYTES 16
+
+struct moe_msg_device {
+	struct moe_msg msg;
+	__u64 bytes; /* all of the memory that the fd stands for */
+	__u8 uuid[MOE_DEVICE_UUID_BYTES];
+	__u64 reserved;
 };
 
 enum moe_query { MOE_QUERY_STATUS = 1, MOE_QUERY_STATS = 2, MOE_QUERY_MODELS = 3, MOE_QUERY_SESSIONS = 4 };
@@ -148,6 +165,7 @@ MOE_PROTO_SIZE(moe_msg_hello, 40);
 MOE_PROTO_SIZE(moe_msg_attach, 152);
 MOE_PROTO_SIZE(moe_msg_attached, 72);
 MOE_PROTO_SIZE(moe_msg_arena, 32);
+MOE_PROTO_SIZE(moe_msg_device, 48);
 MOE_PROTO_SIZE(moe_msg_query, 24);
 MOE_PROTO_SIZE(moe_msg_document, 24);
 MOE_PROTO_SIZE(moe_msg_load, 4176);

@@ -127,6 +127,28 @@ struct moe_cqe {
 	__u64 offset;  /* ... and the record's offset in each pool file */
 };
 
+enum moe_stats_mode {
+	MOE_STATS_DECODE = 0,
+	MOE_STATS_PREFETCH = 1,
+	MOE_STATS_FULL = 2,
+	MOE_STATS_DUAL_BATCH = 3, /* decode with two micro-batches in flight */
+	MOE_STATS_MODES = 4
+};
+
+/*
+ * What a client counts per mode, cumulative: how long the parts of its steps were, which run side by side, and what the
+ * steps took. Only steps whose end was waited for: of the others, `hidden`, nobody knows when they ended.
+ */
+struct moe_mode_stats {
+	__u64 steps;
+	__u64 hidden;
+	__u64 copy_ns;   /* of experts into slots */
+	__u64 device_ns; /* device compute */
+	__u64 cpu_ns;    /* CPU pool work */
+	__u64 taken_ns;  /* in flight; what several steps are at the same time, is shared among them */
+	__u64 reserved[2];
+};
+
 /* At offset 0 of the client region. One cache line per word that the other side polls. */
 struct moe_client_page {
 	__u32 sq_tail;
@@ -135,6 +157,7 @@ struct moe_client_page {
 	__u32 pad1[15];
 	__u32 cq_wait; /* 1: the client sleeps on cq_tail */
 	__u32 pad2[15];
+	struct moe_mode_stats modes[MOE_STATS_MODES];
 };
 
 /* At offset 0 of the daemon region. */
@@ -236,7 +259,8 @@ static inline int moe_request_arrow(unsigned int from, unsigned int to)
 
 MOE_ASSERT(sizeof(struct moe_sqe) == 64, "moe_sqe is one cache line");
 MOE_ASSERT(sizeof(struct moe_cqe) == 64, "moe_cqe is one cache line");
-MOE_ASSERT(sizeof(struct moe_client_page) == 192, "moe_client_page");
+MOE_ASSERT(sizeof(struct moe_mode_stats) == 64, "moe_mode_stats");
+MOE_ASSERT(sizeof(struct moe_client_page) == 448, "moe_client_page");
 MOE_ASSERT(sizeof(struct moe_daemon_page) == 256, "moe_daemon_page");
 MOE_ASSERT(sizeof(struct moe_layer_stats) == 128, "moe_layer_stats");
 MOE_AT(struct moe_sqe, op, 8);
@@ -256,6 +280,7 @@ MOE_AT(struct moe_cqe, pairs, 32);
 MOE_AT(struct moe_cqe, offset, 56);
 MOE_AT(struct moe_client_page, cq_head, 64);
 MOE_AT(struct moe_client_page, cq_wait, 128);
+MOE_AT(struct moe_client_page, modes, 192);
 MOE_AT(struct moe_daemon_page, cqe_offset, 40);
 MOE_AT(struct moe_daemon_page, sq_head, 64);
 MOE_AT(struct moe_daemon_page, cq_tail, 128);

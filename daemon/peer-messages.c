@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/peer-messages.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fdmsg.h"
+#include "base/log.h"
+#include "base/memfd.h"
+#include "base/util.h"
+#include "daemon/documents.h"
+#include "daemon/estate.h"
+#include "daemon/service.h"
+
+/* -- replies ------------------------------------------------------------------------------------------------------ */
+
+static int reply(struct peer *peer, void *message, size_t bytes, enum moe_msg_type type, const int *fds, size_t n_fds)
+{
+	struct moe_msg *msg = message;
+	int r;
+
+	*msg = (struct moe_msg){.magic = MOE_PROTO_MAGIC,
+				.type = (__u16)type,
+				.fds = (__u16)n_fds,
+				.bytes = (__u32)bytes,
+				.status = msg->status};
+	/* Never waits: a peer that does not read its replies is closed. */
+	r = fdmsg_send(peer->source.fd, message, bytes, fds, n_fds, 1);
+	if (r < 0 && type != MOE_MSG_PROGRESS)
+		peer_close(peer, "cannot send a reply");
+	return r;
+}
+
+void peer_send_error(struct peer *peer, int code, const char *text)
+{
+	struct moe_msg_error e = {.msg.status = code};
+
+	snprintf(e.text, sizeof e.text, "%s", text);
+	log_debug("pid %d: refused: %s", peer->pid, text);
+	reply(peer, &e, sizeof e, MOE_MSG_ERROR, NULL, 0);
+}
+
+void peer_send_progress(struct peer *peer, uint64_t done, uint64_t total, uint64_t elapsed_ns, uint64_t eta_ns)
+{
+	struct moe_msg_progress p = {
+		.done_bytes = done, .total_bytes = total, .elapsed_ns = elapsed_ns, .eta_ns = eta_ns};
+
+	reply(peer, &p, sizeof p, MOE_MSG_PROGRESS, NULL, 0);
+}
+
+void peer_send_loaded(struct peer *peer, const struct moe_manifest *manifest, uint64_t bytes, uint64_t elapsed_ns)
+{
+	struct moe_msg_loaded l = {.bytes = bytes, .elapsed_ns = elapsed_ns};
+
+	memcpy(l.digest, manifest->digest, sizeof l.digest);
+	memcpy(l.name, manifest->name, sizeof l.name);
+	reply(peer, &l, sizeof l, MOE_MSG_LOAD | MOE_MSG_REPLY, NULL, 0);
+}
+
+/* -- requests: 0 (answered) or -errno with *err (the caller answers) ---------------------------------------------- */
+
+static int on_hello(struct peer *peer, const struct moe_msg_hello *hello, struct moe_error *err)
+{
+	struct moe_msg_hello answer = {
+		.features = hello->features & MOE_FEATURES_ALL &
+			    ~(peer->service->push ? 0ull : (__u64)MOE_FEATURE_DEVICE),
+		.instance = peer->service->instance,
+		.pid = (__u32)getpid(),
+	};
+
+	if (hello->reserved)
+		return moe_error_set(err, -EINVAL, "hello: reserved field is set");
+	peer->service->door.strangers -= !peer->hello;
+	peer->hello = true;
+	reply(peer, &answer, sizeof answer, MOE_MSG_HELLO | MOE_MSG_REPLY, NULL, 0);
+	return 0;
+}
+
+static bool is_power_of_two(uint32_t n)
+{
+	return n && !(n & (n - 1));
+}
+
+/* Each rank gets one unit of every layer's experts at least. */
+static int check_slices(const struct resident *model, const struct moe_msg_attach *a, struct moe_error *err)
+{
+	const struct moe_manifest *m = model->manifest;
+	const struct moe_layout *least = model->layouts;
+
+	for (uint32_t i = 1; i < m->n_layouts; i++)
+		if (moe_slice_units(&model->layouts[i]) < moe_slice_units(least))
+			least = &model->layouts[i];
+	if (a->tp_size <= moe_slice_units(least))
+		return 0;
+	return moe_error_set(err, -EINVAL,
+			     "attach to '%s': tp_size %u found, at most %u expected: the experts' intermediate size %u "
+			     "in format %s (down: %s) is cut in units of %u",
+			     m->name, a->tp_size, moe_slice_units(least), m->inter,
+			     moe_formats[least->part[MOE_PART_GATE].format].name,
+			     moe_formats[least->part[MOE_PART_DOWN].format].name, moe_slice_unit(least));
+}
+
+/* A pool file that the client may hold. */
+static int pool_fd(const struct entry *entry, uint32_t pool)
+{
+	return entry->tier ? tier_client_fd(entry->tier, pool) : entry->model->pools[pool].fd;
+}
+
+static int check_attach(const struct peer *peer, const struct moe_msg_attach *a, const struct entry *entry,
+			struct moe_error *err)
+{
+	const struct moe_manifest *m = entry->model->manifest;
+	uint32_t sharers = 0;
+	int r;
+
+	if (a->layout != m->layout)
+		return moe_error_set(err, -EPROTO,
+				     "attach to '%s': record layout %u found, the daemon has %u: library and daemon "
+				     "are of different versions",
+				     m->name, a->layout, m->layout);
+	if (a->tp_size == 0 || a->tp_rank >= a->tp_size)
+		return moe_error_set(err, -EINVAL, "attach to '%s': tp_rank %u of tp_size %u: no such slice", m->name,
+				     a->tp_rank, a->tp_size);
+	r = check_slices(entry->model, a, err);
+	if (r < 0)
+		return r;
+	for (uint32_t i = 0; i < m->n_pools; i++)
+		if (pool_fd(entry, i) < 0)
+			return moe_error_sys(err, pool_fd(entry, i),
+					     "attach to '%s': it is tiered, and its pool files cannot be opened "
+					     "read-only (is /proc mounted?)",
+					     m->name);
+	if (!is_power_of_two(a->entries) || a->entries < MOE_RING_ENTRIES_MIN || a->entries > MOE_RING_ENTRIES_MAX)
+		return moe_error_set(err, -EINVAL,
+				     "attach: %u queue entries found, a power of two from %d to %d expected",
+				     a->entries, MOE_RING_ENTRIES_MIN, MOE_RING_ENTRIES_MAX);
+	for (const struct session *s = peer->service->sessions; s; s = s->next) {
+		sharers += a->device && s->attach.device == a->device && s->uid == peer->uid;
+		if (s->dead || a->group == 0 || s->attach.group != a->group || s->entry != entry || s->uid != peer->uid)
+			continue;
+		if (s->attach.tp_size != a->tp_size)
+			return moe_error_set(err, -EINVAL, "attach to '%s': group %llx has tp_size %u, not %u", m->name,
+					     (unsigned long long)a->group, s->attach.tp_size, a->tp_size);
+		if (s->attach.tp_rank == a->tp_rank && s->attach.dp_rank == a->dp_rank &&
+		    s->attach.ep_rank == a->ep_rank)
+			return moe_error_set(err, -EEXIST,
+					     "attach to '%s': rank %u of group %llx is attached already (pid %d)",
+					     m->name, a->tp_rank, (unsigned long long)a->group, s->pid);
+	}
+	if (sharers >= SCHED_SHARERS_MAX)
+		return moe_error_set(err, -EUSERS,
+				     "attach to '%s': device %llx has %u sessions already, at most %d can share its "
+				     "budget for fills: name no device (0), or another one",
+				     m->name, (unsigned long long)a->device, sharers, SCHED_SHARERS_MAX);
+	return 0;
+}
+
+/* What the client may hold of its daemon region: a read-only open. Only without /proc, where none can be made, is it a
+ * writable one: then a client can spoil its own completions, and `moectl status` says so. */
+static int readonly_region(struct service *service, int fd, struct moe_error *err)
+{
+	int ro = memfd_reopen_readonly(fd);
+
+	if (ro == -ENOENT) {
+		if (!service->writable_queues)
+			log_warning(
+				"/proc is not mounted: clients get writable descriptors of their completion queues");
+		service->writable_queues = true;
+		ro = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+		ro = ro < 0 ? -errno : ro;
+	}
+	return ro < 0 ? moe_error_sys(err, ro, "attach: cannot open the daemon region read-only") : ro;
+}
+
+static void send_attached(struct peer *peer, const struct session *s, int region)
+{
+	const struct resident *model = s->entry->model;
+	struct moe_msg_attached answer = {
+		.session = s->id,
+		.manifest_bytes = model->manifest->bytes,
+		.client_bytes = s->client.bytes,
+		.daemon_bytes = s->daemon_bytes,
+		.n_pools = model->n_pools,
+		.cpu_threads = pool_threads(peer->service->pool),
+	};
+	int fds[FDMSG_FDS_MAX] = {model->manifest_fd, s->client_fd, region, s->doorbell.fd};
+	size_t n = 4;
+
+	for (uint32_t i = 0; i < model->n_pools; i++)
+		fds[n++] = pool_fd(s->entry, i);
+	reply(peer, &answer, sizeof answer, MOE_MSG_ATTACH | MOE_MSG_REPLY, fds, n);
+}
+
+static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, struct moe_error *err)
+{
+	_cleanup_close_ int region = -1;
+	struct moe_msg_attach a = *attach;
+	struct entry *entry;
+	struct session *s;
+	int r;
+
+	a.name[sizeof a.name - 1] = '\0';
+	if (peer->session)
+		return moe_error_set(err, -EISCONN, "attach: this connection has a session already");
+	if (a.reserved[0] || a.reserved[1])
+		return moe_error_set(err, -EINVAL, "attach: reserved field is set");
+	r = registry_find(&peer->service->registry, a.name, a.digest, &entry, err);
+	if (r == 0)
+		r = check_attach(peer, &a, entry, err);
+	if (r == 0)
+		r = session_new(&s, entry, &a, peer->service->accounts, peer->uid, peer->service->loop, err);
+	if (r < 0)
+		return r;
+	s->pid = peer->pid;
+	service_add_session(peer->service, s);
+	region = readonly_region(peer->service, s->daemon_fd, err);
+	if (region < 0) {
+		service_kill_session(peer->service, s);
+		return region;
+	}
+	peer->session = s;
+	s->journal.page->session = s->id;
+	if (handover_keeps(peer->service->handover) &&
+	    estate_keep_session(peer->service->handover, s, peer->source.fd) < 0)
+		log_warning("session %llu will not outlive this daemon: the keeper does not take it",
+			    (unsigned long long)s->id);
+	log_debug("session %llu: pid %d attaches to %s as rank %u of %u", (unsigned long long)s->id, s->pid,
+		  entry->model->manifest->name, a.tp_rank, a.tp_size);
+	send_attached(peer, s, region);
+	return 0;
+}
+
+static int on_arena(struct peer *peer, const struct moe_msg_arena *arena, int fd, struct moe_error *err)
+{
+	struct moe_msg answer = {0};
+	int r;
+
+	if (!peer->session)
+		return moe_error_set(err, -ENOTCONN, "arena: attach first");
+	if (arena->reserved)
+		return moe_error_set(err, -EINVAL, "arena: reserved field is set");
+	r = session_add_arena(peer->session, arena->kind, fd, arena->bytes, err);
+	if (r < 0)
+		return r;
+	estate_keep_arena(peer->service->handover, peer->session, arena->kind, fd);
+	reply(peer, &answer, sizeof answer, MOE_MSG_ARENA | MOE_MSG_REPLY, NULL, 0);
+	return 0;
+}
+
+/* Answered by peer_device_opened. A successor would have to import it anew, and the answer could be lost: the session
+ * stays with this daemon. */
+static int on_device(struct peer *peer, const struct moe_msg_device *device, int fd, struct moe_error *err)
+{
+	struct session *s = peer->session;
+	int r;
+
+	if (!s)
+		return moe_error_set(err, -ENOTCONN, "device slots: attach first");
+	if (!peer->service->push)
+		return moe_error_set(err, -EOPNOTSUPP, "device slots: start moe-expertd with --push-cuda");
+	if (device->reserved || device->bytes == 0 || device->bytes % MOE_RING_PAGE)
+		return moe_error_set(err, -EINVAL, "device slots: a multiple of %d bytes and no reserved field",
+				     MOE_RING_PAGE);
+	if (s->device || s->arenas[MOE_ARENA_SLOTS].base)
+		return moe_error_set(err, -EEXIST, "device slots: this session has slots");
+	if (s->entry->tier)
+		return moe_error_set(err, -EOPNOTSUPP,
+				     "device slots: model '%s' is tiered, its records come from disk and go: the CPU "
+				     "pushes them, into host memory",
+				     s->entry->model->manifest->name);
+	r = push_open(peer->service->push, &s->device, s->entry->model, fd, device->bytes, device->uuid, s, err);
+	if (r < 0)
+		return r;
+	peer->device_bytes = device->bytes;
+	estate_drop_session(peer->service->handover, s);
+	return 0;
+}
+
+void peer_device_opened(struct peer *peer, int r, const struct moe_error *err)
+{
+	struct moe_msg answer = {0};
+
+	if (r < 0) {
+		push_close(steal_ptr(peer->session->device));
+		peer_send_error(peer, r, err->text);
+		return;
+	}
+	peer->session->device_bytes = peer->device_bytes;
+	reply(peer, &answer, sizeof answer, MOE_MSG_DEVICE | MOE_MSG_REPLY, NULL, 0);
+}
+
+/* Whoever has the lock on it may register; this daemon has nothing to do with it. */
+static int on_registrar(struct peer *peer, struct moe_error *err)
+{
+	struct moe_msg answer = {0};
+
+	if (!peer->session)
+		return moe_error_set(err, -ENOTCONN, "registrar: attach first");
+	reply(peer, &answer, sizeof answer, MOE_MSG_REGISTRAR | MOE_MSG_REPLY, &peer->service->registrar_fd, 1);
+	return 0;
+}
+
+static int on_query(struct peer *peer, const struct moe_msg_query *query, struct moe_error *err)
+{
+	struct moe_msg_document answer = {0};
+	_cleanup_free_ char *text = NULL;
+	_cleanup_close_ int fd = -1;
+	int r = document_make(peer->service, query->what, &text, err);
+
+	if (r < 0)
+		return r;
+	answer.bytes = strlen(text);
+	fd = memfd_new_sealed("moe-document", text, answer.bytes, err);
+	if (fd < 0)
+		return fd;
+	reply(peer, &answer, sizeof answer, MOE_MSG_QUERY | MOE_MSG_REPLY, &fd, 1);
+	return 0;
+}
+
+static int check_steers(const struct peer *peer, const char *what, struct moe_error *err)
+{
+	if (peer->uid == 0 || peer->uid == geteuid())
+		return 0;
+	return moe_error_set(err, -EPERM, "%s: for root and the daemon's user (uid %u) only; you are uid %u", what,
+			     geteuid(), peer->uid);
+}
+
+static int on_load(struct peer *peer, const struct moe_msg_load *load, struct moe_error *err)
+{
+	int r = check_steers(peer, "load", err);
+
+	if (r < 0)
+		return r;
+	if (!memchr(load->path, 0, sizeof load->path) || !memchr(load->name, 0, sizeof load->name))
+		return moe_error_set(err, -EINVAL, "load: path or name is not terminated");
+	if (load->path[0] != '/')
+		return moe_error_set(err, -EINVAL, "load: path '%.200s' is not absolute", load->path);
+	return service_load(peer->service, peer, load->path, load->name, err);
+}
+
+static int on_unload(struct peer *peer, const struct moe_msg_unload *unload, struct moe_error *err)
+{
+	struct moe_msg answer = {0};
+	int r = check_steers(peer, "unload", err);
+
+	if (r == 0 && !memchr(unload->name, 0, sizeof unload->name))
+		r = moe_error_set(err, -EINVAL, "unload: name is not terminated");
+	if (r == 0)
+		r = service_unload(peer->service, unload->name, err);
+	if (r < 0)
+		return r;
+	log_info("model %s unloaded", unload->name);
+	reply(peer, &answer, sizeof answer, MOE_MSG_UNLOAD | MOE_MSG_REPLY, NULL, 0);
+	return 0;
+}
+
+/* -- what comes ---------------------------------------------------------------------------------------------------- */
+
+static const struct {
+	size_t bytes;
+	size_t fds;
+} message_shape[] = {
+	[MOE_MSG_HELLO] = {sizeof(struct moe_msg_hello), 0}, [MOE_MSG_ATTACH] = {sizeof(struct moe_msg_attach), 0},
+	[MOE_MSG_ARENA] = {sizeof(struct moe_msg_arena), 1}, [MOE_MSG_QUERY] = {sizeof(struct moe_msg_query), 0},
+	[MOE_MSG_LOAD] = {sizeof(struct moe_msg_load), 0},   [MOE_MSG_UNLOAD] = {sizeof(struct moe_msg_unload), 0},
+	[MOE_MSG_REGISTRAR] = {sizeof(struct moe_msg), 0},   [MOE_MSG_DEVICE] = {sizeof(struct moe_msg_device), 1},
+};
+
+int peer_answer(struct peer *peer, const void *message, const int *fds, struct moe_error *err)
+{
+	const struct moe_msg *msg = message;
+
+	switch (msg->type) {
+	case MOE_MSG_HELLO:
+		return on_hello(peer, message, err);
+	case MOE_MSG_ATTACH:
+		return on_attach(peer, message, err);
+	case MOE_MSG_ARENA:
+		return on_arena(peer, message, fds[0], err);
+	case MOE_MSG_QUERY:
+		return on_query(peer, message, err);
+	case MOE_MSG_LOAD:
+		return on_load(peer, message, err);
+	case MOE_MSG_REGISTRAR:
+		return on_registrar(peer, err);
+	case MOE_MSG_DEVICE:
+		return on_device(peer, message, fds[0], err);
+	default:
+		return on_unload(peer, message, err);
+	}
+}
+
+const char *peer_check(const struct peer *peer, const struct moe_msg *msg, size_t bytes, size_t n_fds)
+{
+	if (bytes < sizeof *msg || msg->magic != MOE_PROTO_MAGIC || msg->bytes != bytes)
+		return "a message that is not of this protocol";
+	if (msg->type >= ARRAY_LEN(message_shape) || message_shape[msg->type].bytes == 0)
+		return "a message of unknown type";
+	if (bytes != message_shape[msg->type].bytes || msg->status)
+		return "a message of wrong size";
+	if (n_fds != message_shape[msg->type].fds || msg->fds != n_fds)
+		return "a message with a wrong number of file descriptors";
+	if (!peer->hello && msg->type != MOE_MSG_HELLO)
+		return "a message before HELLO";
+	return NULL;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/seat.h"
+
+#include "base/host.h"
+#include "base/util.h"
+
+/* So many requests within this time: who runs here between two of them runs for microseconds, as a client does that
+ * polls, and not for a slice, as a thread of the pool. */
+#define SHARED_MAX 16
+#define SHARED_NS 1000000u
+#define STAY_NS 20000000u /* between two moves, each of which takes some tens of microseconds */
+
+void seat_shared(struct seat *seat)
+{
+	const uint64_t now = now_ns();
+
+	seat->lost = false;
+	if (seat->shared == 0 || now - seat->since_ns > SHARED_NS) {
+		seat->since_ns = now;
+		seat->shared = 0;
+	}
+	if (++seat->shared < SHARED_MAX || (seat->moved_ns && now - seat->moved_ns < STAY_NS))
+		return;
+	seat->shared = 0;
+	seat->moved_ns = now;
+	host_leave_cpu(); /* where it may not move it stays: requests are answered there as well */
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+/* reader - records of the sample model, read one by one: each is what all of them were when they were learnt, and what
+ * is hurried overtakes what is not. */
+#include "daemon/reader.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "daemon/manifest.h"
+#include "model/model.h"
+#include "tests/fixture.h"
+#include "tests/tap.h"
+
+#define ATTEMPTS 20
+#define OVERTAKEN 24 /* records that come after it: more than the threads have in hand */
+
+static struct moe_manifest *manifest;
+static struct reader *reader;
+static uint32_t n_records;
+
+static void read_record(uint32_t record, uint8_t *learn)
+{
+	struct reader_job *job = calloc(1, sizeof *job);
+
+	job->record = record;
+	job->offset = record * manifest->record_bytes;
+	job->learn = learn;
+	job->zero = true;
+	reader_read(reader, job);
+}
+
+/* The next that is done; *status of the first that failed. */
+static uint32_t next_record(int *status)
+{
+	struct reader_job *job = reader_next_done(reader, true);
+	const uint32_t record = job->record;
+
+	if (job->status && !*status)
+		*status = job->status;
+	free(job);
+	return record;
+}
+
+static void test_learnt(void)
+{
+	int status = 0;
+
+	for (uint32_t i = 0; i < n_records; i++)
+		read_record(i, manifest_records(manifest)[i].digest);
+	for (uint32_t i = 0; i < n_records; i++)
+		next_record(&status);
+	ok(status == 0, "%u records are learnt", n_records);
+	for (uint32_t i = 0; i < n_records; i++)
+		read_record(i, NULL);
+	for (uint32_t i = 0; i < n_records; i++)
+		next_record(&status);
+	ok(status == 0, "and are the same when they are read again");
+	manifest_records(manifest)[3].digest[0] ^= 1;
+	read_record(3, NULL);
+	next_record(&status);
+	ok(status == -ESTALE, "one that is another than it was is refused");
+	manifest_records(manifest)[3].digest[0] ^= 1;
+}
+
+/* Asks for all, hurries `record` if told to, and returns how many came after it. */
+static uint32_t came_after(uint32_t record, bool hurried, int *status)
+{
+	uint32_t at = 0;
+
+	for (uint32_t i = 0; i < n_records; i++)
+		read_record(i, NULL);
+	if (hurried)
+		reader_hurry(reader, record * manifest->record_bytes);
+	for (uint32_t i = 0; i < n_records; i++)
+		if (next_record(status) == record)
+			at = i;
+	return n_records - 1 - at;
+}
+
+/* The threads may be so fast, or this one so slow, that nothing is left to be overtaken: not each time. */
+static void test_hurry(void)
+{
+	uint32_t most = 0, most_idle = 0;
+	int status = 0;
+
+	for (int i = 0; i < ATTEMPTS && most < OVERTAKEN; i++)
+		most = MAX(most, came_after(n_records - 1, true, &status));
+	for (int i = 0; i < 3; i++)
+		most_idle = MAX(most_idle, came_after(n_records - 1, false, &status));
+	ok(status == 0 && most >= OVERTAKEN, "the last one, hurried, overtakes others (%u)", most);
+	ok(most_idle < OVERTAKEN, "which it does not by itself (%u)", most_idle);
+	reader_hurry(reader, 0);
+	ok(reader_next_done(reader, false) == NULL, "who hurries what is not asked for reads nothing");
+}
+
+int main(void)
+{
+	struct reader_params params = {.path = fixture_sample()};
+	struct model *model = NULL;
+	struct moe_error err = {0};
+	uint8_t *memory;
+
+	require(model_open(&model, params.path, &err) == 0, "the sample model: %s", err.text);
+	require(manifest_new(&manifest, model, 1, &err) == 0, "its manifest: %s", err.text);
+	n_records = manifest->n_moe_layers * manifest->n_experts;
+	memory = aligned_alloc(4096, ALIGN_UP(n_records * manifest->record_bytes, (uint64_t)4096));
+	require(memory != NULL && n_records > 2 * OVERTAKEN, "memory for %u records", n_records);
+	params.manifest = manifest;
+	params.model = model;
+	params.memory[0] = memory;
+	require(reader_new(&reader, &params, &err) == 0, "a reader: %s", err.text);
+	test_learnt();
+	test_hurry();
+	reader_free(reader);
+	free(memory);
+	free(manifest);
+	return tap_done();
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT */
+/* The reactor's CPU: it is left when requests come behind yields that gave it away, and only then. */
+#include <errno.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <unistd.h>
+
+#include "base/host.h"
+#include "base/util.h"
+#include "daemon/seat.h"
+#include "tests/tap.h"
+
+#define MANY 64
+#define STAY_US 30000 /* more than the time between two moves */
+
+static cpu_set_t ours;
+
+/* So that only a move changes the CPU; the mask that a move has to leave as it is. */
+static int stay_on_two(void)
+{
+	cpu_set_t two;
+	int n = 0;
+
+	CPU_ZERO(&two);
+	for (size_t i = 0; i < CPU_SETSIZE && n < 2; i++)
+		if (CPU_ISSET(i, &ours)) {
+			CPU_SET(i, &two);
+			n++;
+		}
+	return sched_setaffinity(0, sizeof two, &two);
+}
+
+/* Whether one of so many requests, each `pause_us` behind a yield of `yield_ns`, made the thread move: the seat itself
+ * says so, where it is now the kernel may have chosen. */
+static bool moves(struct seat *seat, uint64_t yield_ns, useconds_t pause_us)
+{
+	const uint64_t before = seat->moved_ns;
+
+	for (int i = 0; i < MANY && seat->moved_ns == before; i++) {
+		if (pause_us)
+			usleep(pause_us);
+		seat_yielded(seat, 0, yield_ns);
+		seat_served(seat);
+	}
+	return seat->moved_ns != before;
+}
+
+static void test_seat(void)
+{
+	struct seat seat = {0};
+
+	ok(!moves(&seat, 300, 0), "who yields to nobody stays");
+	ok(!moves(&seat, 3000000, 200), "who yields to threads that use their slices stays");
+	ok(moves(&seat, 10000, 0), "who serves a client on its own CPU leaves it");
+	ok(!moves(&seat, 10000, 0), "not again at once");
+	usleep(STAY_US);
+	ok(moves(&seat, 10000, 0), "again after a while");
+	usleep(STAY_US);
+	for (int i = 0; i < MANY; i++) {
+		seat_yielded(&seat, 0, 10000);
+		seat_served(&seat);
+		seat_slept(&seat);
+	}
+	ok(seat.shared == 0, "a sleep begins anew");
+	seat = (struct seat){0};
+	for (int i = 0; i < MANY; i++)
+		seat_served(&seat);
+	ok(!seat.moved_ns, "requests that no yield came before do not count");
+}
+
+static void test_leave(void)
+{
+	cpu_set_t before, after;
+	int from = 0, to = 0, r = 0;
+
+	if (CPU_COUNT(&ours) < 2) {
+		ok(host_leave_cpu() == -ENOENT, "nowhere to go with one CPU");
+		return;
+	}
+	require(stay_on_two() == 0 && sched_getaffinity(0, sizeof before, &before) == 0, "two CPUs are ours");
+	/* The kernel may put it back at once, but not each time. */
+	for (int i = 0; i < 10 && r == 0 && from == to; i++) {
+		from = sched_getcpu();
+		r = host_leave_cpu();
+		to = sched_getcpu();
+	}
+	sched_getaffinity(0, sizeof after, &after);
+	ok(r == 0 && from != to, "moved from CPU %d to %d", from, to);
+	ok(CPU_EQUAL(&before, &after), "may run where it could before");
+	CPU_ZERO(&before);
+	CPU_SET((size_t)to, &before);
+	require(sched_setaffinity(0, sizeof before, &before) == 0, "one CPU is ours");
+	ok(host_leave_cpu() == -ENOENT && sched_getcpu() == to, "nowhere to go with one CPU");
+	require(sched_setaffinity(0, sizeof ours, &ours) == 0, "all CPUs are ours");
+}
+
+int main(void)
+{
+	sched_getaffinity(0, sizeof ours, &ours);
+	test_seat();
+	test_leave();
+	return tap_done();
+}
