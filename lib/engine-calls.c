@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "engine.h"
+#include "lanes.h"
 #include "moe-expert.h"
 #include "plan.h"
 #include "step.h"
@@ -61,9 +62,16 @@ int moe_plan(struct moe_session *session, uint32_t layer, enum moe_mode mode, ui
 	params.slot_bytes = session_slice(session, (uint32_t)row)->bytes;
 	params.frozen = e->dummy;
 	params.n_copy = e->n_copy;
+	if (lanes_are_fixed(e) && params.mode == MOE_MODE_DECODE)
+		params.update_expert_num = 0;
 	/* The last MoE layer has nobody to defer to. */
 	params.defer = e->decode && (uint32_t)row + 1 < e->n_rows ? session->params.approximate_defer : 0;
-	if (e->broken)
+	if (e->broken == -ETIME)
+		r = moe_error_set(
+			err, -ETIME,
+			"experts had not come within watchdog_ms: the session has given the daemon up; detach "
+			"and attach again");
+	else if (e->broken)
 		r = moe_error_sys(err, e->broken,
 				  "a fill has failed on this rank, or a plan was not submitted, so the ranks of the "
 				  "group no longer cache the same experts: detach and attach all of them");
@@ -111,7 +119,7 @@ int moe_compute(struct moe_session *session, uint32_t layer, uint32_t tokens, ui
 	if (r < 0)
 		return r;
 	plan->owner = e;
-	r = step_submit(e, plan, x, &step, err);
+	r = step_submit(e, plan, x, NULL, &step, err);
 	return r < 0 ? r : moe_wait(step, y, 0, err);
 }
 
@@ -153,7 +161,9 @@ int moe_fill(struct moe_session *session, uint32_t layer, uint32_t expert, uint3
 				     "moe_fill: expert %u into slot %u found; the model has %u experts, the session %u "
 				     "slots a layer",
 				     expert, slot, e->n_experts, e->n_slots);
-	r = clear_slot(e, (uint32_t)row, (int32_t)expert, (int32_t)slot, err);
+	r = lanes_let_fill(e, "moe_fill", err);
+	if (r == 0)
+		r = clear_slot(e, (uint32_t)row, (int32_t)expert, (int32_t)slot, err);
 	if (r != 0)
 		return r < 0 ? r : 0;
 	r = plan_new_fill(&plan, layer, e->n_experts, e->n_slots, &copy, 1, err);
@@ -161,7 +171,7 @@ int moe_fill(struct moe_session *session, uint32_t layer, uint32_t expert, uint3
 		return r;
 	plan->owner = e;
 	plan->frozen = engine_is_dummy(e);
-	r = step_submit(e, plan, NULL, &step, err);
+	r = step_submit(e, plan, NULL, NULL, &step, err);
 	if (r == 0)
 		r = moe_wait(step, NULL, 0, err);
 	if (r < 0)

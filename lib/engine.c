@@ -8,6 +8,8 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/util.h"
+#include "feeder.h"
+#include "lanes.h"
 #include "plan.h"
 #include "step.h"
 
@@ -22,9 +24,28 @@ void engine_forget(struct engine *e, uint32_t row, int32_t expert, int32_t slot,
 		e->broken = code;
 }
 
+void engine_give_up(struct engine *e, int code)
+{
+	pthread_mutex_lock(&e->lock);
+	if (!e->broken)
+		e->broken = code;
+	pthread_mutex_unlock(&e->lock);
+	queue_give_up(&e->session->queue);
+}
+
+int engine_device_error(const struct engine *e)
+{
+	const int r = e->ops->stream_error(e->copy);
+
+	return r < 0 ? r : e->ops->stream_error(e->compute);
+}
+
 static int check_params(const struct moe_session *s, struct moe_error *err)
 {
 	const struct moe_attach_params *p = &s->params;
+	const struct device_ops *ops;
+	const char *which;
+	int r;
 
 	if ((unsigned)p->fill > MOE_FILL_PULL || (unsigned)p->share > MOE_SHARE_GROUP ||
 	    (unsigned)p->n_copy > MOE_N_COPY_STAIRS)
@@ -44,71 +65,8 @@ static int check_params(const struct moe_session *s, struct moe_error *err)
 	if (!policy_find(p->policy))
 		return moe_error_set(err, -EINVAL, "moe_attach: policy '%s' found, one of %s expected", p->policy,
 				     policy_names());
-	if (!device_find(p->device))
-		return moe_error_set(err, -EINVAL, "moe_attach: this library has no device '%s'; it has 'host'",
-				     p->device);
-	return 0;
-}
-
-static int open_device(struct engine *e, struct moe_error *err)
-{
-	const struct moe_attach_params *p = &e->session->params;
-	const struct device_ops *ops = device_find(p->device);
-	int r;
-
-	if (p->fill == MOE_FILL_PUSH && !ops->exports)
-		return moe_error_set(
-			err, -ENOTSUP,
-			"moe_attach: fill is MOE_FILL_PUSH, but the memory of device '%s' cannot be pushed "
-			"into: set fill to MOE_FILL_PULL",
-			ops->name);
-	e->ops = ops;
-	r = ops->open(&e->device, err);
-	if (r == 0)
-		r = ops->stream_new(e->device, &e->compute, err);
-	if (r == 0)
-		r = ops->stream_new(e->device, &e->copy, err);
-	return r;
-}
-
-static int make_slots(struct engine *e, struct moe_error *err)
-{
-	struct moe_session *s = e->session;
-	const uint64_t n = (uint64_t)e->n_rows * e->n_slots + (uint64_t)MISSBUF_COUNT * e->miss_slots;
-	uint64_t bytes;
-	int r;
-
-	if (n > INT32_MAX || !checked_mul(&bytes, n, s->info.slot_bytes))
-		return moe_error_set(
-			err, -EINVAL,
-			"moe_attach: %llu slots (%u layers of %u, and two miss buffers of %u) are too many",
-			(unsigned long long)n, e->n_rows, e->n_slots, e->miss_slots);
-	r = e->ops->alloc(e->device, bytes, &e->slots, err);
-	if (r == 0)
-		r = e->ops->alloc(e->device, step_work_bytes(s), &e->work, err);
-	if (r == 0 && s->params.fill == MOE_FILL_PUSH)
-		r = session_send_slots(s, e->slots.export_fd, e->slots.bytes, err);
-	return r;
-}
-
-/* Pull reads the pools, and every step's x and y pass through the data arena. */
-static int register_memory(struct engine *e, struct moe_error *err)
-{
-	struct moe_session *s = e->session;
-	uint32_t i;
-	int r = e->ops->host_register(e->device, s->data, s->data_bytes, err);
-
-	if (r < 0 || s->params.fill != MOE_FILL_PULL)
-		return r;
-	if (s->manifest->flags & MOE_MANIFEST_TIERED)
-		return moe_error_set(err, -EOPNOTSUPP,
-				     "moe_attach to '%s': it is tiered (records come from disk and go): the device "
-				     "cannot pull them, set fill to MOE_FILL_PUSH",
-				     s->manifest->name);
-	r = session_map_pools(s, err);
-	for (i = 0; i < s->n_pools && r == 0; i++)
-		r = e->ops->host_register(e->device, s->pools[i].map, s->pools[i].bytes, err);
-	return r;
+	r = lanes_check(s, err);
+	return r < 0 ? r : device_find(p->device, &ops, &which, err);
 }
 
 static int make_rows(struct engine *e, struct moe_error *err)
@@ -137,10 +95,11 @@ static int make_data(struct engine *e, struct moe_error *err)
 {
 	struct moe_session *s = e->session;
 	const uint64_t steps = e->n_step_slots * step_data_bytes(s);
-	int r = session_new_data(s, steps + ALIGN_UP((uint64_t)e->n_experts * sizeof(int32_t), CACHE_LINE), err);
+	const uint64_t hint = ALIGN_UP((uint64_t)e->n_experts * sizeof(int32_t), CACHE_LINE);
+	int r = session_new_data(s, steps + lanes_data_bytes(e) + hint, err);
 
 	if (r == 0)
-		e->hint_ids = (int32_t *)(s->data + steps);
+		e->hint_ids = (int32_t *)(s->data + steps + lanes_data_bytes(e));
 	return r;
 }
 
@@ -157,7 +116,7 @@ static void tell_slots(struct engine *e)
 int engine_new(struct engine **ret, struct moe_session *session, struct moe_error *err)
 {
 	struct engine *e;
-	int i, r = check_params(session, err);
+	int r = check_params(session, err);
 
 	if (r < 0)
 		return r;
@@ -175,27 +134,27 @@ int engine_new(struct engine **ret, struct moe_session *session, struct moe_erro
 		.group = session->params.share == MOE_SHARE_GROUP && session->params.tp_size > 1,
 		.slots.export_fd = -1,
 		.work.export_fd = -1,
+		.watchdog_ns = (session->params.watchdog_ms ? session->params.watchdog_ms : ENGINE_WATCHDOG_MS) *
+			       (uint64_t)1000000,
 		.n_copy = UINT32_MAX,
 		.n_step_slots = session->params.max_steps * (session->params.approximate_defer ? 3 : 1),
 	};
+	session->queue.patience_ns = e->watchdog_ns;
 	pthread_mutex_init(&e->order, NULL);
 	pthread_mutex_init(&e->lock, NULL);
 	pthread_mutex_init(&e->hint_lock, NULL);
-	for (i = 0; i < MISSBUF_COUNT; i++)
-		missbuf_init(&e->missbufs[i]);
 	ncopy_init(&e->ncopy, session->info.slot_bytes, session->info.slot_bytes, session->info.cpu_threads);
 	r = make_rows(e, err);
 	if (r == 0)
 		r = make_data(e, err);
-	if (r == 0 && e->has_slots) {
-		r = open_device(e, err);
-		if (r == 0)
-			r = make_slots(e, err);
-		if (r == 0)
-			r = register_memory(e, err);
-	}
+	if (r == 0 && e->has_slots)
+		r = engine_open_device(e, err);
 	if (r == 0)
 		r = step_table_init(e, err);
+	if (r == 0 && e->has_slots)
+		r = feeder_new(&e->feeder, &session->queue, e->ops, err);
+	if (r == 0 && session->params.lanes > 0)
+		r = lanes_init(e, err);
 	if (r < 0) {
 		engine_free(e);
 		return r;
@@ -203,27 +162,6 @@ int engine_new(struct engine **ret, struct moe_session *session, struct moe_erro
 	tell_slots(e);
 	*ret = e;
 	return 0;
-}
-
-static void close_device(struct engine *e)
-{
-	const struct device_ops *ops = e->ops;
-	uint32_t i;
-
-	if (!ops)
-		return;
-	ops->stream_free(e->compute);
-	ops->stream_free(e->copy);
-	if (e->device) {
-		for (i = 0; i < e->session->n_pools; i++)
-			if (e->session->pools[i].map)
-				ops->host_unregister(e->device, e->session->pools[i].map);
-		if (e->session->data)
-			ops->host_unregister(e->device, e->session->data);
-		ops->free(e->device, &e->work);
-		ops->free(e->device, &e->slots);
-		ops->close(e->device);
-	}
 }
 
 struct engine *engine_free(struct engine *engine)
@@ -235,7 +173,8 @@ struct engine *engine_free(struct engine *engine)
 	if (engine->hint_in_flight)
 		queue_wait(&engine->session->queue, &engine->hint, 0);
 	step_table_fini(engine);
-	close_device(engine);
+	feeder_free(engine->feeder);
+	engine_close_device(engine);
 	for (i = 0; engine->rows && i < engine->n_rows; i++) {
 		cache_free(engine->rows[i].cache);
 		free(engine->rows[i].content);

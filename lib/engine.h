@@ -12,14 +12,18 @@
  *   - a step's device work waits for its own copies, and so for all earlier ones;
  *   - a step's copies wait for the last device work that was submitted earlier on the same row (cache slots) or on the
  *     same miss buffer.
+ * What copies need of the daemon, the feeder waits for (feeder.h): the copy stream waits for its word.
  *
  * Truth about slots. The cache's maps are the plan: they say what will lie in a slot once every submitted copy is done.
  * `content` says what has been submitted. A step whose map names a slot with other content is refused: then a plan was
  * dropped or its fill has failed in between. A fill that fails takes its expert out of the maps and fails every step in
  * flight that counts on it.
  *
- * Locks: `order` before `lock`. `lock` guards the caches, contents, n_copy and the table of steps, and is never held
- * over anything that waits for the daemon or the device.
+ * Control memory is what streams and the host share besides the data arena, which the daemon maps as well: words, and
+ * of each step what its device work reads (ids, weights, map). Registered with the device; nobody else's.
+ *
+ * Locks: `order` before `lock`. `lock` guards the caches, contents, n_copy, overlap and the table of steps, and is
+ * never held over anything that waits for the daemon or the device.
  */
 #ifndef LIB_ENGINE_H
 #define LIB_ENGINE_H
@@ -32,10 +36,16 @@
 #include "device/device.h"
 #include "missbuf.h"
 #include "ncopy.h"
+#include "overlap.h"
 #include "session.h"
 
+struct feeder;
+struct lanes;
 struct moe_step;
 
+#define ENGINE_PAGE 4096
+#define ENGINE_WATCHDOG_MS 30000
+#define ENGINE_REGISTER_BYTES ((uint64_t)8 << 30)
 #define ENGINE_CHUNK_BYTES ((uint64_t)4 << 20) /* docs/decisions/0015 */
 
 struct engine_row {
@@ -56,16 +66,22 @@ struct engine {
 	struct device_stream *compute, *copy;
 	struct device_memory slots; /* [n_rows * n_slots + 2 * miss_slots] of info.slot_bytes */
 	struct device_memory work;  /* x and y of the step that the compute stream is at; streams keep steps apart */
+	uint8_t *control;           /* [control_bytes] */
+	uint64_t control_bytes;
+	struct feeder *feeder;
+	struct lanes *lanes;  /* NULL: the session has none */
+	uint64_t watchdog_ns; /* what a step's copies may take */
 
 	pthread_mutex_t order, lock;
 	struct engine_row *rows; /* [n_rows] */
 	struct missbuf missbufs[MISSBUF_COUNT];
 	struct ncopy ncopy;
-	uint32_t n_copy;  /* UINT32_MAX: the rule */
-	bool dummy;       /* the phase that runs is a dummy one */
-	bool decode;      /* it is a decode phase */
-	int broken;       /* 0, or the code with which every further plan is refused */
-	uint64_t n_steps; /* submitted so far */
+	struct overlap overlap; /* of the steps that step_count counts by mode */
+	uint32_t n_copy;        /* UINT32_MAX: the rule */
+	bool dummy;             /* the phase that runs is a dummy one */
+	bool decode;            /* it is a decode phase */
+	int broken;             /* 0, or the code with which every further plan is refused */
+	uint64_t n_steps;       /* submitted so far */
 	struct moe_step *steps;
 	uint32_t n_step_slots; /* max_steps; three times as many where steps may carry and leave a deferred part */
 
@@ -89,5 +105,16 @@ bool engine_is_dummy(struct engine *engine);
 /* Under `lock`: the slot does not hold the expert (`code` says why); the cache forgets it, if it still maps it
  * there. In a group that is the end: the other ranks still map it. */
 void engine_forget(struct engine *e, uint32_t row, int32_t expert, int32_t slot, int code);
+
+/* Nothing of the daemon is believed any more: every request ends now, and further plans are refused. Takes `lock`. */
+void engine_give_up(struct engine *e, int code);
+
+/* 0, or what has happened to the device or one of its streams. */
+int engine_device_error(const struct engine *e);
+
+/* engine-memory.c: opens the device and makes slots, work and control memory; what they need is registered. On failure
+ * and after use engine_close_device cleans up. */
+int engine_open_device(struct engine *e, struct moe_error *err);
+void engine_close_device(struct engine *e);
 
 #endif

@@ -19,6 +19,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #define MISSBUF_COUNT 2
 
@@ -29,14 +30,21 @@ struct device_event;
 struct missbuf {
 	_Atomic int state;             /* enum missbuf_state */
 	struct device_event *released; /* NULL: no step in flight uses it; under the engine's lock */
+	uint32_t *used;                /* a device word: 2 * use - 1 when this use of it began, 2 * use when it ended */
+	uint32_t uses;                 /* submitted so far; under the engine's order */
+	uint32_t use;                  /* the one that it is filled for; changes with FREE -> FILLING */
 };
 
-void missbuf_init(struct missbuf *buffer);
+void missbuf_init(struct missbuf *buffer, uint32_t *used);
 
 bool missbuf_arrow(enum missbuf_state from, enum missbuf_state to);
 
 /* Takes one arrow. 0, or -EPROTO when there is no such arrow or the buffer is not in `from`; then nothing changes. */
 int missbuf_move(struct missbuf *buffer, enum missbuf_state from, enum missbuf_state to);
+
+/* FREE -> FILLING for this use. Before that, the arrows that the device has taken meanwhile: it only says so in `used`.
+ * One caller at a time. */
+int missbuf_fill(struct missbuf *buffer, uint32_t use);
 
 enum missbuf_state missbuf_state(struct missbuf *buffer);
 

@@ -6,12 +6,18 @@
  * guess has posted has come back; then the expert is cached in it, or the slot is free. So no step waits for a guess,
  * and no result depends on one. Its requests go past the streams, which work in order: behind a guess others would wait
  * with it. That is why none may be made while a step in flight reads or fills the layer's slots.
+ *
+ * A guess is about the layer's next step. When that is submitted the router has chosen: what was guessed, is not chosen
+ * and has not come is taken back by CANCELs that are requests of that step. They are posted under engine->order: the
+ * guess may end and its place be used again meanwhile, but whatever is posted there comes behind them in the ring, so
+ * that a CANCEL meets its guess or nothing.
  */
 #include <errno.h>
 
 #include "base/error.h"
 #include "base/util.h"
 #include "engine.h"
+#include "lanes.h"
 #include "moe-expert.h"
 #include "plan.h"
 #include "step.h"
@@ -93,6 +99,61 @@ static void release_slots(struct engine *e, uint32_t row, const struct moe_copy 
 	pthread_mutex_unlock(&e->lock);
 }
 
+/* -- guesses that were wrong --------------------------------------------------------------------------------------- */
+
+static bool is_chosen(const struct moe_plan *plan, int32_t expert)
+{
+	uint32_t i;
+
+	for (i = 0; i < plan->n_requests; i++)
+		if (plan->requests[i].expert == expert)
+			return true;
+	return false;
+}
+
+/* Under both locks: appends the FILLs of a guess that are for nobody to those n, the last first: the daemon works from
+ * the front. Returns how many there are then. */
+static uint32_t list_wrong(struct moe_step *guess, const struct moe_plan *plan, uint64_t *fills, uint32_t n)
+{
+	uint32_t i;
+
+	for (i = guess->plan->n_copies * guess->n_chunks; i-- > 0 && n < STEP_CANCELS_MAX;) {
+		struct step_request *fill = &guess->fills[i];
+
+		if (fill->posted && atomic_load(&fill->op.state) != MOE_REQUEST_RETIRED &&
+		    !is_chosen(plan, guess->plan->copies[i / guess->n_chunks].expert))
+			fills[n++] = (uintptr_t)&fill->op;
+	}
+	return n;
+}
+
+void step_cancel_guesses(struct moe_step *step)
+{
+	struct engine *e = step->engine;
+	const struct moe_plan *plan = step->plan;
+	uint64_t fills[STEP_CANCELS_MAX];
+	uint32_t i, n = 0;
+
+	/* A dummy step's choice is nobody's, a late one's only a part; of two micro-batches either may be meant. */
+	if (!e->has_slots || plan->tokens == 0 || plan->frozen || plan->late || e->session->params.dual_batch)
+		return;
+	pthread_mutex_lock(&e->lock);
+	for (i = 0; i < e->n_step_slots; i++) {
+		struct moe_step *guess = &e->steps[i];
+
+		if (guess->plan && guess->plan->speculative && guess->row == step->row)
+			n = list_wrong(guess, plan, fills, n);
+	}
+	pthread_mutex_unlock(&e->lock);
+	for (i = 0; i < n; i++) {
+		const struct moe_sqe sqe = {.op = MOE_OP_CANCEL, .cancel.user_data = fills[i]};
+
+		if (queue_submit(&e->session->queue, &sqe, &step->cancels[step->n_cancels]) < 0)
+			return; /* the daemon is gone: moe_wait for the guess says so */
+		step->n_cancels++;
+	}
+}
+
 /* -- the calls ---------------------------------------------------------------------------------------------------- */
 
 static int check_session(const struct moe_session *s, uint32_t n, struct moe_error *err)
@@ -123,6 +184,8 @@ int moe_prefetch(struct moe_session *session, uint32_t layer, const struct moe_c
 	if (row < 0)
 		return row;
 	r = check_session(session, n, err);
+	if (r == 0)
+		r = lanes_let_fill(e, "moe_prefetch", err);
 	if (r < 0)
 		return r;
 	r = reserve_slots(e, (uint32_t)row, layer, copies, n, err);
@@ -133,7 +196,7 @@ int moe_prefetch(struct moe_session *session, uint32_t layer, const struct moe_c
 		plan->owner = e;
 		plan->speculative = true;
 		plan->frozen = engine_is_dummy(e);
-		r = step_submit(e, plan, NULL, ret, err);
+		r = step_submit(e, plan, NULL, NULL, ret, err);
 	}
 	if (r < 0)
 		release_slots(e, (uint32_t)row, copies, n);

@@ -141,15 +141,26 @@ static int wait_change(struct queue *queue, uint64_t timeout_ns)
 	return 0;
 }
 
-/* Under the lock: until an entry is free. */
-static int find_room(struct queue *queue)
+/* Under the lock: until an entry is free, or patience ends. */
+static int await_room(struct queue *queue)
 {
+	const uint64_t patience = queue->patience_ns, end = now_ns() + patience;
 	int r = 0;
 
-	if (queue->in_flight == queue->entries)
-		drain(queue);
-	while (queue->in_flight == queue->entries && r == 0)
-		r = wait_change(queue, 0);
+	drain(queue);
+	while (queue->in_flight == queue->entries && r == 0) {
+		const uint64_t now = now_ns();
+
+		r = patience && now >= end ? -ETIME : wait_change(queue, patience ? end - now : 0);
+	}
+	return r;
+}
+
+/* Under the lock. */
+static int find_room(struct queue *queue)
+{
+	const int r = queue->in_flight == queue->entries ? await_room(queue) : 0;
+
 	return r == 0 && atomic_load(&queue->dead) ? -EPIPE : r;
 }
 
@@ -246,6 +257,14 @@ bool queue_poll(struct queue *queue, struct queue_op *op)
 		pthread_mutex_unlock(&queue->lock);
 	}
 	return op_ended(op);
+}
+
+void queue_give_up(struct queue *queue)
+{
+	pthread_mutex_lock(&queue->lock);
+	atomic_store(&queue->dead, true);
+	wake_followers(queue);
+	pthread_mutex_unlock(&queue->lock);
 }
 
 /* What the daemon answers in its reactor: in less time than it takes to let go of the lock and to take it again. */

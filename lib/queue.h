@@ -40,6 +40,7 @@ struct queue {
 	_Atomic bool dead;
 	int doorbell, socket;
 	uint32_t spin_us;
+	uint64_t patience_ns; /* how long a full ring is waited for; 0: for ever */
 };
 
 /* Maps nothing and owns nothing but its lock: regions, doorbell and socket belong to the session. */
@@ -47,7 +48,7 @@ int queue_init(struct queue *queue, struct moe_client_page *client, const struct
 	       int socket);
 void queue_fini(struct queue *queue);
 
-/* Posts and publishes one entry (user_data is the queue's). Waits while the ring is full. 0, -EPIPE. */
+/* Posts and publishes one entry (user_data is the queue's). Waits while the ring is full. 0, -EPIPE, -ETIME. */
 int queue_submit(struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op);
 
 /* The request's end. 0: retired, look at op->cqe.status; -ETIMEDOUT (the op stays in flight); -EPIPE (the op is over).
@@ -56,6 +57,9 @@ int queue_wait(struct queue *queue, struct queue_op *op, uint64_t timeout_ns);
 
 /* Drains what is there without waiting; true when the op has ended. */
 bool queue_poll(struct queue *queue, struct queue_op *op);
+
+/* The daemon is not waited for any more, whether or not it lives: every wait ends now, as when it is gone. */
+void queue_give_up(struct queue *queue);
 
 /* Submit, wait, and the completion's status (or -EPIPE). *ret_cqe may be NULL. */
 int queue_call(struct queue *queue, const struct moe_sqe *sqe, struct moe_cqe *ret_cqe);

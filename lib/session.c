@@ -16,6 +16,7 @@
 #include "client.h"
 #include "layout.h"
 #include "manifest/manifest-check.h"
+#include "registrar.h"
 #include "wire.h"
 
 #define FDS_BEFORE_POOLS 4 /* manifest, client region, daemon region, doorbell */
@@ -55,6 +56,7 @@ static int take_params(struct moe_session *s, const struct moe_attach_params *pa
 	p->max_steps = p->max_steps ? p->max_steps : DEFAULT_STEPS;
 	p->cache_topk = p->cache_topk ? p->cache_topk : DEFAULT_TOPK_SEEN;
 	p->update_expert_num = p->update_expert_num ? p->update_expert_num : DEFAULT_UPDATES;
+	p->register_wait_ms = p->register_wait_ms ? p->register_wait_ms : REGISTRAR_WAIT_MS;
 	if (p->tp_rank >= p->tp_size)
 		return moe_error_set(err, -EINVAL, "moe_attach: tp_rank %u found, 0 to %u expected", p->tp_rank,
 				     p->tp_size - 1);
@@ -86,6 +88,7 @@ static int ask(struct moe_session *s, const struct moe_attach_params *params, st
 		.ep_rank = p->ep_rank,
 		.entries = p->entries,
 		.group = p->group,
+		.device = s->features & MOE_FEATURE_BUDGET ? p->device_id : 0, /* or each session has its own budget */
 	};
 	int r;
 
@@ -275,8 +278,10 @@ static int attach_once(struct moe_client *client, struct moe_session **ret, cons
 	r = take_params(s, params, err);
 	if (r == 0)
 		r = s->socket = wire_connect(client->path, &hello, err);
-	if (r >= 0)
+	if (r >= 0) {
+		s->features = hello.features;
 		r = ask(s, params, &attached, fds, &n_fds, err);
+	}
 	if (r == 0)
 		r = take_reply(s, &attached, fds, n_fds, err);
 	fdmsg_close_fds(fds, n_fds);
@@ -359,20 +364,33 @@ int session_row(const struct moe_session *session, uint32_t layer, struct moe_er
 	return session->info.layer_index[layer];
 }
 
-int session_map_pools(struct moe_session *session, struct moe_error *err)
+int session_map_pools(struct moe_session *session, bool writable, struct moe_error *err)
 {
 	for (uint32_t i = 0; i < session->n_pools; i++) {
 		struct session_pool *pool = &session->pools[i];
 		void *map;
 		int r;
 
-		if (pool->map)
-			continue;
-		r = memfd_map(&map, pool->fd, pool->bytes, PROT_READ, "pool file", err);
+		r = memfd_map(&map, pool->fd, pool->bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, "pool file",
+			      err);
+		if ((r == -EPERM || r == -EACCES) && writable)
+			return moe_error_set(err, -EPERM,
+					     "moe_attach to '%s': device '%s' registers only memory that is mapped "
+					     "writable, and the "
+					     "weights are sealed: start moe-expertd with --writable-weights",
+					     session->info.model, session->device);
 		if (r < 0)
 			return r;
 		pool->map = map;
 	}
+	return 0;
+}
+
+int session_protect_pools(struct moe_session *session, struct moe_error *err)
+{
+	for (uint32_t i = 0; i < session->n_pools; i++)
+		if (mprotect((void *)session->pools[i].map, session->pools[i].bytes, PROT_READ) < 0)
+			return moe_error_sys(err, -errno, "pool file: cannot be made read-only again");
 	return 0;
 }
 
@@ -415,4 +433,41 @@ int session_new_data(struct moe_session *session, uint64_t bytes, struct moe_err
 int session_send_slots(struct moe_session *session, int fd, uint64_t bytes, struct moe_error *err)
 {
 	return register_arena(session, MOE_ARENA_SLOTS, fd, bytes, err);
+}
+
+int session_registrar(struct moe_session *session, struct moe_error *err)
+{
+	struct moe_msg request, reply;
+	int fd, r;
+
+	if (!(session->features & MOE_FEATURE_REGISTRAR))
+		return moe_error_set(err, -EPROTO,
+				     "moe_attach to '%s': moe-expertd does not know who registers memory with GPU "
+				     "drivers: it is older than the library, update it",
+				     session->info.model);
+	wire_begin(&request, sizeof request, MOE_MSG_REGISTRAR, 0);
+	r = wire_send(session->socket, &request, NULL, err);
+	if (r == 0)
+		r = wire_recv(session->socket, MOE_MSG_REGISTRAR, &reply, sizeof reply, &fd, 1, NULL, NULL, NULL, err);
+	if (r < 0)
+		return r;
+	r = memfd_verify(fd, 0, SIZE_SEALS | F_SEAL_WRITE, NULL, "registrar's file", err);
+	if (r < 0)
+		close_fd(fd);
+	return r < 0 ? r : fd;
+}
+
+int session_send_device(struct moe_session *session, int fd, uint64_t bytes, const uint8_t uuid[MOE_DEVICE_UUID_BYTES],
+			struct moe_error *err)
+{
+	struct moe_msg_device device = {.bytes = bytes};
+	struct moe_msg reply;
+	int r;
+
+	memcpy(device.uuid, uuid, sizeof device.uuid);
+	wire_begin(&device, sizeof device, MOE_MSG_DEVICE, 1);
+	r = wire_send(session->socket, &device, &fd, err);
+	if (r < 0)
+		return r;
+	return wire_recv(session->socket, MOE_MSG_DEVICE, &reply, sizeof reply, NULL, 0, NULL, NULL, NULL, err);
 }

@@ -12,13 +12,14 @@
 #include "moe-expert.h"
 #include "queue.h"
 #include "uapi/moe_manifest.h"
+#include "uapi/moe_proto.h"
 
 struct engine;
 
 struct session_pool {
 	int fd;
 	uint64_t bytes;
-	const uint8_t *map; /* read-only; NULL until session_map_pools */
+	const uint8_t *map; /* NULL until session_map_pools */
 };
 
 struct moe_session {
@@ -33,6 +34,7 @@ struct moe_session {
 	struct moe_slice *slices;         /* [n_layouts]: this session's */
 	uint32_t n_pools;
 	struct session_pool pools[MOE_POOLS_MAX];
+	uint64_t features; /* MOE_FEATURE_* that the daemon has as well */
 	int client_fd, daemon_fd, doorbell;
 	void *client_region;
 	const void *daemon_region;
@@ -62,14 +64,23 @@ static inline const struct moe_slice *session_slice(const struct moe_session *se
 /* Row of the layer's records, or -EINVAL when the layer does not exist or is dense. */
 int session_row(const struct moe_session *session, uint32_t layer, struct moe_error *err);
 
-/* Maps the pool files read-only (for MOE_FILL_PULL). Idempotent. */
-int session_map_pools(struct moe_session *session, struct moe_error *err);
+/* Maps the pool files (for MOE_FILL_PULL), writable only where a device must register them so: -EPERM when they are
+ * sealed. session_protect_pools makes such maps read-only again, for this process and its mistakes. */
+int session_map_pools(struct moe_session *session, bool writable, struct moe_error *err);
+int session_protect_pools(struct moe_session *session, struct moe_error *err);
 
 /* Makes, registers and maps the data arena: session->data. Once. */
 int session_new_data(struct moe_session *session, uint64_t bytes, struct moe_error *err);
 
 /* Registers the slot arena with the daemon; the fd stays the caller's. Once. */
 int session_send_slots(struct moe_session *session, int fd, uint64_t bytes, struct moe_error *err);
+
+/* The same for slots in a GPU's memory, by what its driver exports; waits until the daemon has imported them. */
+int session_send_device(struct moe_session *session, int fd, uint64_t bytes, const uint8_t uuid[MOE_DEVICE_UUID_BYTES],
+			struct moe_error *err);
+
+/* The file whose lock is the right to register (registrar.h): an fd, which is the caller's, or -errno. */
+int session_registrar(struct moe_session *session, struct moe_error *err);
 
 /* engine.c: caches, plans, steps. Makes the arenas that it needs. */
 int engine_new(struct engine **ret, struct moe_session *session, struct moe_error *err);

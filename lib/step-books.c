@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * step-books - what an ended step adds to its layer's statistics and to the cost model.
+ * step-books - what an ended step adds to the statistics of its layer and of its mode, and to the cost model.
  *
  * The statistics lie in memory that the daemon reads at any time: each number is one relaxed atomic, cumulative, and a
  * reader may see some of a step's numbers before the others. A dummy step and a failed one count nowhere.
+ *
+ * By mode stands what says how much ran side by side: the lengths of the step's parts, which it would take one after
+ * the other, and what it took. That is known only of a step whose end somebody has waited for; the others are counted
+ * as hidden, and none of their times.
  */
 #include "base/util.h"
 #include "step.h"
@@ -46,17 +50,47 @@ static void measure(struct moe_step *step, uint64_t device_ns, uint64_t copy_byt
 	pthread_mutex_unlock(&e->lock);
 }
 
+bool step_has_mode(const struct moe_step *step)
+{
+	return step->counts && step->plan->tokens > 0 && !step->plan->late;
+}
+
+static enum moe_stats_mode mode_of(const struct moe_step *step)
+{
+	if (step->plan->mode == MOE_MODE_PREFETCH)
+		return MOE_STATS_PREFETCH;
+	if (step->plan->mode == MOE_MODE_FULL)
+		return MOE_STATS_FULL;
+	return step->engine->session->params.dual_batch ? MOE_STATS_DUAL_BATCH : MOE_STATS_DECODE;
+}
+
+static void count_mode(struct moe_step *step, uint64_t copy_ns, uint64_t device_ns, uint64_t cpu_ns)
+{
+	struct moe_mode_stats *stats = &step->engine->session->queue.client->modes[mode_of(step)];
+
+	if (!step->waited) {
+		add(&stats->hidden, 1);
+		return;
+	}
+	add(&stats->steps, 1);
+	add(&stats->copy_ns, copy_ns);
+	add(&stats->device_ns, device_ns);
+	add(&stats->cpu_ns, cpu_ns);
+	add(&stats->taken_ns, step->taken_ns);
+}
+
 void step_count(struct moe_step *step, uint64_t wait_ns)
 {
 	const struct moe_plan *plan = step->plan;
 	const struct engine *e = step->engine;
 	struct moe_layer_stats *stats = &e->session->stats[plan->layer];
+	const uint64_t cpu_ns = step->has_cpu ? step->compute.op.cqe.work_ns : 0;
 	uint64_t device_ns = 0, copy_bytes = 0, copy_ns = 0;
 
 	if (!step->counts)
 		return;
 	if (step->has_device)
-		device_ns = e->ops->event_time_ns(step->end) - e->ops->event_time_ns(step->begin);
+		device_ns = e->ops->event_elapsed_ns(step->begin, step->end);
 	if (plan->n_copies > 0)
 		step_copy_cost(step, &copy_bytes, &copy_ns);
 	measure(step, device_ns, copy_bytes, copy_ns);
@@ -71,7 +105,9 @@ void step_count(struct moe_step *step, uint64_t wait_ns)
 	add(&stats->active_sum, plan->n_requests);
 	raise_to(&stats->active_max, plan->n_requests);
 	add(&stats->wait_ns, wait_ns);
-	add(&stats->cpu_ns, step->has_cpu ? step->compute.op.cqe.work_ns : 0);
+	add(&stats->cpu_ns, cpu_ns);
 	add(&stats->device_ns, device_ns);
 	add(&stats->copy_ns, copy_ns);
+	if (step_has_mode(step))
+		count_mode(step, copy_ns, device_ns, cpu_ns);
 }

@@ -38,7 +38,7 @@ int moe_submit_carry(struct moe_session *session, struct moe_plan *plan, const f
 	if (r == 0)
 		r = moe_submit(session, steal_ptr(plan), x, &step, err);
 	if (r == 0 && later) /* behind the pairs that are needed first */
-		r = step_submit(session->engine, steal_ptr(later), x, carry, err);
+		r = step_submit(session->engine, steal_ptr(later), x, NULL, carry, err);
 	if (r == 0) {
 		step->carried = earlier;
 		*ret = step;

@@ -3,17 +3,20 @@
  * step-copy - how a step's experts get into their slots.
  *
  * Push: the daemon writes into the slot arena, so a FILL may only be posted once nobody reads the slots any more. When
- * that is so already, which is the rule, moe_submit posts them at once; else the copy stream does, behind the events.
+ * that is so already, which is the rule, moe_submit posts them at once; else the feeder does, once the copy stream,
+ * behind the events, has written `go`. Either way the copy stream goes on once the feeder says that all have come.
  * A large slice is several FILLs, of chunks: each of them is a bounded piece of work for the pool, and what has not
  * begun can be taken back.
- * Pull: each record is leased, the copy stream copies the slice's planes from the mapped pool files, each of which has
- * some of their rows, and gives the leases back.
+ * Pull: each record is leased; once the feeder says that all are, the copy stream copies the slices' planes from the
+ * mapped pool files, each of which has some of their rows, and writes `pulled`: the feeder gives the leases back.
+ *
+ * Whatever fails here, the copy stream's wait is ended: by the feeder, which this file gives the step in every case.
  */
-#include <assert.h>
-#include <errno.h>
 
 #include "base/util.h"
 #include "step.h"
+
+#define PULL_BATCH 48 /* copies in one call: four experts of twelve planes */
 
 /* Half the queue: the chunks of one step do not make others wait for places in it. */
 static uint32_t chunks_max(const struct moe_session *s)
@@ -52,7 +55,7 @@ static uint64_t chunk_begin(const struct moe_step *step, uint32_t chunk)
 	return bytes / CACHE_LINE * chunk / step->n_chunks * CACHE_LINE;
 }
 
-static void post_fills(struct moe_step *step, uint8_t flags)
+void step_post_fills(struct moe_step *step, uint8_t flags)
 {
 	struct engine *e = step->engine;
 	const struct moe_plan *plan = step->plan;
@@ -78,26 +81,11 @@ static void post_fills(struct moe_step *step, uint8_t flags)
 	}
 }
 
-/* Of one copy, all of whose FILLs have ended: 0 when each has brought what it was asked for. */
-static int fill_status(const struct moe_step *step, uint32_t copy)
-{
-	const struct step_request *fills = &step->fills[copy * step->n_chunks];
-	uint64_t bytes = 0;
-	uint32_t i;
-
-	for (i = 0; i < step->n_chunks; i++) {
-		if (fills[i].status < 0)
-			return fills[i].status;
-		bytes += fills[i].op.cqe.bytes;
-	}
-	return bytes == session_slice(step->engine->session, step->row)->bytes ? 0 : -EPROTO;
-}
-
 /* -- speculation -------------------------------------------------------------------------------------------------- */
 
 void step_post_speculative(struct moe_step *step)
 {
-	post_fills(step, MOE_SQE_PREFETCH);
+	step_post_fills(step, MOE_SQE_PREFETCH);
 }
 
 void step_settle_speculative(struct moe_step *step)
@@ -110,133 +98,29 @@ void step_settle_speculative(struct moe_step *step)
 
 		cache_release(row->cache, copy->slot);
 		/* -EEXIST: a plan has cached it elsewhere meanwhile. */
-		if (fill_status(step, i) < 0 || cache_insert(row->cache, copy->expert, copy->slot) < 0)
+		if (step_fill_status(step, i) < 0 || cache_insert(row->cache, copy->expert, copy->slot) < 0)
 			row->content[copy->slot] = -1;
 	}
 }
 
-/* -- the end of fills --------------------------------------------------------------------------------------------- */
+/* -- pull --------------------------------------------------------------------------------------------------------- */
 
-/* The copy has not brought what the maps promise: nobody may count on the slot, whoever does already is failed. */
-static void fill_failed(struct moe_step *step, const struct moe_copy *copy, int code)
+/* Copies on their way to the device in one call. */
+struct pull_batch {
+	struct engine *engine;
+	struct device_copy copies[PULL_BATCH];
+	uint32_t n;
+};
+
+static int pull_flush(struct pull_batch *b)
 {
-	struct engine *e = step->engine;
-	uint32_t i;
+	const uint32_t n = b->n;
 
-	step_fail(step, code);
-	if ((uint32_t)copy->slot >= e->n_slots)
-		return; /* a miss buffer's place is nobody else's */
-	pthread_mutex_lock(&e->lock);
-	for (i = 0; i < e->n_step_slots; i++) {
-		struct moe_step *other = &e->steps[i];
-
-		if (other->plan && other->seq > step->seq && other->row == step->row &&
-		    other->plan->expert_map[copy->expert] == copy->slot)
-			step_fail(other, code);
-	}
-	if (e->rows[step->row].content[copy->slot] == copy->expert) {
-		e->rows[step->row].content[copy->slot] = -1;
-		engine_forget(e, step->row, copy->expert, copy->slot, code);
-	}
-	if (e->group && !e->broken)
-		e->broken = code;
-	pthread_mutex_unlock(&e->lock);
+	b->n = 0;
+	return n ? b->engine->ops->copy_to_device(b->engine->copy, b->copies, n) : 0;
 }
 
-static void move_missbuf(struct moe_step *step, enum missbuf_state from, enum missbuf_state to)
-{
-	struct engine *e = step->engine;
-	int r;
-
-	if (step->plan->n_copies == step->plan->n_cache_copies)
-		return;
-	r = missbuf_move(&e->missbufs[step->plan->layer % MISSBUF_COUNT], from, to);
-	assert(r == 0);
-	if (r < 0)
-		step_fail(step, r);
-}
-
-/* Waits for all fills and judges them. */
-static void end_fills(struct moe_step *step)
-{
-	uint32_t i;
-
-	for (i = 0; i < step->plan->n_copies * step->n_chunks; i++)
-		step_end(step, &step->fills[i], 0);
-	for (i = 0; i < step->plan->n_copies; i++) {
-		const int r = fill_status(step, i);
-
-		if (r == 0)
-			continue;
-		step->fills[i * step->n_chunks].status = r;
-		fill_failed(step, &step->plan->copies[i], r);
-	}
-}
-
-/* -- push, on the copy stream ------------------------------------------------------------------------------------- */
-
-static void push_begin(struct moe_step *step)
-{
-	move_missbuf(step, MISSBUF_FREE, MISSBUF_FILLING);
-	post_fills(step, 0);
-}
-
-static int push_end(void *arg)
-{
-	struct moe_step *step = arg;
-
-	end_fills(step);
-	move_missbuf(step, MISSBUF_FILLING, MISSBUF_READY);
-	return 0;
-}
-
-static int push_all(void *arg)
-{
-	push_begin(arg);
-	return push_end(arg);
-}
-
-/* -- pull, on the copy stream ------------------------------------------------------------------------------------- */
-
-static int pull_begin(void *arg)
-{
-	struct moe_step *step = arg;
-	struct moe_session *s = step->engine->session;
-	uint32_t i;
-
-	end_fills(step);
-	for (i = 0; i < step->plan->n_copies; i++) {
-		const struct moe_copy *copy = &step->plan->copies[i];
-		const struct moe_record *record =
-			&s->records[(uint64_t)step->row * step->engine->n_experts + (uint32_t)copy->expert];
-		const struct step_request *fill = &step->fills[i];
-
-		/* What is copied is where the manifest says; the lease must be for the same bytes. */
-		if (fill->status == 0 && fill->op.cqe.offset != record->offset)
-			fill_failed(step, copy, -EPROTO);
-	}
-	move_missbuf(step, MISSBUF_FREE, MISSBUF_FILLING);
-	return 0;
-}
-
-static int pull_end(void *arg)
-{
-	struct moe_step *step = arg;
-	uint32_t i;
-
-	for (i = 0; i < step->plan->n_copies; i++) {
-		struct moe_sqe sqe = {.op = MOE_OP_RELEASE};
-
-		if (step->fills[i].status < 0)
-			continue;
-		sqe.release.lease = step->fills[i].op.cqe.lease;
-		step_post(step, &step->releases[i], &sqe);
-	}
-	move_missbuf(step, MISSBUF_FILLING, MISSBUF_READY);
-	return 0;
-}
-
-static int pull_planes(struct engine *e, device_ptr to, const uint8_t *from, const struct moe_slice *slice)
+static int pull_planes(struct pull_batch *b, device_ptr to, const uint8_t *from, const struct moe_slice *slice)
 {
 	int i, r = 0;
 
@@ -245,17 +129,19 @@ static int pull_planes(struct engine *e, device_ptr to, const uint8_t *from, con
 
 		if (p->rows == 0)
 			continue;
-		if (p->pitch == p->width)
-			r = e->ops->copy_to_device(e->copy, to + p->slot_offset, from + p->offset, p->rows * p->width);
-		else
-			r = e->ops->copy_rows_to_device(e->copy, to + p->slot_offset, from + p->offset, p->pitch,
-							p->width, p->rows);
+		b->copies[b->n++] = (struct device_copy){.to = to + p->slot_offset,
+							 .from = from + p->offset,
+							 .pitch = p->pitch,
+							 .width = p->width,
+							 .rows = p->rows};
+		if (b->n == PULL_BATCH)
+			r = pull_flush(b);
 	}
 	return r;
 }
 
 /* From one pool file. */
-static int pull_share(struct moe_step *step, uint32_t share)
+static int pull_share(struct pull_batch *b, struct moe_step *step, uint32_t share)
 {
 	struct engine *e = step->engine;
 	const struct moe_session *s = e->session;
@@ -270,7 +156,7 @@ static int pull_share(struct moe_step *step, uint32_t share)
 			&s->records[(uint64_t)step->row * e->n_experts + (uint32_t)plan->copies[i].expert];
 		const uint32_t slot = engine_slot(e, step->row, plan->layer, plan->copies[i].slot);
 
-		r = pull_planes(e, e->slots.base + slot * s->info.slot_bytes, s->pools[share].map + record->offset,
+		r = pull_planes(b, e->slots.base + slot * s->info.slot_bytes, s->pools[share].map + record->offset,
 				&slice);
 	}
 	return r;
@@ -278,12 +164,13 @@ static int pull_share(struct moe_step *step, uint32_t share)
 
 static int pull_copies(struct moe_step *step)
 {
+	struct pull_batch batch = {.engine = step->engine};
 	uint32_t share;
 	int r = 0;
 
 	for (share = 0; share < step->engine->session->n_pools && r == 0; share++)
-		r = pull_share(step, share);
-	return r;
+		r = pull_share(&batch, step, share);
+	return r == 0 ? pull_flush(&batch) : r;
 }
 
 /* -- both --------------------------------------------------------------------------------------------------------- */
@@ -305,42 +192,51 @@ static void find_readers(struct moe_step *step, struct device_event **ret_slots,
 	pthread_mutex_unlock(&e->lock);
 }
 
+static int wait_readers(struct engine *e, struct device_event *slots, struct device_event *missbuf)
+{
+	int r = 0;
+
+	if (slots)
+		r = e->ops->stream_wait_event(e->copy, slots);
+	if (missbuf && r == 0)
+		r = e->ops->stream_wait_event(e->copy, missbuf);
+	return r;
+}
+
 static int start_push(struct moe_step *step, struct device_event *slots, struct device_event *missbuf)
 {
 	struct engine *e = step->engine;
 	int r = 0;
 
 	if (is_over(e, slots) && is_over(e, missbuf)) {
-		push_begin(step);
-		return e->ops->stream_wait_host(e->copy, push_end, step);
+		step_begin_push(step);
+	} else {
+		step->stage = STEP_GO;
+		r = wait_readers(e, slots, missbuf);
+		if (r == 0)
+			r = e->ops->stream_write_word(e->copy, &step->words->go, step->turn);
 	}
-	if (slots)
-		r = e->ops->stream_wait_event(e->copy, slots);
-	if (missbuf && r == 0)
-		r = e->ops->stream_wait_event(e->copy, missbuf);
-	if (r == 0)
-		r = e->ops->stream_wait_host(e->copy, push_all, step);
-	return r;
+	return r == 0 ? e->ops->stream_wait_word(e->copy, &step->words->ready, step->turn) : r;
 }
 
 static int start_pull(struct moe_step *step, struct device_event *slots, struct device_event *missbuf)
 {
 	struct engine *e = step->engine;
-	int r = 0;
+	int r;
 
-	post_fills(step, MOE_SQE_LEASE);
-	if (slots)
-		r = e->ops->stream_wait_event(e->copy, slots);
-	if (missbuf && r == 0)
-		r = e->ops->stream_wait_event(e->copy, missbuf);
+	step->stage = STEP_LEASES;
+	step_post_fills(step, MOE_SQE_LEASE);
+	r = wait_readers(e, slots, missbuf);
 	if (r == 0)
-		r = e->ops->stream_wait_host(e->copy, pull_begin, step);
+		r = e->ops->stream_wait_word(e->copy, &step->words->ready, step->turn);
 	if (r == 0)
 		r = e->ops->event_record(step->copy_begin, e->copy);
 	if (r == 0)
 		r = pull_copies(step);
 	if (r == 0)
-		r = e->ops->stream_wait_host(e->copy, pull_end, step);
+		r = e->ops->stream_write_word(e->copy, &step->words->pulled, step->turn);
+	if (r < 0) /* nobody will: what is read in vain is immutable */
+		e->ops->word_write(&step->words->pulled, step->turn);
 	return r;
 }
 
@@ -351,15 +247,14 @@ void step_start_copies(struct moe_step *step)
 	int r;
 
 	find_readers(step, &slots, &missbuf);
-	if (e->session->params.fill == MOE_FILL_PULL)
-		r = start_pull(step, slots, missbuf);
-	else
-		r = start_push(step, slots, missbuf);
-	if (r < 0)
-		step_fail(step, r);
+	step->spoiled = e->session->params.fill == MOE_FILL_PULL ? start_pull(step, slots, missbuf)
+								 : start_push(step, slots, missbuf);
 	r = e->ops->event_record(step->copied, e->copy);
-	if (r < 0)
-		step_fail(step, r);
+	if (step->spoiled == 0)
+		step->spoiled = r;
+	if (step->spoiled < 0)
+		step_fail(step, step->spoiled);
+	step_feed(step);
 }
 
 void step_copy_cost(struct moe_step *step, uint64_t *ret_bytes, uint64_t *ret_ns)
@@ -369,7 +264,7 @@ void step_copy_cost(struct moe_step *step, uint64_t *ret_bytes, uint64_t *ret_ns
 	uint32_t i;
 
 	if (e->session->params.fill == MOE_FILL_PULL) {
-		ns = e->ops->event_time_ns(step->copied) - e->ops->event_time_ns(step->copy_begin);
+		ns = e->ops->event_elapsed_ns(step->copy_begin, step->copied);
 	} else {
 		/* They were posted together: the last one's end is the end of all. */
 		for (i = 0; i < step->plan->n_copies * step->n_chunks; i++)

@@ -11,9 +11,9 @@
 
 /* -- table -------------------------------------------------------------------------------------------------------- */
 
-static uint64_t rows_bytes(const struct moe_session *s)
+uint64_t step_rows_bytes(const struct moe_session *session)
 {
-	return ALIGN_UP((uint64_t)s->params.max_tokens * s->info.hidden * sizeof(float), CACHE_LINE);
+	return ALIGN_UP((uint64_t)session->params.max_tokens * session->info.hidden * sizeof(float), CACHE_LINE);
 }
 
 static uint64_t pairs_bytes(const struct moe_session *s)
@@ -23,19 +23,24 @@ static uint64_t pairs_bytes(const struct moe_session *s)
 
 uint64_t step_data_bytes(const struct moe_session *session)
 {
-	return 3 * rows_bytes(session) + 2 * pairs_bytes(session);
+	return 3 * step_rows_bytes(session) + 2 * pairs_bytes(session);
+}
+
+uint64_t step_control_bytes(const struct engine *e)
+{
+	return CACHE_LINE + 2 * pairs_bytes(e->session) + ALIGN_UP(e->n_experts * sizeof(int32_t), CACHE_LINE);
 }
 
 uint64_t step_work_bytes(const struct moe_session *session)
 {
-	return 2 * rows_bytes(session);
+	return 2 * step_rows_bytes(session);
 }
 
 static int make_events(struct moe_step *step, struct moe_error *err)
 {
 	struct engine *e = step->engine;
-	struct device_event **const events[] = {&step->copy_begin, &step->copied, &step->begin, &step->end,
-						&step->done};
+	struct device_event **const events[] = {&step->copy_begin, &step->copied, &step->begin,   &step->end,
+						&step->done,       &step->given,  &step->finished};
 	size_t i;
 	int r = 0;
 
@@ -51,16 +56,17 @@ static int step_init(struct moe_step *step, struct engine *e, uint32_t index, st
 
 	step->engine = e;
 	step->x = (float *)data;
-	step->y = (float *)(data += rows_bytes(s));
-	step->y_device = (float *)(data += rows_bytes(s));
-	step->ids = (int32_t *)(data += rows_bytes(s));
+	step->y = (float *)(data += step_rows_bytes(s));
+	step->y_device = (float *)(data += step_rows_bytes(s));
+	step->ids = (int32_t *)(data += step_rows_bytes(s));
 	step->weights = (float *)(data + pairs_bytes(s));
 	if (!e->has_slots)
 		return 0;
-	step->map = calloc(e->n_experts, sizeof *step->map);
+	step->words = (struct step_words *)(e->control + MISSBUF_COUNT * CACHE_LINE + index * step_control_bytes(e));
 	step->fills = calloc(step_fills_max(s), sizeof *step->fills);
 	step->releases = calloc(e->n_experts, sizeof *step->releases);
-	if (!step->map || !step->fills || !step->releases)
+	step->cancels = calloc(STEP_CANCELS_MAX, sizeof *step->cancels);
+	if (!step->fills || !step->releases || !step->cancels)
 		return moe_error_set(err, -ENOMEM, "no memory for steps of %u experts", e->n_experts);
 	return make_events(step, err);
 }
@@ -123,7 +129,7 @@ static bool request_is_over(struct moe_step *step, struct step_request *request)
 
 /* -- end ---------------------------------------------------------------------------------------------------------- */
 
-static uint64_t time_left(uint64_t deadline)
+uint64_t step_time_left(uint64_t deadline)
 {
 	uint64_t now;
 
@@ -133,15 +139,28 @@ static uint64_t time_left(uint64_t deadline)
 	return now < deadline ? deadline - now : 1;
 }
 
-static int await_event(struct moe_step *step, struct device_event *event, uint64_t deadline)
+int step_await_event(struct moe_step *step, struct device_event *event, uint64_t deadline)
 {
-	int r = step->engine->ops->event_wait(event, time_left(deadline));
+	const struct device_ops *ops = step->engine->ops;
+	int r = ops->event_query(event);
 
+	if (r == -EBUSY) {
+		step->waited = true;
+		r = ops->event_wait(event, step_time_left(deadline));
+	}
 	if (r == -ETIMEDOUT)
 		return r;
 	if (r < 0)
 		step_fail(step, r);
 	return 0;
+}
+
+/* What it says does not matter: the fill's own end does. Nor does a daemon that is gone. */
+static int await_cancel(struct moe_step *step, struct queue_op *cancel, uint64_t timeout_ns)
+{
+	const int r = queue_wait(&step->engine->session->queue, cancel, timeout_ns);
+
+	return r == -ETIMEDOUT ? r : 0;
 }
 
 /* 0 when nothing of the step is in flight any more, or -ETIMEDOUT. deadline 0: none. */
@@ -150,27 +169,40 @@ static int await_step(struct moe_step *step, uint64_t deadline)
 	uint32_t i;
 	int r = 0;
 
-	/* The streams first: requests that they post or wait for are theirs until then. */
+	/* The feeder first: requests that it posts or waits for are its own until then. */
+	if (step->has_copies && !feeder_is_over(&step->feed))
+		step->waited = true;
 	if (step->has_copies)
-		r = await_event(step, step->copied, deadline);
+		r = feeder_wait(&step->feed, step_time_left(deadline));
+	if (step->has_copies && r == 0)
+		r = step_await_event(step, step->copied, deadline);
 	if (step->has_device && r == 0)
-		r = await_event(step, step->done, deadline);
+		r = step_await_event(step, step->done, deadline);
+	if (step->on.stream && r == 0)
+		r = step_await_on(step, deadline);
 	for (i = 0; i < step->plan->n_copies * step->n_chunks && r == 0; i++)
-		r = step_end(step, &step->fills[i], time_left(deadline));
+		r = step_end(step, &step->fills[i], step_time_left(deadline));
 	for (i = 0; i < step->plan->n_copies && r == 0; i++)
-		r = step_end(step, &step->releases[i], time_left(deadline));
+		r = step_end(step, &step->releases[i], step_time_left(deadline));
+	for (i = 0; i < step->n_cancels && r == 0; i++)
+		r = await_cancel(step, &step->cancels[i], step_time_left(deadline));
+	if (r == 0 && !request_is_over(step, &step->compute))
+		step->waited = true;
 	if (r == 0)
-		r = step_end(step, &step->compute, time_left(deadline));
+		r = step_end(step, &step->compute, step_time_left(deadline));
 	return r;
 }
 
 static bool step_is_over(struct moe_step *step)
 {
 	const struct device_ops *ops = step->engine->ops;
+	struct queue *queue = &step->engine->session->queue;
 	uint32_t i;
 
-	if ((step->has_copies && ops->event_query(step->copied) == -EBUSY) ||
+	if ((step->has_copies && (!feeder_is_over(&step->feed) || ops->event_query(step->copied) == -EBUSY)) ||
 	    (step->has_device && ops->event_query(step->done) == -EBUSY))
+		return false;
+	if (step->on.stream && !step_on_is_over(step))
 		return false;
 	for (i = 0; i < step->plan->n_copies * step->n_chunks; i++)
 		if (!request_is_over(step, &step->fills[i]))
@@ -178,7 +210,18 @@ static bool step_is_over(struct moe_step *step)
 	for (i = 0; i < step->plan->n_copies; i++)
 		if (!request_is_over(step, &step->releases[i]))
 			return false;
+	for (i = 0; i < step->n_cancels; i++)
+		if (!queue_poll(queue, &step->cancels[i]) && !atomic_load(&queue->dead))
+			return false;
 	return request_is_over(step, &step->compute);
+}
+
+/* Under engine->lock. */
+static void leave_flight(struct moe_step *step)
+{
+	if (step->in_flight)
+		step->taken_ns = overlap_leave(&step->engine->overlap, step->entered, now_ns());
+	step->in_flight = false;
 }
 
 /* Under engine->lock; the step has ended. */
@@ -186,6 +229,7 @@ static void step_free(struct moe_step *step)
 {
 	struct engine *e = step->engine;
 
+	leave_flight(step);
 	if (step->has_device) {
 		struct missbuf *missbuf = &e->missbufs[step->plan->layer % MISSBUF_COUNT];
 
@@ -219,10 +263,13 @@ void step_table_fini(struct engine *e)
 			e->ops->event_free(step->begin);
 			e->ops->event_free(step->end);
 			e->ops->event_free(step->done);
+			e->ops->event_free(step->given);
+			e->ops->event_free(step->finished);
+			e->ops->stream_return(step->theirs);
 		}
-		free(step->map);
 		free(step->fills);
 		free(step->releases);
+		free(step->cancels);
 	}
 	free(e->steps);
 	e->steps = NULL;
@@ -293,13 +340,30 @@ static int step_commit(struct moe_step *step, struct moe_plan *plan, uint32_t ro
 		step->row = row;
 		step->seq = ++e->n_steps;
 		step_cut_copies(step);
+		step->turn++;
+		step->in_flight = step_has_mode(step);
+		if (step->in_flight)
+			step->entered = overlap_enter(&e->overlap, now_ns());
+		step->use = plan->n_copies > plan->n_cache_copies ? ++e->missbufs[plan->layer % MISSBUF_COUNT].uses : 0;
 	}
 	pthread_mutex_unlock(&e->lock);
 	return r;
 }
 
+/* Where the device finds the step's pairs: one block behind the words, in the order that device.h asks for. */
+static void route_device(struct moe_step *step, const struct moe_plan *plan)
+{
+	const size_t bytes = (size_t)plan->tokens * plan->topk * sizeof(int32_t);
+	uint8_t *at = (uint8_t *)step->words + CACHE_LINE;
+
+	step->device_ids = memcpy(at, plan->ids, bytes);
+	step->device_weights = memcpy(at += ALIGN_UP(bytes, CACHE_LINE), plan->weights, bytes);
+	step->map = (int32_t *)(at + ALIGN_UP(bytes, CACHE_LINE));
+}
+
 /* Everything of a fresh step that does not depend on its place in the order. */
-static void step_prepare(struct moe_step *step, const struct moe_plan *plan, const float *x, uint32_t row)
+static void step_prepare(struct moe_step *step, const struct moe_plan *plan, const float *x, const struct step_on *on,
+			 uint32_t row)
 {
 	struct engine *e = step->engine;
 	const struct moe_session *s = e->session;
@@ -308,22 +372,26 @@ static void step_prepare(struct moe_step *step, const struct moe_plan *plan, con
 
 	atomic_store(&step->error, 0);
 	step->carried = NULL;
+	step->on = on ? *on : (struct step_on){0};
 	step->has_cpu = plan->pairs_cpu > 0 && (s->params.share == MOE_SHARE_PART || s->params.tp_rank == 0);
 	step->has_device = plan->n_device > 0;
 	step->has_copies = plan->n_copies > 0 && !plan->speculative;
 	step->counts = !plan->frozen;
 	step->compute = (struct step_request){0};
+	step->n_cancels = 0;
 	step->submit_ns = now_ns();
+	step->waited = false;
 	assert(plan->tokens == 0 || step->has_device || !step->has_copies);
 	for (i = 0; i < plan->n_copies; i++)
 		step->releases[i] = (struct step_request){0};
 	if (step->has_device) {
+		route_device(step, plan);
 		for (i = 0; i < e->n_experts; i++)
 			step->map[i] = plan->expert_map[i] < 0
 					       ? -1
 					       : (int32_t)engine_slot(e, row, plan->layer, plan->expert_map[i]);
 	}
-	if (step->has_cpu || step->has_device)
+	if (x && (step->has_cpu || step->has_device))
 		memcpy(step->x, x, (size_t)plan->tokens * s->info.hidden * sizeof *x);
 	if (step->has_cpu) {
 		memcpy(step->ids, plan->cpu_topk_ids, pairs * sizeof *step->ids);
@@ -331,7 +399,7 @@ static void step_prepare(struct moe_step *step, const struct moe_plan *plan, con
 	}
 }
 
-static void start_cpu(struct moe_step *step)
+void step_start_cpu(struct moe_step *step)
 {
 	const struct moe_session *s = step->engine->session;
 	const struct moe_plan *plan = step->plan;
@@ -352,104 +420,32 @@ static void start_cpu(struct moe_step *step)
 	step_post(step, &step->compute, &sqe);
 }
 
-static void use_missbuf(struct moe_step *step, enum missbuf_state from, enum missbuf_state to)
+/* Under engine->order: everything enters the ring and the streams. */
+static void step_start(struct moe_step *step)
 {
-	int r = missbuf_move(&step->engine->missbufs[step->plan->layer % MISSBUF_COUNT], from, to);
-
-	assert(r == 0);
-	if (r < 0)
-		step_fail(step, r);
+	/* The CPU first: its work runs beside copies and device work. */
+	if (step->has_cpu && !step->on.stream)
+		step_start_cpu(step);
+	step_cancel_guesses(step);
+	if (step->plan->speculative)
+		step_post_speculative(step);
+	if (step->has_copies)
+		step_start_copies(step);
+	if (step->on.stream)
+		step_begin_on(step);
+	if (step->has_device)
+		step_start_device(step);
+	if (step->on.stream)
+		step_end_on(step);
 }
 
-static int use_begin(void *arg)
-{
-	use_missbuf(arg, MISSBUF_READY, MISSBUF_IN_USE);
-	return 0;
-}
-
-static int use_end(void *arg)
-{
-	use_missbuf(arg, MISSBUF_IN_USE, MISSBUF_FREE);
-	return 0;
-}
-
-static int launch_experts(struct moe_step *step)
-{
-	struct engine *e = step->engine;
-	const struct moe_session *s = e->session;
-	const struct moe_plan *plan = step->plan;
-	struct device_experts work = {
-		.slots = e->slots.base,
-		.slot_bytes = s->info.slot_bytes,
-		.layout = session_layout(s, step->row),
-		.slice = session_slice(s, step->row),
-		.hidden = s->info.hidden,
-		.activation = s->manifest->activation,
-		.tokens = plan->tokens,
-		.topk = plan->topk,
-		.n_experts = e->n_experts,
-		.x = e->work.base,
-		.y = e->work.base + rows_bytes(s),
-		.ids = plan->ids,
-		.weights = plan->weights,
-		.map = step->map,
-	};
-
-	memcpy(&work.limit, &s->manifest->limit, sizeof work.limit);
-	return e->ops->experts(e->compute, &work);
-}
-
-static int enqueue_device(struct moe_step *step, bool missbuf)
-{
-	struct engine *e = step->engine;
-	const struct device_ops *ops = e->ops;
-	const uint64_t bytes = (uint64_t)step->plan->tokens * e->session->info.hidden * sizeof(float);
-	int r = ops->copy_to_device(e->compute, e->work.base, step->x, bytes);
-
-	if (r == 0 && step->has_copies)
-		r = ops->stream_wait_event(e->compute, step->copied);
-	if (r == 0 && missbuf)
-		r = ops->stream_wait_host(e->compute, use_begin, step);
-	if (r == 0)
-		r = ops->event_record(step->begin, e->compute);
-	if (r == 0)
-		r = launch_experts(step);
-	if (r == 0 && missbuf)
-		r = ops->stream_wait_host(e->compute, use_end, step);
-	return r;
-}
-
-static void start_device(struct moe_step *step)
-{
-	struct engine *e = step->engine;
-	const struct moe_plan *plan = step->plan;
-	const bool missbuf = plan->n_copies > plan->n_cache_copies;
-	const uint64_t bytes = (uint64_t)plan->tokens * e->session->info.hidden * sizeof(float);
-	int r = enqueue_device(step, missbuf), recorded;
-
-	recorded = e->ops->event_record(step->end, e->compute);
-	pthread_mutex_lock(&e->lock);
-	e->rows[step->row].read = step->end;
-	if (missbuf)
-		e->missbufs[plan->layer % MISSBUF_COUNT].released = step->end;
-	pthread_mutex_unlock(&e->lock);
-	if (r == 0)
-		r = e->ops->copy_to_host(e->compute, step->y_device, e->work.base + rows_bytes(e->session), bytes);
-	if (r == 0)
-		r = recorded;
-	if (r < 0)
-		step_fail(step, r);
-	r = e->ops->event_record(step->done, e->compute);
-	if (r < 0)
-		step_fail(step, r);
-}
-
-int step_submit(struct engine *e, struct moe_plan *plan, const float *x, struct moe_step **ret, struct moe_error *err)
+int step_submit(struct engine *e, struct moe_plan *plan, const float *x, const struct step_on *on,
+		struct moe_step **ret, struct moe_error *err)
 {
 	int row = session_row(e->session, plan->layer, err), r = row;
 	struct moe_step *step = NULL;
 
-	if (r >= 0 && plan->tokens && !x)
+	if (r >= 0 && plan->tokens && !x && !on)
 		r = moe_error_set(err, -EINVAL, "moe_submit: x must be given");
 	if (r >= 0) {
 		step = step_reserve(e);
@@ -458,21 +454,14 @@ int step_submit(struct engine *e, struct moe_plan *plan, const float *x, struct 
 					 "moe_submit: %u steps are not waited for, all that max_steps leaves room for",
 					 e->n_step_slots);
 	}
+	if (r == 0 && on)
+		r = e->ops->stream_borrow(e->device, on->stream, false, &step->theirs, err);
 	if (r == 0) {
-		step_prepare(step, plan, x, (uint32_t)row);
+		step_prepare(step, plan, x, on, (uint32_t)row);
 		pthread_mutex_lock(&e->order);
 		r = step_commit(step, plan, (uint32_t)row, err);
-		if (r == 0) {
-			/* The CPU first: its work runs beside copies and device work. */
-			if (step->has_cpu)
-				start_cpu(step);
-			if (plan->speculative)
-				step_post_speculative(step);
-			if (step->has_copies)
-				step_start_copies(step);
-			if (step->has_device)
-				start_device(step);
-		}
+		if (r == 0)
+			step_start(step);
 		pthread_mutex_unlock(&e->order);
 	}
 	if (r < 0) {
@@ -499,7 +488,7 @@ int moe_submit(struct moe_session *session, struct moe_plan *plan, const float *
 		moe_plan_free(plan);
 		return moe_error_set(err, -EINVAL, "moe_submit: the plan defers pairs: use moe_submit_carry");
 	}
-	return step_submit(session->engine, plan, x, ret, err);
+	return step_submit(session->engine, plan, x, NULL, ret, err);
 }
 
 /* -- wait --------------------------------------------------------------------------------------------------------- */
@@ -538,11 +527,14 @@ static int step_finish(struct moe_step *step, float *y, uint64_t began)
 	struct moe_step *late = step->carried;
 	int r = atomic_load(&step->error);
 
+	pthread_mutex_lock(&step->engine->lock);
+	leave_flight(step);
+	pthread_mutex_unlock(&step->engine->lock);
 	if (r == 0 && late)
 		r = atomic_load(&late->error);
 	if (r < 0)
 		return r;
-	if (step->plan->tokens && y)
+	if (step->plan->tokens && y && !step->on.stream)
 		add_parts(step, y);
 	step_count(step, now_ns() - began);
 	if (late)
@@ -576,6 +568,13 @@ int moe_wait(struct moe_step *step, float *y, uint32_t timeout_ms, struct moe_er
 				     "layer %u: moe-expertd is gone: it has ended or closed this session (see its log)",
 				     layer);
 	if (r == -ECANCELED)
-		return moe_error_set(err, r, "layer %u: moe_cancel has taken back what had not come", layer);
+		return moe_error_set(err, r, "layer %u: what had not come of the guess was taken back", layer);
+	if (r == -ETIME)
+		return moe_error_set(err, r,
+				     "layer %u: experts had not come within watchdog_ms (%llu): the session has given "
+				     "the daemon up; detach and attach again",
+				     layer, (unsigned long long)(e->watchdog_ns / 1000000));
+	if (r < 0 && e->ops && e->ops->failure(e->device))
+		return moe_error_set(err, r, "layer %u: %s", layer, e->ops->failure(e->device));
 	return r < 0 ? moe_error_sys(err, r, "layer %u: the step has failed", layer) : 0;
 }

@@ -21,9 +21,35 @@
 #include <stdint.h>
 
 #include "engine.h"
+#include "feeder.h"
 #include "plan.h"
 
+#define STEP_CANCELS_MAX 128 /* FILLs that a step takes back; what is beyond them comes, for nothing */
+
 enum step_state { STEP_FREE, STEP_BUSY, STEP_LEFT };
+
+/* What the copies of a step wait for next, in this order (push: GO, FILLS; pull: LEASES, PULLED). */
+enum step_stage {
+	STEP_GO,     /* the copy stream: nobody reads the slots any more */
+	STEP_FILLS,  /* the daemon: all of them */
+	STEP_LEASES, /* the daemon: the same */
+	STEP_PULLED  /* the copy stream: it has copied */
+};
+
+/* A step that takes x from the device's memory and leaves y there, on a stream of the caller's. */
+struct step_on {
+	uintptr_t stream; /* 0: it does not */
+	device_ptr x, y;  /* [tokens][hidden] float */
+};
+
+/* Device words; each of them becomes the step's turn. */
+struct step_words {
+	uint32_t go;     /* by the copy stream, behind the readers of the slots */
+	uint32_t ready;  /* by the feeder: push: it has come; pull: it may be copied */
+	uint32_t pulled; /* by the copy stream, behind the copies */
+	uint32_t here;   /* by the compute stream: the caller's x has come to the data arena */
+	uint32_t answer; /* by the feeder: the CPU's part is in the data arena */
+};
 
 /* One entry in the ring. Not shared: at any time one thread may post it or wait for it. */
 struct step_request {
@@ -46,26 +72,72 @@ struct moe_step {
 	float *x, *y, *y_device; /* [max_tokens][hidden], in the data arena */
 	int32_t *ids;            /* [max_tokens][MOE_TOPK_MAX], the same */
 	float *weights;          /* the same */
-	int32_t *map;            /* [n_experts] expert -> index in the slot arena, or -1 */
+
+	struct step_words *words; /* in the control memory, as all that the device reads of a step: behind them */
+	int32_t *device_ids;      /* [tokens][topk] */
+	float *device_weights;    /* the same */
+	int32_t *map;             /* [n_experts] expert -> index in the slot arena, or -1 */
+
+	struct feeder_job feed; /* while has_copies: the feeder's until it is over */
+	enum step_stage stage;  /* the same */
+	uint32_t n_ended;       /* the same: so many of the FILLs have, from the first on */
+	uint32_t turn;          /* how many steps have had this place in the table */
+	uint32_t use;           /* of the miss buffer, or 0 */
+	int spoiled;            /* 0, or why the copy stream has not been given all of the copies */
+
+	struct step_on on;
+	struct device_stream *theirs;  /* on.stream, borrowed */
+	struct device_event *given;    /* on it: what the step begins after ... */
+	struct device_event *finished; /* ... and its end */
+	struct feeder_job relay;       /* while on.stream and has_cpu: the feeder's until it is over */
+	bool relayed;                  /* the same: COMPUTE has been posted */
 
 	struct step_request compute;
 	uint32_t n_chunks;             /* FILLs of a copy */
 	struct step_request *fills;    /* [step_fills_max()]: a copy's, then those of the next one */
 	struct step_request *releases; /* [n_experts], one per copy */
+	uint32_t n_cancels;
+	struct queue_op *cancels; /* [STEP_CANCELS_MAX]: of guesses that this step's choice has proved wrong */
 	struct device_event *copy_begin, *copied, *begin, *end, *done;
 	uint64_t submit_ns;
+	bool in_flight;    /* of engine->overlap, under engine->lock ... */
+	uint64_t entered;  /* ... and what it was told there */
+	uint64_t taken_ns; /* its share, once it has ended */
+	bool waited;       /* moe_wait found a part of it that had not ended */
 };
 
 /* Makes the table and cuts up the arenas; on failure step_table_fini cleans up. */
 int step_table_init(struct engine *e, struct moe_error *err);
 void step_table_fini(struct engine *e); /* waits for what is in flight */
 
-/* Bytes of one step's region in the data arena, and of the device's x and y. */
+/* Bytes of one step's region in the control memory and in the data arena, and of the device's x and y. */
+uint64_t step_control_bytes(const struct engine *e);
 uint64_t step_data_bytes(const struct moe_session *session);
 uint64_t step_work_bytes(const struct moe_session *session);
 
-/* Submits a plan (x may be NULL when it has no tokens); takes the plan over in every case. */
-int step_submit(struct engine *e, struct moe_plan *plan, const float *x, struct moe_step **ret, struct moe_error *err);
+uint64_t step_rows_bytes(const struct moe_session *session);
+
+/* Submits a plan; takes it over in every case. x may be NULL when the plan has no tokens, or `on` (else NULL) says
+ * where x is. */
+int step_submit(struct engine *e, struct moe_plan *plan, const float *x, const struct step_on *on,
+		struct moe_step **ret, struct moe_error *err);
+
+/* What is left until `deadline`, which is 0 for none; the event's end: 0, then its error is the step's, or
+ * -ETIMEDOUT. */
+uint64_t step_time_left(uint64_t deadline);
+int step_await_event(struct moe_step *step, struct device_event *event, uint64_t deadline);
+
+/* The CPU's part: x, ids and weights are in the data arena. */
+void step_start_cpu(struct moe_step *step);
+
+/* step-device.c: enqueues the device's part behind the step's copies, and records `done`. */
+void step_start_device(struct moe_step *step);
+
+/* step-on.c: what stands before and behind the device's part of a step on the caller's stream; its end. */
+void step_begin_on(struct moe_step *step);
+void step_end_on(struct moe_step *step);
+int step_await_on(struct moe_step *step, uint64_t deadline);
+bool step_on_is_over(struct moe_step *step);
 
 /* The first error sticks. */
 void step_fail(struct moe_step *step, int code);
@@ -82,15 +154,32 @@ void step_cut_copies(struct moe_step *step);
 /* The FILLs of a speculative plan: posted at once, waited for with the step. */
 void step_post_speculative(struct moe_step *step);
 
+/* prefetch.c, under engine->order: the step knows the router's choice. What was guessed for its layer, is not chosen
+ * and has not come is taken back, by requests of this step. */
+void step_cancel_guesses(struct moe_step *step);
+
 /* Under engine->lock; the speculative step has ended: what has come is cached, the other slots are free. */
 void step_settle_speculative(struct moe_step *step);
 
 /* step-copy.c: enqueues the step's copies behind the device work that they must not overtake, and records `copied`. */
 void step_start_copies(struct moe_step *step);
+/* The FILLs of the step's copies, one for each chunk; with MOE_SQE_LEASE one for each copy. */
+void step_post_fills(struct moe_step *step, uint8_t flags);
+
+/* step-feed.c: what the feeder does for a step with copies; step->stage says where it begins. */
+void step_feed(struct moe_step *step);
+/* Push: the slots are nobody's any more, so the FILLs are posted. By the feeder, or before step_feed. */
+void step_begin_push(struct moe_step *step);
+/* Of one copy, all of whose FILLs have ended: 0 when each has brought what it was asked for. */
+int step_fill_status(const struct moe_step *step, uint32_t copy);
+
 /* Bytes copied and how long that took, for the books; after the step has ended. */
 void step_copy_cost(struct moe_step *step, uint64_t *ret_bytes, uint64_t *ret_ns);
 
-/* step-books.c: the ended step's part of the layer's statistics and of the cost model. */
+/* step-books.c: whether the step counts in the statistics of its mode: not what is only a part of one, or a guess. */
+bool step_has_mode(const struct moe_step *step);
+
+/* step-books.c: the ended step's part of the statistics of its layer and mode, and of the cost model. */
 void step_count(struct moe_step *step, uint64_t wait_ns);
 
 #endif

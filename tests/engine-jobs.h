@@ -26,6 +26,14 @@ static uint32_t below(uint32_t n)
 	return (uint32_t)(tap_random(&seed) % n);
 }
 
+/* MOE_TEST_DEVICE: what the engine computes on, "host" if not said. */
+static const char *test_device(void)
+{
+	const char *given = getenv("MOE_TEST_DEVICE");
+
+	return given ? given : "host";
+}
+
 static struct moe_attach_params default_params(void)
 {
 	return (struct moe_attach_params){
@@ -38,14 +46,22 @@ static struct moe_attach_params default_params(void)
 		.cache_topk = 2,
 		.update_expert_num = 2,
 		.policy = "lru",
-		.device = "host",
+		.device = test_device(),
 	};
 }
 
-static struct fake *open_fake(const struct moe_attach_params *params)
+/* Devices whose memory cannot be pushed into get their experts by pull, whatever the params say. */
+__attribute__((unused)) static struct fake *open_fake(const struct moe_attach_params *params)
 {
-	struct fake *f = fake_new(&shape, params, model_seed);
+	struct moe_attach_params p = *params;
+	const struct device_ops *ops;
+	const char *which;
 	struct moe_error err;
+	struct fake *f;
+
+	if (device_find(p.device, &ops, &which, &err) == 0 && !ops->exports)
+		p.fill = MOE_FILL_PULL;
+	f = fake_new(&shape, &p, model_seed);
 
 	if (engine_new(&f->session.engine, &f->session, &err) < 0) {
 		diag("%s", err.text);
@@ -83,23 +99,31 @@ static void job_init(struct job *job)
 		job->x[i] = (float)plain_random(&seed, 1);
 }
 
-/* The largest distance of y from the plain result of the whole experts; NaN counts as endless. */
+/* What a result may differ by: on the host nothing but the sums' order; other devices may pack activations, and lose
+ * what plain_tolerance says. */
+static double job_allowed(double magnitude)
+{
+	return strcmp(test_device(), "host") == 0 ? 1e-4 : 1e-4 + 0.03 * magnitude;
+}
+
+/* The largest distance of y from the plain result of the whole experts, as a share of what is allowed; NaN counts as
+ * endless. */
 static double job_error(const struct fake *f, const struct job *job, const float *y)
 {
 	double worst = 0;
 	uint32_t t, k, j;
 
 	for (t = 0; t < job->tokens; t++) {
-		double want[HIDDEN] = {0};
+		double want[HIDDEN] = {0}, magnitude[HIDDEN] = {0};
 
 		for (k = 0; k < job->topk; k++)
 			if (job->ids[t * job->topk + k] >= 0)
 				plain_expert(
 					&f->values[fake_number(f, job->layer, (uint32_t)job->ids[t * job->topk + k])],
 					f->manifest.activation, 0, 0, INTER, (double)job->weights[t * job->topk + k],
-					job->x + t * HIDDEN, want, NULL);
+					job->x + t * HIDDEN, want, magnitude);
 		for (j = 0; j < HIDDEN; j++) {
-			const double error = fabs(want[j] - (double)y[t * HIDDEN + j]);
+			const double error = fabs(want[j] - (double)y[t * HIDDEN + j]) / job_allowed(magnitude[j]);
 
 			if (!(error <= worst))
 				worst = isnan(error) ? INFINITY : error;
@@ -130,7 +154,7 @@ __attribute__((unused)) static int job_run(struct fake *f, struct job *job, enum
 
 	if (r == 0)
 		r = moe_wait(job->step, job->y, 0, &err);
-	if (r == 0 && job_error(f, job, job->y) > 1e-4)
+	if (r == 0 && job_error(f, job, job->y) > 1)
 		r = 1;
 	return r;
 }
@@ -139,7 +163,7 @@ struct totals {
 	uint64_t pairs, hit, miss_buffer, cpu, steps, fills;
 };
 
-static struct totals read_stats(const struct fake *f)
+__attribute__((unused)) static struct totals read_stats(const struct fake *f)
 {
 	struct totals sum = {0};
 	uint32_t i;

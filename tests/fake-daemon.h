@@ -18,7 +18,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "base/futex.h"
+#include "base/memfd.h"
 #include "base/util.h"
 #include "session.h"
 #include "tests/plain-experts.h"
@@ -27,6 +29,11 @@
 #define FAKE_LEASES 4096
 #define FAKE_LAYOUTS 2
 #define FAKE_POOLS_MAX 3
+
+struct fake_pending {
+	struct moe_sqe sqe;
+	uint64_t claimed_ns;
+};
 
 struct fake {
 	struct moe_session session; /* the client's; made by fake_new */
@@ -50,14 +57,18 @@ struct fake {
 	pthread_t thread;
 	_Atomic bool stop, stall, hold; /* hold: speculative fills wait */
 	_Atomic uint64_t seed;
-	_Atomic uint32_t pause_us;             /* at random up to this, before and within each request */
+	_Atomic uint32_t pause_us; /* at random up to this, before and within each request */
+	_Atomic uint64_t takes_ns; /* not 0: each FILL and COMPUTE takes as long and says so, side by side */
+	bool immutable;            /* records can be read without a lease: who has failed may give it back too early */
 	_Atomic int fail_fills, fail_computes; /* so many of the next ones are answered with -EIO */
 	_Atomic uint32_t breaches;
 	_Atomic uint64_t cpu_pairs; /* computed */
 	_Atomic uint32_t nops, fills, speculative, cancels, leases, computes, wholes, releases, hints, phases;
 	_Atomic int leases_held;
 	bool lease_open[FAKE_LEASES];
-	struct moe_sqe pending[FAKE_PENDING];
+	uint32_t lease_of[FAKE_LEASES]; /* the record's number */
+	uint32_t *leased; /* [n_moe_layers][n_experts]: open leases; without one the pools have NaNs there */
+	struct fake_pending pending[FAKE_PENDING];
 	uint32_t n_pending;
 };
 
@@ -65,6 +76,16 @@ struct fake {
 static struct fake *fake_of(const struct moe_session *session)
 {
 	return container_of(session, struct fake, session);
+}
+
+/* Shared, as memory of the daemon is: devices register no other. */
+static void *fake_map(uint64_t bytes)
+{
+	void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	if (map == MAP_FAILED)
+		abort();
+	return map;
 }
 
 /* -- what session.c does with a socket, here with memory ---------------------------------------------------------- */
@@ -76,18 +97,23 @@ int session_row(const struct moe_session *session, uint32_t layer, struct moe_er
 		       : -EINVAL;
 }
 
-int session_map_pools(struct moe_session *session, struct moe_error *err)
+int session_map_pools(struct moe_session *session, bool writable, struct moe_error *err)
 {
 	for (uint32_t i = 0; i < session->n_pools; i++)
 		session->pools[i].map = fake_of(session)->pools[i];
 	return 0;
 }
 
+int session_protect_pools(struct moe_session *session, struct moe_error *err)
+{
+	return 0;
+}
+
 int session_new_data(struct moe_session *session, uint64_t bytes, struct moe_error *err)
 {
 	session->data_bytes = ALIGN_UP(bytes, (uint64_t)4096);
-	session->data = aligned_alloc(4096, session->data_bytes);
-	return session->data ? 0 : -ENOMEM;
+	session->data = fake_map(session->data_bytes);
+	return 0;
 }
 
 int session_send_slots(struct moe_session *session, int fd, uint64_t bytes, struct moe_error *err)
@@ -97,6 +123,17 @@ int session_send_slots(struct moe_session *session, int fd, uint64_t bytes, stru
 	f->slots = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	f->slots_bytes = bytes;
 	return f->slots == MAP_FAILED ? -ENOMEM : 0;
+}
+
+int session_send_device(struct moe_session *session, int fd, uint64_t bytes, const uint8_t uuid[MOE_DEVICE_UUID_BYTES],
+			struct moe_error *err)
+{
+	return moe_error_set(err, -EOPNOTSUPP, "the fake daemon has no GPU");
+}
+
+int session_registrar(struct moe_session *session, struct moe_error *err)
+{
+	return memfd_new_sealed("registrar", "", 1, err);
 }
 
 /* -- the thread --------------------------------------------------------------------------------------------------- */
@@ -148,15 +185,43 @@ static bool fake_takes_one(_Atomic int *count)
 	return seen > 0;
 }
 
+/* The record as it is while it is leased, or as nobody may read it. */
+static void fake_show(struct fake *f, uint32_t number, bool leased)
+{
+	const uint32_t layout = f->table[number].layout;
+	uint32_t p;
+
+	for (p = 0; p < f->manifest.n_pools; p++) {
+		uint8_t *at = f->pools[p] + f->table[number].offset;
+
+		memset(at, 0xff, f->layouts[layout].record_bytes);
+		if (leased)
+			plain_move_share(&f->whole[layout], f->records + number * f->whole_bytes, &f->layouts[layout],
+					 p, at, false);
+	}
+}
+
+/* Before the first request. */
+__attribute__((unused)) static void fake_make_immutable(struct fake *f)
+{
+	for (uint32_t i = 0; i < f->manifest.n_moe_layers * f->manifest.n_experts; i++)
+		fake_show(f, i, true);
+	f->immutable = true;
+}
+
 static void fake_lease(struct fake *f, const struct moe_sqe *sqe, struct moe_cqe *cqe)
 {
 	const uint32_t lease = atomic_fetch_add(&f->leases, 1);
+	const uint32_t number = fake_number(f, sqe->layer, sqe->fill.expert);
 
 	fake_expect(f, sqe->fill.dst == 0 && sqe->fill.bytes == 0, "a lease has no dst and no range");
 	f->lease_open[lease % FAKE_LEASES] = true;
+	f->lease_of[lease % FAKE_LEASES] = number;
+	if (f->leased[number]++ == 0 && !f->immutable)
+		fake_show(f, number, true);
 	atomic_fetch_add(&f->leases_held, 1);
 	cqe->lease = lease + 1;
-	cqe->offset = f->table[fake_number(f, sqe->layer, sqe->fill.expert)].offset;
+	cqe->offset = f->table[number].offset;
 }
 
 static void fake_fill(struct fake *f, const struct moe_sqe *sqe, struct moe_cqe *cqe)
@@ -244,8 +309,11 @@ static void fake_compute(struct fake *f, const struct moe_sqe *sqe, struct moe_c
 static void fake_release(struct fake *f, const struct moe_sqe *sqe)
 {
 	bool *open = &f->lease_open[(sqe->release.lease - 1) % FAKE_LEASES];
+	const uint32_t number = f->lease_of[(sqe->release.lease - 1) % FAKE_LEASES];
 
 	fake_expect(f, sqe->release.lease > 0 && *open, "RELEASE of a lease that is not held");
+	if (*open && --f->leased[number] == 0 && !f->immutable)
+		fake_show(f, number, false);
 	*open = false;
 	atomic_fetch_add(&f->releases, 1);
 	atomic_fetch_sub(&f->leases_held, 1);
@@ -271,7 +339,7 @@ static int fake_cancel(struct fake *f, const struct moe_sqe *sqe)
 {
 	atomic_fetch_add(&f->cancels, 1);
 	for (uint32_t i = 0; i < f->n_pending; i++) {
-		const struct moe_sqe *target = &f->pending[i];
+		const struct moe_sqe *target = &f->pending[i].sqe;
 		struct moe_cqe cqe = {.user_data = target->user_data, .op = target->op, .status = -ECANCELED};
 
 		if (target->user_data != sqe->cancel.user_data)
@@ -282,6 +350,11 @@ static int fake_cancel(struct fake *f, const struct moe_sqe *sqe)
 		return 0;
 	}
 	return -ENOENT;
+}
+
+static uint64_t fake_takes(struct fake *f, const struct moe_sqe *sqe)
+{
+	return sqe->op == MOE_OP_FILL || sqe->op == MOE_OP_COMPUTE ? atomic_load(&f->takes_ns) : 0;
 }
 
 static void fake_finish(struct fake *f, const struct moe_sqe *sqe)
@@ -316,6 +389,10 @@ static void fake_finish(struct fake *f, const struct moe_sqe *sqe)
 		fake_expect(f, false, "no such operation");
 	}
 	cqe.work_ns = now_ns() - began;
+	if (fake_takes(f, sqe)) {
+		cqe.wait_ns = 0;
+		cqe.work_ns = fake_takes(f, sqe);
+	}
 	fake_complete(f, &cqe);
 }
 
@@ -325,7 +402,8 @@ static void fake_claim(struct fake *f)
 	const uint32_t tail = __atomic_load_n(&f->client->sq_tail, __ATOMIC_ACQUIRE);
 
 	while (f->sq_head != tail && f->n_pending < FAKE_PENDING) {
-		f->pending[f->n_pending++] = sqes[f->sq_head & (f->daemon->sq_entries - 1)];
+		f->pending[f->n_pending++] = (struct fake_pending){
+			.sqe = sqes[f->sq_head & (f->daemon->sq_entries - 1)], .claimed_ns = now_ns()};
 		__atomic_store_n(&f->daemon->sq_head, ++f->sq_head, __ATOMIC_RELEASE);
 	}
 }
@@ -335,7 +413,7 @@ static void *fake_main(void *arg)
 	struct fake *f = arg;
 
 	while (!atomic_load(&f->stop)) {
-		struct moe_sqe sqe;
+		struct fake_pending next;
 		uint32_t pick;
 
 		fake_claim(f);
@@ -344,13 +422,14 @@ static void *fake_main(void *arg)
 			continue;
 		}
 		pick = fake_below(f, f->n_pending);
-		sqe = f->pending[pick];
-		if (atomic_load(&f->hold) && sqe.flags & MOE_SQE_PREFETCH && sqe.op == MOE_OP_FILL) {
+		next = f->pending[pick];
+		if (now_ns() - next.claimed_ns < fake_takes(f, &next.sqe) ||
+		    (atomic_load(&f->hold) && next.sqe.flags & MOE_SQE_PREFETCH && next.sqe.op == MOE_OP_FILL)) {
 			nanosleep(&(struct timespec){.tv_nsec = 1000}, NULL);
 			continue;
 		}
 		f->pending[pick] = f->pending[--f->n_pending];
-		fake_finish(f, &sqe);
+		fake_finish(f, &next.sqe);
 	}
 	return NULL;
 }
@@ -393,9 +472,10 @@ static void fake_make_model(struct fake *f, const struct fake_shape *shape, unsi
 		f->whole_bytes = MAX(f->whole_bytes, f->whole[i].record_bytes);
 		f->manifest.record_bytes = MAX(f->manifest.record_bytes, f->layouts[i].record_bytes);
 	}
-	f->pool_bytes = n * f->manifest.record_bytes;
+	f->pool_bytes = ALIGN_UP(n * f->manifest.record_bytes, (uint64_t)4096);
 	for (p = 0; p < f->manifest.n_pools; p++)
-		f->pools[p] = fake_alloc(f->pool_bytes);
+		f->pools[p] = fake_map(f->pool_bytes);
+	f->leased = fake_alloc(n * sizeof *f->leased);
 	f->records = fake_alloc(n * f->whole_bytes);
 	f->values = fake_alloc(n * sizeof *f->values);
 	f->table = fake_alloc(n * sizeof *f->table);
@@ -404,7 +484,6 @@ static void fake_make_model(struct fake *f, const struct fake_shape *shape, unsi
 		f->layer_index[i] = (int32_t)i - 1;
 	for (i = 0; i < n; i++) {
 		const struct moe_layout *whole = &f->whole[i / shape->experts % FAKE_LAYOUTS];
-		const struct moe_layout *layout = &f->layouts[i / shape->experts % FAKE_LAYOUTS];
 		uint8_t *record = f->records + i * f->whole_bytes;
 
 		/* Records lie in another order than their numbers. */
@@ -412,8 +491,7 @@ static void fake_make_model(struct fake *f, const struct fake_shape *shape, unsi
 		f->table[i].layout = i / shape->experts % FAKE_LAYOUTS;
 		plain_fill_record(whole, record, seed);
 		plain_decode(&f->values[i], whole, record);
-		for (p = 0; p < f->manifest.n_pools; p++)
-			plain_move_share(whole, record, layout, p, f->pools[p] + f->table[i].offset, false);
+		fake_show(f, i, false);
 	}
 }
 
@@ -498,7 +576,8 @@ static void fake_free(struct fake *f)
 	close(s->doorbell);
 	if (f->slots)
 		munmap(f->slots, f->slots_bytes);
-	free(s->data);
+	if (s->data)
+		munmap(s->data, s->data_bytes);
 	free(s->slices);
 	free(s->stats);
 	free(f->client);
@@ -507,8 +586,9 @@ static void fake_free(struct fake *f)
 		plain_forget(&f->values[i]);
 	free(f->values);
 	free(f->records);
-	for (int i = 0; i < FAKE_POOLS_MAX; i++)
-		free(f->pools[i]);
+	for (uint32_t i = 0; i < f->manifest.n_pools; i++)
+		munmap(f->pools[i], f->pool_bytes);
+	free(f->leased);
 	free(f->table);
 	free(f->layer_index);
 	free(f);

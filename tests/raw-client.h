@@ -120,11 +120,10 @@ struct ring {
 
 #define DATA_BYTES (1 << 20)
 
-__attribute__((unused)) static void ring_open(struct ring *r)
+/* Without arenas. */
+__attribute__((unused)) static void ring_open_bare_as(struct ring *r, struct moe_msg_attach m)
 {
 	const struct moe_msg_attached *a = (const struct moe_msg_attached *)answer;
-	struct moe_msg_attach m = good_attach();
-	int data = memfd_new("data", DATA_BYTES, NULL), slots = memfd_new("slots", DATA_BYTES, NULL);
 	void *p;
 
 	*r = (struct ring){.sock = connect_raw()};
@@ -138,6 +137,19 @@ __attribute__((unused)) static void ring_open(struct ring *r)
 	r->client = p;
 	require(memfd_map(&p, answer_fds[2], r->daemon_bytes, PROT_READ, "daemon", NULL) == 0, "daemon region");
 	r->daemon = p;
+}
+
+__attribute__((unused)) static void ring_open_bare(struct ring *r)
+{
+	ring_open_bare_as(r, good_attach());
+}
+
+__attribute__((unused)) static void ring_open_as(struct ring *r, struct moe_msg_attach m)
+{
+	int data = memfd_new("data", DATA_BYTES, NULL), slots = memfd_new("slots", DATA_BYTES, NULL);
+	void *p;
+
+	ring_open_bare_as(r, m);
 	require(memfd_map(&p, data, DATA_BYTES, PROT_READ | PROT_WRITE, "data", NULL) == 0, "data arena");
 	r->data = p;
 	require(memfd_map(&p, slots, DATA_BYTES, PROT_READ | PROT_WRITE, "slots", NULL) == 0, "slot arena");
@@ -149,12 +161,19 @@ __attribute__((unused)) static void ring_open(struct ring *r)
 	close(slots);
 }
 
+__attribute__((unused)) static void ring_open(struct ring *r)
+{
+	ring_open_as(r, good_attach());
+}
+
 __attribute__((unused)) static void ring_close(struct ring *r)
 {
 	munmap(r->client, r->client_bytes);
 	munmap((void *)r->daemon, r->daemon_bytes);
-	munmap(r->data, DATA_BYTES);
-	munmap(r->slots, DATA_BYTES);
+	if (r->data)
+		munmap(r->data, DATA_BYTES);
+	if (r->slots)
+		munmap(r->slots, DATA_BYTES);
 	close(r->doorbell);
 	close(r->sock);
 }

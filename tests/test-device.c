@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* The host device keeps the promises of device.h: order within a stream, none between streams but by events. */
+/*
+ * The devices keep the promises of device.h: order within a stream, none between streams but by events and words.
+ * MOE_TEST_DEVICE says which device; what only the host's promises is left out on others.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "base/memfd.h"
 #include "device/device-host.h"
@@ -15,6 +16,21 @@
 static unsigned long long seed;
 static const struct device_ops *ops;
 static struct device *device;
+
+/* What streams reach of the host's memory: registered. */
+static struct pinned {
+	uint8_t host[1024], back[1024];
+	uint32_t gate, second, word, waiting;
+	uint64_t sent, seen;
+	float floats[256];
+} * pinned;
+
+static void pin(void)
+{
+	pinned = mmap(NULL, ALIGN_UP(sizeof *pinned, 4096), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (pinned == MAP_FAILED || ops->host_register(device, pinned, ALIGN_UP(sizeof *pinned, 4096), true, NULL) < 0)
+		abort();
+}
 
 static uint32_t below(uint32_t n)
 {
@@ -25,7 +41,7 @@ static struct device_stream *new_stream(void)
 {
 	struct device_stream *stream = NULL;
 
-	if (ops->stream_new(device, &stream, NULL) < 0)
+	if (ops->stream_new(device, DEVICE_PRIORITY_HIGH, &stream, NULL) < 0)
 		abort();
 	return stream;
 }
@@ -39,38 +55,38 @@ static struct device_event *new_event(void)
 	return event;
 }
 
-/* A gate that holds a stream until the test opens it. */
-static int wait_gate(void *arg)
+static int copy_in(struct device_stream *stream, device_ptr to, const void *from, uint64_t bytes)
 {
-	_Atomic int *gate = arg;
-	int value;
+	return ops->copy_to_device(stream, &(struct device_copy){to, from, bytes, bytes, 1}, 1);
+}
 
-	while ((value = atomic_load(gate)) == 0)
-		nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-	return value < 0 ? value : 0;
+/* A gate holds a stream until the test opens it: a word that is 0 at first. */
+static int close_gate(struct device_stream *stream, const uint32_t *gate)
+{
+	return ops->stream_wait_word(stream, gate, 1);
 }
 
 static void test_order(void)
 {
 	struct device_stream *s = new_stream();
 	struct device_event *e = new_event();
-	uint8_t host[64] = "what a stream does it does in order", back[64] = {0};
 	struct device_memory m;
-	_Atomic int gate = 0;
 	int i, r = ops->alloc(device, 4096, &m, NULL);
 
-	require(r == 0 && m.bytes == 4096, "device memory is given");
-	r = ops->stream_wait_host(s, wait_gate, &gate);
+	require(r == 0 && m.bytes >= 4096, "device memory is given");
+	strcpy((char *)pinned->host, "what a stream does it does in order");
+	pinned->gate = 0;
+	r = close_gate(s, &pinned->gate);
 	for (i = 0; i < 2000; i++) {
-		r |= ops->copy_to_device(s, m.base + (uint64_t)(i % 2) * 64, host, sizeof host);
-		r |= ops->copy_to_host(s, back, m.base, sizeof back);
+		r |= copy_in(s, m.base + (uint64_t)(i % 2) * 64, pinned->host, 64);
+		r |= ops->copy_to_host(s, pinned->back, m.base, 64);
 	}
 	r |= ops->event_record(e, s);
-	ok(r == 0 && ops->event_query(e) == -EBUSY && back[0] == 0,
+	ok(r == 0 && ops->event_query(e) == -EBUSY && pinned->back[0] == 0,
 	   "4000 copies are taken at once, while the stream waits");
 	ok(ops->event_wait(e, 1000000) == -ETIMEDOUT, "a wait with a limit ends at it");
-	atomic_store(&gate, 1);
-	ok(ops->event_wait(e, 0) == 0 && ops->event_query(e) == 0 && memcmp(host, back, sizeof host) == 0,
+	ops->word_write(&pinned->gate, 1);
+	ok(ops->event_wait(e, 0) == 0 && ops->event_query(e) == 0 && memcmp(pinned->host, pinned->back, 64) == 0,
 	   "and are done in order once it goes on");
 	ops->stream_free(s);
 	ops->event_free(e);
@@ -80,20 +96,22 @@ static void test_order(void)
 static void test_rows(void)
 {
 	struct device_stream *s = new_stream();
-	uint8_t host[10 * 100], *at;
+	const uint8_t *at = pinned->back;
 	struct device_memory m;
 	bool good = true;
 	uint32_t i, j;
 
-	for (i = 0; i < sizeof host; i++)
-		host[i] = (uint8_t)below(256);
-	require(ops->alloc(device, 1000, &m, NULL) == 0 && m.bytes == 4096, "memory is whole pages");
-	ops->copy_rows_to_device(s, m.base + 64, host + 7, 100, 33, 10);
+	for (i = 0; i < sizeof pinned->host; i++)
+		pinned->host[i] = (uint8_t)below(256);
+	memset(pinned->back, 0, sizeof pinned->back);
+	require(ops->alloc(device, 1024, &m, NULL) == 0 && m.bytes % 4096 == 0, "memory is whole pages");
+	copy_in(s, m.base, pinned->back, 1024);
+	ops->copy_to_device(s, &(struct device_copy){m.base + 64, pinned->host + 7, 100, 33, 10}, 1);
+	ops->copy_to_host(s, pinned->back, m.base, 1024);
 	ops->stream_free(s);
-	at = (uint8_t *)(uintptr_t)m.base;
 	for (i = 0; i < 10; i++)
 		for (j = 0; j < 33; j++)
-			good &= at[64 + i * 33 + j] == host[7 + i * 100 + j];
+			good &= at[64 + i * 33 + j] == pinned->host[7 + i * 100 + j];
 	ok(good && at[63] == 0 && at[64 + 330] == 0, "rows are packed, and nothing else is written");
 	ops->free(device, &m);
 }
@@ -102,25 +120,25 @@ static void test_events(void)
 {
 	struct device_stream *a = new_stream(), *b = new_stream();
 	struct device_event *e = new_event(), *never = new_event(), *done = new_event();
-	_Atomic int gate = 0, second = 0;
 
+	pinned->gate = pinned->second = 0;
 	ok(ops->event_query(never) == 0 && ops->event_wait(never, 0) == 0 && ops->stream_wait_event(a, never) == 0,
 	   "an event that was never recorded holds nobody");
 	ops->event_record(e, a);
 	ops->event_wait(e, 0);
 	ops->stream_wait_event(b, e); /* holds for the record before ... */
-	ops->stream_wait_host(a, wait_gate, &gate);
+	close_gate(a, &pinned->gate);
 	ops->event_record(e, a); /* ... not for this one */
 	ops->event_record(done, b);
 	ok(ops->event_wait(done, 0) == 0 && ops->event_query(e) == -EBUSY,
 	   "a wait holds for the latest record before it was given");
 	ops->stream_wait_event(b, e);
-	ops->stream_wait_host(b, wait_gate, &second);
+	close_gate(b, &pinned->second);
 	ops->event_record(done, b);
-	atomic_store(&second, 1);
+	ops->word_write(&pinned->second, 1);
 	ok(ops->event_wait(done, 2000000) == -ETIMEDOUT, "a stream waits for another stream's event");
-	atomic_store(&gate, 1);
-	ok(ops->event_wait(done, 0) == 0 && ops->event_time_ns(done) >= ops->event_time_ns(e), "and then goes on");
+	ops->word_write(&pinned->gate, 1);
+	ok(ops->event_wait(done, 0) == 0 && ops->event_elapsed_ns(done, e) == 0, "and then goes on");
 	ops->stream_free(a);
 	ops->stream_free(b);
 	ops->event_free(e);
@@ -140,17 +158,16 @@ static int count_overtaken(bool ordered)
 	if (ops->alloc(device, 4096, &m, NULL) < 0)
 		abort();
 	for (round = 1; round <= 60; round++) {
-		uint64_t sent = (uint64_t)round, seen = 0;
-
-		ops->copy_to_device(a, m.base, &sent, sizeof sent);
+		pinned->sent = (uint64_t)round;
+		copy_in(a, m.base, &pinned->sent, sizeof pinned->sent);
 		ops->event_record(e, a);
 		if (ordered)
 			ops->stream_wait_event(b, e);
-		ops->copy_to_host(b, &seen, m.base, sizeof seen);
+		ops->copy_to_host(b, &pinned->seen, m.base, sizeof pinned->seen);
 		ops->event_record(done, b);
 		ops->event_wait(done, 0);
 		ops->event_wait(e, 0);
-		overtaken += seen != sent;
+		overtaken += pinned->seen != pinned->sent;
 	}
 	ops->stream_free(a);
 	ops->stream_free(b);
@@ -163,33 +180,153 @@ static int count_overtaken(bool ordered)
 static void test_jitter(void)
 {
 #ifndef __SANITIZE_THREAD__
-	/* The race is the point of it, so the thread sanitizer must not see it. */
+	/* The race is the point of it, so the thread sanitizer must not see it, nor the simulated driver. */
 	device_host_jitter(seed | 1);
-	ok(count_overtaken(false) > 0, "with jitter, copies that no event orders do go wrong");
+	if (ops == &device_host)
+		ok(count_overtaken(false) > 0, "with jitter, copies that no event orders do go wrong");
 #endif
 	device_host_jitter(seed | 1);
 	ok(count_overtaken(true) == 0, "with jitter, copies that an event orders never do");
 	device_host_jitter(0);
 }
 
+/* Words: a stream's write is seen by the host and by other streams, with all that came before it; and a word goes
+ * round. */
+static void test_words(void)
+{
+	struct device_stream *a = new_stream(), *b = new_stream();
+	struct device_memory m;
+	uint32_t *word = &pinned->word, value, wrong = 0;
+	struct device_event *done = new_event();
+
+	require(ops->alloc(device, 4096, &m, NULL) == 0, "memory that two streams share");
+	device_host_jitter(seed | 1);
+	*word = UINT32_MAX - 100;
+	for (value = *word + 2; value != 101; value += 2) {
+		pinned->sent = value;
+		ops->stream_wait_word(b, word, value);
+		ops->copy_to_host(b, &pinned->seen, m.base, sizeof pinned->seen);
+		ops->event_record(done, b);
+		copy_in(a, m.base, &pinned->sent, sizeof pinned->sent);
+		ops->stream_write_word(a, word, value);
+		wrong += ops->word_wait(word, value, 10000000000) != 0 || ops->event_wait(done, 0) != 0;
+		wrong += pinned->seen != pinned->sent || !device_word_reached(word, value) ||
+			 device_word_reached(word, value + 1);
+	}
+	ok(wrong == 0, "what was done before a word was written is seen by whoever waits for it, also past 2^32");
+	ok(ops->word_wait(word, value, 1000000) == -ETIMEDOUT, "the host's wait for a word ends at its limit");
+	device_host_jitter(0);
+	ops->stream_free(a);
+	ops->stream_free(b);
+	ops->event_free(done);
+	ops->free(device, &m);
+}
+
+/* A word that goes round: nobody passes it twice, and it says when it is waited for. */
+static void test_taken_words(void)
+{
+	struct device_stream *s = new_stream();
+	struct device_event *done = new_event();
+	uint32_t i, wrong = 0;
+
+	pinned->word = pinned->waiting = 0;
+	device_host_jitter(seed | 1);
+	for (i = 0; i < 30; i++) {
+		wrong += ops->stream_take_word(s, &pinned->word, &pinned->waiting) != 0;
+		wrong += ops->event_record(done, s) != 0;
+		wrong += ops->word_wait(&pinned->waiting, 1, 10000000000) != 0;
+		wrong += ops->event_query(done) != -EBUSY;
+		ops->word_write(&pinned->word, 1);
+		wrong += ops->event_wait(done, 0) != 0 || pinned->word != 0 || pinned->waiting != 0;
+	}
+	device_host_jitter(0);
+	ok(wrong == 0, "a taken word holds its stream each time, and is reset behind it");
+	ops->stream_free(s);
+	ops->event_free(done);
+}
+
+/* y += z, with z in the host's memory, on a stream that is borrowed. */
+static void test_add(void)
+{
+	struct device_stream *s = new_stream(), *borrowed = NULL, *none = NULL;
+	float *z = pinned->floats, *y = pinned->floats + 100, *sum = (float *)(void *)pinned->back;
+	struct device_memory m;
+	uint32_t i, wrong = 0;
+
+	for (i = 0; i < 200; i++)
+		z[i] = (float)plain_random(&seed, 1);
+	z[0] = -0.0f;
+	y[0] = -0.0f;
+	require(ops->alloc(device, 4096, &m, NULL) == 0, "memory to add to");
+	require(ops->stream_borrow(device, ops->stream_handle(s), false, &borrowed, NULL) == 0, "a stream is borrowed");
+	copy_in(borrowed, m.base, y, 400);
+	wrong += ops->add(borrowed, m.base, z, 99) != 0;
+	ops->copy_to_host(borrowed, sum, m.base, 400);
+	ops->stream_return(borrowed);
+	ops->stream_free(s);
+	for (i = 0; i < 100; i++) {
+		const float want = i < 99 ? y[i] + z[i] : y[i];
+
+		wrong += memcmp(&sum[i], &want, sizeof want) != 0;
+	}
+	ok(wrong == 0, "99 numbers are added, bit by bit, and not a 100th");
+	ok(ops->stream_borrow(device, 0, false, &none, NULL) == -EINVAL && !none, "no stream is none to borrow");
+	ops->free(device, &m);
+}
+
+/* A launch that no memory suffices for: sanitizers are to say so too. */
+const char *__asan_default_options(void);
+const char *__tsan_default_options(void);
+
+const char *__asan_default_options(void)
+{
+	return "allocator_may_return_null=1";
+}
+
+const char *__tsan_default_options(void)
+{
+	return "allocator_may_return_null=1";
+}
+
+static void fail_stream(struct device_stream *stream)
+{
+	static struct moe_layout layout;
+	static struct moe_slice slice = {.inter = 1u << 30};
+	static const int32_t ids[1] = {-1}, map[1] = {-1};
+	static const float weights[1];
+
+	layout.part[MOE_PART_GATE].format = layout.part[MOE_PART_DOWN].format = MOE_FORMAT_BF16;
+	ops->experts(stream, &(struct device_experts){.layout = &layout,
+						      .slice = &slice,
+						      .hidden = 1u << 30,
+						      .tokens = 1u << 31,
+						      .topk = 1u << 15,
+						      .n_experts = 1,
+						      .ids = ids,
+						      .weights = weights,
+						      .map = map});
+}
+
 static void test_poison(void)
 {
 	struct device_stream *a = new_stream(), *b = new_stream();
 	struct device_event *e = new_event(), *other = new_event();
-	_Atomic int gate = -EIO;
 	uint8_t from[8] = "failed", to[8] = {0};
 
-	ops->stream_wait_host(a, wait_gate, &gate);
+	fail_stream(a);
 	ops->copy_to_host(a, to, (uintptr_t)from, sizeof to);
 	ops->event_record(e, a);
-	ok(ops->event_wait(e, 0) == -EIO && ops->event_query(e) == -EIO, "a failed command's error reaches who waits");
+	ok(ops->event_wait(e, 0) == -ENOMEM && ops->event_query(e) == -ENOMEM,
+	   "a failed command's error reaches who waits");
 	ok(to[0] == 0, "what follows it is skipped");
-	ok(ops->copy_to_host(a, to, (uintptr_t)from, sizeof to) == -EIO, "a poisoned stream says so");
-	ok(ops->event_record(e, a) == 0 && ops->event_wait(e, 0) == -EIO, "records are still reached");
+	ok(ops->copy_to_host(a, to, (uintptr_t)from, sizeof to) == -ENOMEM, "a poisoned stream says so");
+	ok(ops->stream_error(a) == -ENOMEM && ops->stream_error(b) == 0, "and only that one does");
+	ok(ops->event_record(e, a) == 0 && ops->event_wait(e, 0) == -ENOMEM, "records are still reached");
 	ops->stream_wait_event(b, e);
 	ops->copy_to_host(b, to, (uintptr_t)from, sizeof to);
 	ops->event_record(other, b);
-	ok(ops->event_wait(other, 0) == -EIO && to[0] == 0, "a stream that waits for a poisoned one is poisoned too");
+	ok(ops->event_wait(other, 0) == -ENOMEM && to[0] == 0,
+	   "a stream that waits for a poisoned one is poisoned too");
 	ops->stream_free(a);
 	ops->stream_free(b);
 	ops->event_free(e);
@@ -214,7 +351,22 @@ static void test_memory(void)
 	ok(m.base == 0 && m.export_fd == -1, "freed memory is nothing");
 	ok(ops->alloc(device, 0, &m, NULL) == -EINVAL && ops->alloc(device, UINT64_MAX, &m, NULL) == -EINVAL,
 	   "no bytes, or too many, are refused");
-	ok(device_find("host") == &device_host && !device_find("abacus"), "back-ends are found by name");
+}
+
+static void test_names(void)
+{
+	const struct device_ops *found = NULL;
+	const char *which = NULL;
+	struct moe_error err = {0};
+
+	ok(device_find("host", &found, &which, NULL) == 0 && found == &device_host && which[0] == '\0' &&
+		   device_find("abacus", &found, &which, &err) == -EINVAL && strstr(err.text, "expected 'host'"),
+	   "back-ends are found by name");
+	ok(device_find("host:2", &found, &which, NULL) == 0 && strcmp(which, "2") == 0 &&
+		   found->open(&device, which, &err) == -EINVAL,
+	   "and one of several of its devices by number; of hosts there is one: %s", err.text);
+	ok(device_find("hos", &found, &which, NULL) == -EINVAL && device_find("", &found, &which, NULL) == -EINVAL,
+	   "half a name is none");
 }
 
 struct launch {
@@ -340,7 +492,7 @@ static double launch_once(const struct kernels *kernels, uint32_t gate_up, uint3
 	launch_init(&l, gate_up, down);
 	if (ops->alloc(device, l.work.tokens * l.work.hidden * sizeof(float), &x, NULL) < 0)
 		abort();
-	ops->copy_to_device(s, x.base, l.x, l.work.tokens * l.work.hidden * sizeof(float));
+	copy_in(s, x.base, l.x, l.work.tokens * l.work.hidden * sizeof(float));
 	l.work.slots = l.slots.base;
 	l.work.x = x.base;
 	l.work.y = l.y.base;
@@ -366,7 +518,7 @@ static void test_experts(enum isa isa)
 
 	ops->close(device);
 	device_host_kernels(kernels);
-	require(ops->open(&device, NULL) == 0, "a device that computes with %s", isa_name(isa));
+	require(ops->open(&device, "", NULL) == 0, "a device that computes with %s", isa_name(isa));
 	for (uint32_t format = 1; format < MOE_FORMAT_COUNT; format++) {
 		for (int round = 0; round < 4; round++) {
 			const uint32_t down = round % 2 ? 1 + below(MOE_FORMAT_COUNT - 1) : format;
@@ -381,20 +533,30 @@ static void test_experts(enum isa isa)
 
 int main(void)
 {
-	const char *given = getenv("TEST_SEED");
+	const char *given = getenv("TEST_SEED"), *name = getenv("MOE_TEST_DEVICE"), *which;
 
+	name = name ? name : "host";
 	seed = given ? strtoull(given, NULL, 0) : now_ns();
 	diag("TEST_SEED=%llu", seed);
-	ops = device_find("host");
-	require(ops && ops->open(&device, NULL) == 0, "the host device opens");
+	if (device_find(name, &ops, &which, NULL) < 0)
+		return 2;
+	test_names();
+	require(ops->open(&device, which, NULL) == 0, "device %s opens", name);
+	pin();
 	test_order();
 	test_rows();
 	test_events();
 	test_jitter();
-	test_poison();
-	test_memory();
-	test_experts(ISA_REF);
-	test_experts(isa_detect(NULL));
+	test_words();
+	test_taken_words();
+	test_add();
+	if (ops == &device_host) {
+		test_poison();
+		test_memory();
+		test_experts(ISA_REF);
+		test_experts(isa_detect(NULL));
+	}
 	ops->close(device);
+	munmap(pinned, ALIGN_UP(sizeof *pinned, 4096));
 	return tap_done();
 }

@@ -8,5 +8,5 @@
 
 int main(void)
 {
-	return faults_main(true);
+	return faults_main(true, false);
 }

@@ -14,5 +14,5 @@
 
 int main(void)
 {
-	return faults_main(false);
+	return faults_main(false, false);
 }

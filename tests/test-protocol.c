@@ -3,6 +3,8 @@
  * What a client may send and what not: a raw socket against a real daemon. Each broken message is refused with an error
  * or costs the connection, never the daemon; nothing leaks.
  */
+#include <sys/stat.h>
+
 #include "base/util.h"
 #include "tests/raw-client.h"
 
@@ -95,7 +97,7 @@ static void test_attach(void)
 	a.entries = 12;
 	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EINVAL, "power of two"), "queue entries");
 	a = good_attach();
-	a.reserved[2] = 1;
+	a.reserved[1] = 1;
 	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EINVAL, "reserved"), "reserved field");
 	a = good_attach();
 	a.group = 77;
@@ -293,6 +295,85 @@ static bool closed_soon(int sock)
 	return poll(&p, 1, 5000) == 1 && p.revents & (POLLHUP | POLLRDHUP);
 }
 
+/* Whether a line of `moectl OPTIONS` has these words, with any number of spaces between them. */
+static bool says(const char *options, const char *words)
+{
+	char command[512];
+
+	snprintf(command, sizeof command, "%s/tools/moectl --socket %s %s | tr -s ' ' | grep -q -e '%s'",
+		 fixture_env("MOE_BUILD"), fixture.socket, options, words);
+	return system(command) == 0;
+}
+
+/* What a client counts by mode, and what is made of it: the figures of the report that the words come from, in which
+ * half of the gain was had; and any numbers at all. */
+static void test_modes(struct ring *r)
+{
+	struct moe_mode_stats *m = r->client->modes;
+
+	m[MOE_STATS_DECODE] = (struct moe_mode_stats){
+		.steps = 3, .hidden = 4, .copy_ns = 10258800000, .device_ns = 237300000, .taken_ns = 10377450000};
+	m[MOE_STATS_FULL] = (struct moe_mode_stats){
+		.steps = 1, .copy_ns = 700, .device_ns = 500, .cpu_ns = 900, .taken_ns = 2640};
+	ok(says("stats", " decode 3 4 10.26 s 237.30 ms 10.26 s 237.30 ms 10.38 s 50.0%$"),
+	   "two parts: the gain is the shorter one, and half of it was had");
+	ok(says("stats", " full 1 0 0.7 us 1.4 us 0.9 us 1.2 us 2.6 us -45.0%$"),
+	   "three parts, and a step that took longer than all of them");
+	ok(!says("stats", " dual_batch "), "a mode that was not used has no row");
+	ok(says("stats --json", "\"t_ideal_ns\": 10258800000,") && says("stats --json", "\"gain_ns\": 237300000,") &&
+		   says("stats --json", "\"hidden_steps\": 4,") &&
+		   says("stats --json", "\"overlap_efficiency\": 0.5$") &&
+		   says("stats --json", "\"overlap_efficiency\": null$"),
+	   "the same for scripts");
+	memset(m, 0xff, MOE_STATS_MODES * sizeof *m);
+	ok(says("stats --json", "\"gain_ns\": 9000000000000000000,") && alive(),
+	   "numbers that no clock has do no harm");
+	memset(m, 0, MOE_STATS_MODES * sizeof *m);
+}
+
+/* The file that clients lock: with a session only, for all the same, and nobody writes into it. */
+static void test_registrar(struct ring *r)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	struct stat first, second;
+	struct moe_msg m;
+	int sock = connect_raw();
+	bool good;
+
+	hello(sock);
+	begin(&m, sizeof m, MOE_MSG_REGISTRAR, 0);
+	ok(exchange(sock, &m, sizeof m, NULL, 0) == MOE_MSG_ERROR && refused(-ENOTCONN, "attach"),
+	   "the registrar's file is for sessions");
+	close(sock);
+	require(exchange(r->sock, &m, sizeof m, NULL, 0) == (MOE_MSG_REGISTRAR | MOE_MSG_REPLY) && n_answer_fds == 1,
+		"the registrar's file");
+	good = fcntl(answer_fds[0], F_SETLK, &lock) == 0 && pwrite(answer_fds[0], "x", 1, 0) < 0 &&
+	       ftruncate(answer_fds[0], 0) < 0 && ftruncate(answer_fds[0], 1 << 30) < 0;
+	ok(good && fstat(answer_fds[0], &first) == 0, "it can be locked, and not be changed");
+	require(exchange(r->sock, &m, sizeof m, NULL, 0) == (MOE_MSG_REGISTRAR | MOE_MSG_REPLY) && n_answer_fds == 1,
+		"once more");
+	ok(fstat(answer_fds[0], &second) == 0 && first.st_ino == second.st_ino && first.st_dev == second.st_dev,
+	   "it is the same one each time");
+}
+
+/* Of a daemon that was not told to push into GPUs. */
+static void test_no_device(struct ring *r)
+{
+	struct moe_msg_hello h = {.features = ~0ull};
+	struct moe_msg_device m = {.bytes = 4096};
+	int fd = memfd_new("no GPU's", 4096, NULL), sock = connect_raw();
+
+	begin(&h, sizeof h, MOE_MSG_HELLO, 0);
+	ok(exchange(sock, &h, sizeof h, NULL, 0) == (MOE_MSG_HELLO | MOE_MSG_REPLY) &&
+		   ((const struct moe_msg_hello *)answer)->features == (MOE_FEATURES_ALL & ~MOE_FEATURE_DEVICE),
+	   "HELLO does not promise to push into GPUs");
+	close(sock);
+	begin(&m, sizeof m, MOE_MSG_DEVICE, 1);
+	ok(exchange(r->sock, &m, sizeof m, &fd, 1) == MOE_MSG_ERROR && refused(-EOPNOTSUPP, "--push-cuda"),
+	   "slots in a GPU are refused");
+	close(fd);
+}
+
 static void test_broken_rings(void)
 {
 	struct ring r;
@@ -351,6 +432,9 @@ int main(void)
 	test_readonly_region();
 	ring_open(&ring);
 	test_entries(&ring);
+	test_modes(&ring);
+	test_registrar(&ring);
+	test_no_device(&ring);
 	ring_close(&ring);
 	test_broken_rings();
 	fdmsg_close_fds(answer_fds, n_answer_fds);

@@ -487,18 +487,73 @@ static void test_budget(void)
 	sched_free(sched);
 }
 
+static void test_shared_budget(void)
+{
+	enum { FIRST, LARGE, SMALL, SMALL2, OWN, N };
+	struct sched *sched;
+	struct sched_client a, b, c, alone;
+	struct request r[N], rest = make_fill(POOL_DECODE, 98, 100), last = make_fill(POOL_DECODE, 99, 100);
+	uint64_t names[N + 2];
+
+	require(sched_new(&sched, NULL, 100, NULL) == 0, "a scheduler with a budget");
+	sched_client_init(&a);
+	sched_client_init(&b);
+	sched_client_init(&c);
+	sched_client_init(&alone);
+	sched_share(&b, &a);
+	sched_share(&c, &a);
+	n_given = 0;
+	r[FIRST] = make_fill(POOL_DECODE, FIRST, 60);
+	r[LARGE] = make_fill(POOL_DECODE, LARGE, 80);
+	r[SMALL] = make_fill(POOL_DECODE, SMALL, 10);
+	r[SMALL2] = make_fill(POOL_DECODE, SMALL2, 10);
+	r[OWN] = make_fill(POOL_DECODE, OWN, 100);
+	r[SMALL2].cost = 2;
+	sched_queue(sched, &a, &r[FIRST]);
+	sched_queue(sched, &b, &r[LARGE]);
+	sched_queue(sched, &c, &r[SMALL2]);
+	sched_queue(sched, &alone, &r[OWN]);
+	ok(r[FIRST].state == MOE_REQUEST_RUNNING && r[LARGE].state == MOE_REQUEST_QUEUED,
+	   "sessions that share a device share its budget");
+	ok(r[SMALL2].state == MOE_REQUEST_QUEUED, "what fits does not overtake what is before it");
+	ok(r[OWN].state == MOE_REQUEST_RUNNING, "another device has a budget of its own");
+	sched_cancel(sched, &r[LARGE]);
+	ok(r[SMALL2].state == MOE_REQUEST_RUNNING, "when that is taken back, it starts");
+	sched_queue(sched, &b, &rest);
+	sched_queue(sched, &a, &r[SMALL]);
+	sched_queue(sched, &c, &last);
+	ok(r[SMALL].state == MOE_REQUEST_QUEUED && rest.state == MOE_REQUEST_QUEUED && last.state == MOE_REQUEST_QUEUED,
+	   "again they wait for the first");
+	ok(run_all(sched, names) == N + 1 && rest.state == MOE_REQUEST_REAPED && last.state == MOE_REQUEST_REAPED,
+	   "all end, whoever's end makes room");
+	sched_part(sched, &a);
+	sched_part(sched, &c);
+	r[FIRST] = make_fill(POOL_DECODE, FIRST, 100);
+	r[LARGE] = make_fill(POOL_DECODE, LARGE, 100);
+	sched_queue(sched, &a, &r[FIRST]);
+	sched_queue(sched, &b, &r[LARGE]);
+	ok(r[FIRST].state == MOE_REQUEST_RUNNING && r[LARGE].state == MOE_REQUEST_RUNNING,
+	   "who has parted has a budget of its own");
+	run_all(sched, names);
+	sched_free(sched);
+}
+
 /* Never more with the pool than the law allows; nothing that waits is forgotten, whatever is cancelled. */
-static void test_budget_at_random(void)
+static void test_budget_at_random(int n_sharers)
 {
 	enum { N = 400 };
 	static struct request r[N];
-	struct sched_client a;
+	struct sched_client sharers[3];
 	struct sched *sched;
 	int ended = 0, taken = 0, queued = 0;
 	bool good = true;
 
 	require(sched_new(&sched, NULL, 50, NULL) == 0, "a scheduler with a budget");
-	sched_client_init(&a);
+	for (int i = 0; i < n_sharers; i++) {
+		sched_client_init(&sharers[i]);
+		if (i > 0)
+			sched_share(&sharers[i], &sharers[pick((uint64_t)i)]);
+	}
 	n_given = 0;
 	while (good && ended + taken < N) {
 		uint64_t with_pool[POOL_PRIORITIES] = {0}, sum = 0;
@@ -508,7 +563,7 @@ static void test_budget_at_random(void)
 		if (queued < N) {
 			r[queued] = pick(4) ? make_fill((enum pool_priority)pick(3), (uint64_t)queued, 1 + pick(70))
 					    : make(MOE_OP_COMPUTE, (enum pool_priority)pick(3), (uint64_t)queued, 5);
-			sched_queue(sched, &a, &r[queued++]);
+			sched_queue(sched, &sharers[pick((uint64_t)n_sharers)], &r[queued++]);
 		}
 		for (int i = 0; i < n_given; i++)
 			if (given[i]->sqe.op == MOE_OP_FILL)
@@ -516,10 +571,12 @@ static void test_budget_at_random(void)
 		for (int class = 0; class < POOL_PRIORITIES && good; class ++) {
 			for (int i = fills = 0; i < n_given; i++)
 				fills += given[i]->sqe.op == MOE_OP_FILL && given[i]->priority == (unsigned)class;
-			good = with_pool[class] == a.filling[class] && (with_pool[class] <= 50 || fills == 1);
+			good = with_pool[class] <= 50 || fills == 1;
 			sum += with_pool[class];
 		}
-		good &= sum == sched_filling(&a);
+		for (int i = 0; i < n_sharers; i++)
+			sum -= sched_filling(&sharers[i]);
+		good &= sum == 0;
 		if (queued > 0 && pick(6) == 0) {
 			struct request *q = &r[pick((uint64_t)queued)];
 
@@ -540,7 +597,8 @@ static void test_budget_at_random(void)
 				ended++;
 		}
 	}
-	ok(good && taken > 0, "at random: %d ended, %d cancelled, the budget kept", ended, taken);
+	ok(good && taken > 0, "at random, %d sessions: %d ended, %d cancelled, the budget kept", n_sharers, ended,
+	   taken);
 	sched_free(sched);
 }
 
@@ -563,7 +621,9 @@ int main(void)
 	test_cancel_one(sched);
 	test_cancel_cost(sched);
 	test_budget();
-	test_budget_at_random();
+	test_shared_budget();
+	test_budget_at_random(1);
+	test_budget_at_random(3);
 	ok(strange == 0, "each request reaches the pool in its place, and ends once");
 	ok(sched_free(sched) == NULL, "nothing runs at the end");
 	return tap_done();

@@ -96,7 +96,7 @@ int host_event_wait(struct device_event *event, uint64_t timeout_ns)
 	return host_event_wait_turn(event, host_event_last_turn(event), timeout_ns);
 }
 
-uint64_t host_event_time_ns(struct device_event *event)
+static uint64_t reached_ns(struct device_event *event)
 {
 	uint64_t ns;
 
@@ -104,4 +104,11 @@ uint64_t host_event_time_ns(struct device_event *event)
 	ns = event->time_ns;
 	pthread_mutex_unlock(&event->lock);
 	return ns;
+}
+
+uint64_t host_event_elapsed_ns(struct device_event *from, struct device_event *to)
+{
+	const uint64_t begin = reached_ns(from), end = reached_ns(to);
+
+	return end > begin ? end - begin : 0;
 }

@@ -54,10 +54,13 @@ static void jitter_pause(struct device_stream *stream)
 
 /* -- device and memory -------------------------------------------------------------------------------------------- */
 
-static int host_open(struct device **ret, struct moe_error *err)
+static int host_open(struct device **ret, const char *which, struct moe_error *err)
 {
-	struct device *device = calloc(1, sizeof *device);
+	struct device *device;
 
+	if (which[0])
+		return moe_error_set(err, -EINVAL, "device 'host:%s': there is only one host", which);
+	device = calloc(1, sizeof *device);
 	if (!device)
 		return moe_error_set(err, -ENOMEM, "host device: no memory");
 	device->kernels = atomic_load(&forced_kernels);
@@ -101,13 +104,19 @@ static void host_free(struct device *device, struct device_memory *memory)
 	*memory = (struct device_memory){.export_fd = -1};
 }
 
-static int host_register(struct device *device, const void *base, uint64_t bytes, struct moe_error *err)
+static int host_register(struct device *device, void *base, uint64_t bytes, bool writes, struct moe_error *err)
 {
 	return 0; /* every copy can read host memory */
 }
 
-static void host_unregister(struct device *device, const void *base)
+static bool host_reads_read_only(const struct device *device)
 {
+	return true;
+}
+
+static const char *host_failure(struct device *device)
+{
+	return NULL; /* a failure is one stream's */
 }
 
 /* -- streams ------------------------------------------------------------------------------------------------------ */
@@ -124,6 +133,26 @@ static void run_copy(struct device_stream *stream, const struct host_command *c)
 	}
 }
 
+static void run_add(struct device_stream *stream, const struct host_command *c)
+{
+	uint64_t i;
+
+	for (i = 0; i < c->add.n; i++) {
+		if (i == c->add.n / 2)
+			jitter_pause(stream);
+		c->add.y[i] += c->add.z[i];
+	}
+}
+
+static void take_word(struct device_stream *stream, const struct host_command *c)
+{
+	host_word_write(c->word.waiting, 1);
+	host_word_wait(c->word.word, 1, 0);
+	jitter_pause(stream);
+	host_word_write(c->word.word, 0);
+	host_word_write(c->word.waiting, 0);
+}
+
 static int run_command(struct device_stream *stream, const struct host_command *c)
 {
 	switch (c->kind) {
@@ -132,10 +161,19 @@ static int run_command(struct device_stream *stream, const struct host_command *
 	case HOST_COPY:
 		run_copy(stream, c);
 		return 0;
-	case HOST_CALL:
-		return c->call.wait(c->call.arg);
+	case HOST_WAIT_WORD:
+		return host_word_wait(c->word.word, c->word.value, 0);
+	case HOST_WRITE_WORD:
+		host_word_write(c->word.word, c->word.value);
+		return 0;
+	case HOST_TAKE_WORD:
+		take_word(stream, c);
+		return 0;
 	case HOST_EXPERTS:
 		return host_experts(stream->device->kernels, &stream->scratch, &c->experts);
+	case HOST_ADD:
+		run_add(stream, c);
+		return 0;
 	case HOST_RECORD:
 		break;
 	}
@@ -211,7 +249,9 @@ static int push_command(struct device_stream *s, const struct host_command *c)
 	return c->kind == HOST_RECORD ? 0 : r;
 }
 
-static int host_stream_new(struct device *device, struct device_stream **ret, struct moe_error *err)
+/* The kernel shares the cores among threads: a priority of ours would only starve a stream. */
+static int host_stream_new(struct device *device, enum device_priority priority, struct device_stream **ret,
+			   struct moe_error *err)
 {
 	struct device_stream *s = calloc(1, sizeof *s);
 	int r;
@@ -257,6 +297,27 @@ static struct device_stream *host_stream_free(struct device_stream *s)
 	return NULL;
 }
 
+/* A handle is the stream itself: nobody but stream_new makes any. */
+static int host_stream_borrow(struct device *device, uintptr_t handle, bool captured, struct device_stream **stream,
+			      struct moe_error *err)
+{
+	struct device_stream *s = (struct device_stream *)handle;
+
+	if (!s || s->device != device)
+		return moe_error_set(err, -EINVAL, "host device: expected a stream of moe_stream_new");
+	*stream = s;
+	return 0;
+}
+
+static void host_stream_return(struct device_stream *stream)
+{
+}
+
+static uintptr_t host_stream_handle(const struct device_stream *stream)
+{
+	return (uintptr_t)stream;
+}
+
 /* -- commands ----------------------------------------------------------------------------------------------------- */
 
 static int host_event_record(struct device_event *event, struct device_stream *stream)
@@ -271,15 +332,31 @@ static int host_stream_wait_event(struct device_stream *stream, struct device_ev
 			    &(struct host_command){.kind = HOST_WAIT, .event = {event, host_event_last_turn(event)}});
 }
 
+static int host_stream_error(struct device_stream *stream)
+{
+	int r;
+
+	pthread_mutex_lock(&stream->lock);
+	r = stream->error;
+	pthread_mutex_unlock(&stream->lock);
+	return r;
+}
+
 static int host_copy(struct device_stream *stream, void *to, const void *from, uint64_t pitch, uint64_t width,
 		     uint64_t rows)
 {
 	return push_command(stream, &(struct host_command){.kind = HOST_COPY, .copy = {to, from, pitch, width, rows}});
 }
 
-static int host_copy_to_device(struct device_stream *stream, device_ptr dst, const void *src, uint64_t bytes)
+static int host_copy_to_device(struct device_stream *stream, const struct device_copy *copies, uint32_t n)
 {
-	return host_copy(stream, (void *)(uintptr_t)dst, src, bytes, bytes, 1);
+	uint32_t i;
+	int r = 0;
+
+	for (i = 0; i < n && r == 0; i++)
+		r = host_copy(stream, (void *)(uintptr_t)copies[i].to, copies[i].from, copies[i].pitch, copies[i].width,
+			      copies[i].rows);
+	return r;
 }
 
 static int host_copy_to_host(struct device_stream *stream, void *dst, device_ptr src, uint64_t bytes)
@@ -287,20 +364,45 @@ static int host_copy_to_host(struct device_stream *stream, void *dst, device_ptr
 	return host_copy(stream, dst, (const void *)(uintptr_t)src, bytes, bytes, 1);
 }
 
-static int host_copy_rows(struct device_stream *stream, device_ptr dst, const void *src, uint64_t src_pitch,
-			  uint64_t width, uint64_t rows)
+static int host_stream_wait_word(struct device_stream *stream, const uint32_t *word, uint32_t value)
 {
-	return host_copy(stream, (void *)(uintptr_t)dst, src, src_pitch, width, rows);
+	return push_command(stream,
+			    &(struct host_command){.kind = HOST_WAIT_WORD, .word = {(uint32_t *)word, value, NULL}});
 }
 
-static int host_stream_wait_host(struct device_stream *stream, int (*wait)(void *arg), void *arg)
+static int host_stream_write_word(struct device_stream *stream, uint32_t *word, uint32_t value)
 {
-	return push_command(stream, &(struct host_command){.kind = HOST_CALL, .call = {wait, arg}});
+	return push_command(stream, &(struct host_command){.kind = HOST_WRITE_WORD, .word = {word, value, NULL}});
+}
+
+static int host_stream_take_word(struct device_stream *stream, uint32_t *word, uint32_t *waiting)
+{
+	return push_command(stream,
+			    &(struct host_command){.kind = HOST_TAKE_WORD, .word = {.word = word, .waiting = waiting}});
+}
+
+/* The scratch memory of this back-end grows when it must. */
+static int host_experts_prepare(struct device_stream *stream, const struct device_experts *largest,
+				struct moe_error *err)
+{
+	return 0;
 }
 
 static int host_launch_experts(struct device_stream *stream, const struct device_experts *work)
 {
-	return push_command(stream, &(struct host_command){.kind = HOST_EXPERTS, .experts = *work});
+	struct host_command c = {.kind = HOST_EXPERTS, .experts = *work};
+
+	if (work->on_map) {
+		c.experts.ids = (const int32_t *)(uintptr_t)work->on_ids;
+		c.experts.weights = (const float *)(uintptr_t)work->on_weights;
+		c.experts.map = (const int32_t *)(uintptr_t)work->on_map;
+	}
+	return push_command(stream, &c);
+}
+
+static int host_add(struct device_stream *stream, device_ptr y, const float *z, uint64_t n)
+{
+	return push_command(stream, &(struct host_command){.kind = HOST_ADD, .add = {(float *)(uintptr_t)y, z, n}});
 }
 
 const struct device_ops device_host = {
@@ -308,22 +410,32 @@ const struct device_ops device_host = {
 	.exports = true,
 	.open = host_open,
 	.close = host_close,
+	.failure = host_failure,
 	.alloc = host_alloc,
 	.free = host_free,
 	.host_register = host_register,
-	.host_unregister = host_unregister,
+	.reads_read_only = host_reads_read_only,
 	.stream_new = host_stream_new,
 	.stream_free = host_stream_free,
+	.stream_error = host_stream_error,
+	.stream_borrow = host_stream_borrow,
+	.stream_return = host_stream_return,
+	.stream_handle = host_stream_handle,
 	.event_new = host_event_new,
 	.event_free = host_event_free,
 	.event_record = host_event_record,
 	.event_query = host_event_query,
 	.event_wait = host_event_wait,
-	.event_time_ns = host_event_time_ns,
+	.event_elapsed_ns = host_event_elapsed_ns,
 	.stream_wait_event = host_stream_wait_event,
 	.copy_to_device = host_copy_to_device,
 	.copy_to_host = host_copy_to_host,
-	.copy_rows_to_device = host_copy_rows,
-	.stream_wait_host = host_stream_wait_host,
+	.stream_wait_word = host_stream_wait_word,
+	.stream_write_word = host_stream_write_word,
+	.stream_take_word = host_stream_take_word,
+	.word_write = host_word_write,
+	.word_wait = host_word_wait,
+	.experts_prepare = host_experts_prepare,
 	.experts = host_launch_experts,
+	.add = host_add,
 };

@@ -30,8 +30,11 @@ enum host_command_kind {
 	HOST_RECORD,
 	HOST_WAIT,
 	HOST_COPY,
-	HOST_CALL,
+	HOST_WAIT_WORD,
+	HOST_WRITE_WORD,
+	HOST_TAKE_WORD,
 	HOST_EXPERTS,
+	HOST_ADD,
 };
 
 struct host_command {
@@ -47,10 +50,16 @@ struct host_command {
 			uint64_t pitch, width, rows;
 		} copy;
 		struct {
-			int (*wait)(void *arg);
-			void *arg;
-		} call;
+			uint32_t *word;
+			uint32_t value;
+			uint32_t *waiting;
+		} word;
 		struct device_experts experts;
+		struct {
+			float *y;
+			const float *z;
+			uint64_t n;
+		} add;
 	};
 };
 
@@ -87,11 +96,15 @@ int host_event_new(struct device *device, struct device_event **ret, struct moe_
 struct device_event *host_event_free(struct device_event *event);
 int host_event_query(struct device_event *event);
 int host_event_wait(struct device_event *event, uint64_t timeout_ns);
-uint64_t host_event_time_ns(struct device_event *event);
+uint64_t host_event_elapsed_ns(struct device_event *from, struct device_event *to);
 uint64_t host_event_next_turn(struct device_event *event);
 uint64_t host_event_last_turn(struct device_event *event);
 void host_event_reach(struct device_event *event, uint64_t turn, int error);
 int host_event_wait_turn(struct device_event *event, uint64_t turn, uint64_t timeout_ns);
+
+/* device-host-word.c: the host's side of words; timeout_ns 0: no limit. */
+void host_word_write(uint32_t *word, uint32_t value);
+int host_word_wait(const uint32_t *word, uint32_t value, uint64_t timeout_ns);
 
 /* device-host-experts.c: 0 or -ENOMEM. */
 int host_experts(const struct kernels *kernels, struct host_scratch *scratch, const struct device_experts *work);

@@ -39,6 +39,7 @@ struct moe_client;
 struct moe_session;
 struct moe_plan;
 struct moe_step;
+struct moe_stream;
 
 /* Connects to `socket` (NULL: $MOE_EXPERTD_SOCKET, else MOE_SOCKET_DEFAULT). */
 int moe_open(struct moe_client **ret, const char *socket, struct moe_error *err);
@@ -82,6 +83,13 @@ enum moe_fill { MOE_FILL_PUSH, MOE_FILL_PULL };         /* who copies: the daemo
 enum moe_share { MOE_SHARE_PART, MOE_SHARE_GROUP };     /* CPU part: each rank its slice, or rank 0 whole experts */
 enum moe_n_copy { MOE_N_COPY_COST, MOE_N_COPY_STAIRS }; /* measured cost model, or the original's staircase */
 
+/* A GPU's driver registers the pool files; one process on the host does so at a time. */
+struct moe_registering {
+	int64_t holder; /* the process that registers: this one, or who is waited for; 0: it cannot be seen from here */
+	uint64_t done_bytes, total_bytes; /* by this process */
+	uint64_t elapsed_ns;              /* of the waiting, then of the registering */
+};
+
 struct moe_attach_params {
 	size_t size;               /* sizeof(struct moe_attach_params) */
 	const char *model;         /* name; NULL: the only model loaded, or the one with this digest */
@@ -97,7 +105,7 @@ struct moe_attach_params {
 	uint32_t update_expert_num; /* decode: fills per layer and step at most, 0: 2 */
 	uint32_t miss_expert_num;   /* experts per miss buffer; 0: all that are not cached */
 	const char *policy;         /* "lru" (NULL) or "original" */
-	const char *device;         /* "host" (NULL) */
+	const char *device;         /* "host" (NULL), "cuda", "cuda:N", "auto": a GPU if there is one */
 	enum moe_fill fill;
 	enum moe_share
 		share; /* MOE_SHARE_GROUP: all ranks must plan alike, so n_copy is MOE_N_COPY_STAIRS or set_n_copy */
@@ -106,6 +114,22 @@ struct moe_attach_params {
 	/* Approximate, it changes results; 0: off. In decode steps, of each token's experts the so many weakest wait
 	 * for the next MoE layer if the CPU computes them (see moe_submit_carry); at most top-k - 1. */
 	uint32_t approximate_defer;
+	/* What the copies of one step may take, from its submission on. Then the daemon is given up: -ETIME, and the
+	 * session is at its end. 0: 30000. */
+	uint32_t watchdog_ms;
+	/* Pool files are registered with a GPU's driver in pieces of whole records, of so many bytes at most or one
+	 * record; 0: 8 GiB. */
+	uint64_t register_bytes;
+	uint32_t lanes;       /* for captured streams (moe_lane_submit), at most 32; 0: none */
+	uint32_t lane_tokens; /* of a step on a lane, at most 512; 0: 64, or max_tokens if that is less */
+	/* Sessions of one user that fill one device's memory and give it the same number here share one budget of the
+	 * daemon for fills (--fill-budget); 0: the session has one of its own. */
+	uint64_t device_id;
+	/* How long another process that registers is waited for: then -EBUSY. 0: 600000. */
+	uint32_t register_wait_ms;
+	/* NULL, or called by the thread that attaches: every second while it waits, then after each piece. */
+	void (*register_progress)(const struct moe_registering *, void *userdata);
+	void *register_userdata;
 };
 
 struct moe_session_info {
@@ -198,6 +222,60 @@ int moe_submit(struct moe_session *session, struct moe_plan *plan, const float *
 	       struct moe_error *err);
 
 /*
+ * moe_submit for a worker that computes on the session's device: x and y are its device addresses (device `host`: host
+ * addresses), multiples of 16, of [tokens][hidden] float, which do not overlap; `stream` is a CUstream, which
+ * cudaStream_t is too, of the primary context, or what moe_stream_handle says. The step begins after all that was given
+ * to the stream before, and what is given to it later begins after the step; no thread waits for either. Then y is
+ * whole, if moe_wait says 0, and x may be overwritten. The stream and both arrays stay until moe_wait has ended the
+ * step, which writes no y of its own, or until moe_detach if the device has failed.
+ * Steps run in the order of their submission, whichever streams they are on.
+ * -EINVAL: a default stream, one that is being captured, or one of another context. -ENOTSUP: a session without slots.
+ */
+int moe_submit_on(struct moe_session *session, struct moe_plan *plan, uintptr_t stream, uint64_t x, uint64_t y,
+		  struct moe_step **ret, struct moe_error *err);
+
+/* A stream of the session's device, for who has none. All are freed before the session is detached. */
+int moe_stream_new(struct moe_session *session, struct moe_stream **ret, struct moe_error *err);
+uintptr_t moe_stream_handle(const struct moe_stream *stream);
+/* Waits for all that was given to the stream. timeout_ms 0: no limit; -ETIMEDOUT. */
+int moe_stream_wait(struct moe_stream *stream, uint32_t timeout_ms, struct moe_error *err);
+struct moe_stream *moe_stream_free(struct moe_stream *stream); /* waits too; takes NULL, returns NULL */
+
+/*
+ * Lanes: steps that can be captured in a graph and replayed, as a lane's memory and what its steps give to a stream are
+ * always the same. ids and weights are the device's too; what lies in the cache slots is computed by the device, all
+ * else by the CPU pool: at each replay the ids decide.
+ *
+ * A lane is for one stream at a time: streams side by side need one for each micro-batch and parity of its layers.
+ * moe_lanes_fix takes the caches as they are (-EBUSY: steps are in flight, or plans not submitted). Until
+ * moe_lanes_release nobody leaves a cache slot, so MOE_MODE_DECODE plans fill none, and moe_fill and moe_prefetch are
+ * -EBUSY. The same graphs may be replayed after another moe_lanes_fix. No stream is on a lane when either of the two is
+ * called, nor at moe_detach.
+ */
+struct moe_lane_step {
+	size_t size;      /* sizeof(struct moe_lane_step) */
+	uint32_t lane;    /* 0 .. lanes - 1 */
+	uint32_t layer;   /* the model's own number */
+	uint32_t tokens;  /* at most lane_tokens */
+	uint32_t topk;    /* at most the model's */
+	uintptr_t stream; /* as for moe_submit_on; it may be being captured */
+	uint64_t x;       /* float [tokens][hidden]; as all four a device address, a multiple of 16 */
+	uint64_t ids;     /* int32 [tokens][topk], -1: nobody computes this pair */
+	uint64_t weights; /* float [tokens][topk] */
+	uint64_t y;       /* float [tokens][hidden], written whole; not over x */
+};
+
+int moe_lanes_fix(struct moe_session *session, struct moe_error *err);
+void moe_lanes_release(struct moe_session *session);
+
+/* Gives the step to the stream; -EINVAL: out of range, no map is fixed, or no such stream. */
+int moe_lane_submit(struct moe_session *session, const struct moe_lane_step *step, struct moe_error *err);
+
+/* Once the stream has been waited for: 0, or the first error of the lane's steps since it was asked last; then y is
+ * nothing. A stream waits for the daemon for watchdog_ms at most: -ETIME, and the session is at its end. */
+int moe_lane_error(struct moe_session *session, uint32_t lane, struct moe_error *err);
+
+/*
  * Approximate. moe_submit for a session with approximate_defer, once per MoE layer and in their order: the pairs that
  * the plan defers are submitted beside the step, as a step of their own, and stored in *carry (NULL: there are none, as
  * always in the last MoE layer and where moe_phase has not said decode). So the CPU works on them while the worker is
@@ -223,6 +301,8 @@ int moe_fill(struct moe_session *session, uint32_t layer, uint32_t expert, uint3
  * Brings n experts (1 to all slots) of a layer into cache slots on a guess, behind all other work of the daemon, and
  * returns at once. Whoever is in these slots leaves them now. moe_wait(*ret, NULL, ...) ends it as any step, and it
  * counts as one of max_steps: what has come is cached from then on, 0 says that all has. No result depends on it.
+ * A guess is about the layer's next step: when that is submitted (unless it is a dummy one, or with dual_batch), what
+ * it does not ask for and has not come is taken back, as by moe_cancel.
  * -EINVAL: experts or slots out of range, or one of them twice; -EEXIST: an expert is cached already; -EBUSY: a step in
  * flight reads or fills the slots of this layer, or one is another prefetch's; -ENOTSUP: MOE_FILL_PULL, or
  * MOE_SHARE_GROUP, whose ranks must cache alike, and what comes in time is not alike.

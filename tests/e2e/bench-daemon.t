@@ -56,7 +56,10 @@ run load "$sample" --samples 2
 within "$(field raw_gbs)" 0.000001 100000 'the raw rate'
 within "$(field memory_gbs)" 0.000001 100000 'the rate at which memory is made'
 within "$(field gbs)" 0.000001 100000 'the rate of loading'
-within "$(field share)" 0.000001 100000 'its share'
+is "$(field rounds)" 2 'as many rounds as samples are asked for'
+# The least and the largest pair's quotients enclose that of the medians.
+within "$(field share)" "$(field share_min)" 100000 'its share is no less than in the worst round'
+within "$(field share_max)" "$(field share)" 100000 'and no more than in the best'
 within "$(field bytes)" "$record" 1000000000 'what was read'
 if [ -n "${MOE_SANITIZED-}" ]; then
 	within "$(field extra_bytes_peak)" 1048576 10000000000 "memory beyond the pool, a sanitizer's included"

@@ -36,18 +36,7 @@ for experts in cpu cache; do
 	wait_for 20 have_sessions 1
 	ok $? "$experts: a worker is attached" "$dir/err"
 	sleep 0.3
-	kill -9 "$daemon"
-	before=$(now_ms)
-	wait "$job"
-	code=$?
-	after=$(now_ms)
-	forget "$job"
-	wait "$daemon" 2>/dev/null
-	forget "$daemon"
-	is $code 1 "$experts: the worker fails after kill -9 of the daemon"
-	within $((after - before)) 0 999 "$experts: milliseconds until it has ended"
-	grep -qi 'daemon' "$dir/err"
-	ok $? "$experts: it says why" "$dir/err"
+	daemon_dies "$job" "$experts" 1000
 	start_daemon --model "$sample"
 	require $? 'a new daemon takes the place of the dead one' "$dir/daemon.log"
 done

@@ -165,6 +165,23 @@ wait_for_all() {
 	done
 }
 
+# daemon_dies WORKER NAME MS: kill -9 of the daemon ends that process, sooner than MS milliseconds, with an error in
+# $dir/err that names the daemon.
+daemon_dies() {
+	kill -9 "$daemon"
+	before=$(now_ms)
+	wait "$1"
+	code=$?
+	after=$(now_ms)
+	forget "$1"
+	wait "$daemon" 2>/dev/null
+	forget "$daemon"
+	is $code 1 "$2: the worker fails after kill -9 of the daemon" "$dir/err"
+	within $((after - before)) 0 $(($3 - 1)) "$2: milliseconds until it has ended"
+	grep -qi 'daemon' "$dir/err"
+	ok $? "$2: it says why" "$dir/err"
+}
+
 # stop_daemon: returns its exit code.
 stop_daemon() {
 	kill "$daemon" 2>/dev/null

@@ -22,8 +22,11 @@ struct client {
 	uint64_t manifest_bytes, pool_bytes, slot_bytes;
 };
 
-static uint8_t expected[1u << 16]; /* y of a run without faults */
-static uint64_t expected_bytes;
+#define COMPUTES 4
+#define EXPECTED_MAX (1u << 16)
+
+/* y of each COMPUTE, and what FILL brings, of a run without faults. */
+static uint8_t expected[COMPUTES + 1][EXPECTED_MAX];
 
 /* A connection that is closed is an answer as well: what it had is gone. */
 static bool lost(struct run *run)
@@ -185,6 +188,17 @@ static uint16_t first_layer(const struct moe_manifest *m)
 	return layer;
 }
 
+/* The same as without a fault. */
+static void compare(struct run *run, const char *what, uint32_t number, const uint8_t *found, uint64_t bytes)
+{
+	if (bytes == 0 || bytes > EXPECTED_MAX)
+		wrong(run, "%s: %llu bytes", what, (unsigned long long)bytes);
+	else if (!run->fault)
+		memcpy(expected[number], found, bytes);
+	else if (memcmp(found, expected[number], bytes) != 0)
+		wrong(run, "%s brought other bytes than without a fault", what);
+}
+
 static void fill(struct run *run, struct client *c)
 {
 	const struct moe_record *record =
@@ -192,16 +206,20 @@ static void fill(struct run *run, struct client *c)
 	struct moe_cqe cqe;
 
 	memset(c->slots, 0xa5, c->manifest->record_bytes);
-	if (call(run, c, (struct moe_sqe){.op = MOE_OP_FILL, .layer = first_layer(c->manifest), .fill.expert = 1},
-		 &cqe) &&
-	    (cqe.bytes == 0 || memcmp(c->slots, c->pool + record->offset, cqe.bytes) != 0))
+	if (!call(run, c, (struct moe_sqe){.op = MOE_OP_FILL, .layer = first_layer(c->manifest), .fill.expert = 1},
+		  &cqe))
+		return;
+	compare(run, "FILL", COMPUTES, c->slots, cqe.bytes);
+	if (!tiered && memcmp(c->slots, c->pool + record->offset, cqe.bytes) != 0)
 		wrong(run, "FILL brought wrong bytes");
 }
 
-static void compute(struct run *run, struct client *c)
+/* Number `number`: each with all experts of one of two layers. */
+static void compute(struct run *run, struct client *c, uint32_t number)
 {
 	const uint64_t values = (uint64_t)TOKENS * c->manifest->hidden, bytes = values * sizeof(float);
-	struct moe_sqe e = {.op = MOE_OP_COMPUTE, .layer = first_layer(c->manifest), .count = TOKENS};
+	const uint16_t layer = (uint16_t)(first_layer(c->manifest) + (tiered ? number % 2 : 0));
+	struct moe_sqe e = {.op = MOE_OP_COMPUTE, .layer = layer, .count = TOKENS};
 	float *x = (float *)c->ring.data;
 	struct moe_cqe cqe;
 
@@ -216,14 +234,8 @@ static void compute(struct run *run, struct client *c)
 		((float *)(c->ring.data + e.compute.weights))[i] = 0.5f;
 	}
 	memset(c->ring.data + e.compute.y, 0xa5, bytes);
-	if (!call(run, c, e, &cqe))
-		return;
-	if (!run->fault) {
-		expected_bytes = MIN(bytes, sizeof expected);
-		memcpy(expected, c->ring.data + e.compute.y, expected_bytes);
-	} else if (memcmp(c->ring.data + e.compute.y, expected, expected_bytes) != 0) {
-		wrong(run, "COMPUTE brought other numbers than without a fault");
-	}
+	if (call(run, c, e, &cqe))
+		compare(run, "COMPUTE", number, c->ring.data + e.compute.y, bytes);
 }
 
 static void operate(struct run *run, struct client *c)
@@ -239,10 +251,8 @@ static void operate(struct run *run, struct client *c)
 	call(run, c, e, &cqe);
 	if (c->slots)
 		fill(run, c);
-	if (c->ring.data) {
-		compute(run, c);
-		compute(run, c);
-	}
+	for (uint32_t i = 0; c->ring.data && i < (tiered ? COMPUTES : 2); i++)
+		compute(run, c, i);
 	if (call(run, c, (struct moe_sqe){.op = MOE_OP_FILL, .flags = MOE_SQE_LEASE, .layer = layer}, &cqe))
 		call(run, c, (struct moe_sqe){.op = MOE_OP_RELEASE, .release.lease = cqe.lease}, &cqe);
 	/* Given back by leaving. */
@@ -302,9 +312,9 @@ static void use(struct run *run)
 		if (!run->closed)
 			add_arena(run, &c, MOE_ARENA_SLOTS, &c.slots);
 		operate(run, &c);
-		if (!run->closed && !restarts) /* as in any other life */
+		if (!run->closed && !restarts && !tiered) /* as in any other life */
 			ask_documents(run, c.sock);
-		if (!run->closed && !restarts)
+		if (!run->closed && !restarts && !tiered)
 			load_another(run, c.sock);
 	}
 	let_go(&c);

@@ -183,7 +183,7 @@ static uint32_t jobs_wanted(void)
 	return sched_getaffinity(0, sizeof cpus, &cpus) < 0 ? 1 : (uint32_t)MIN(CPU_COUNT(&cpus), 8);
 }
 
-static int faults_main(bool with_restarts)
+static int faults_main(bool with_restarts, bool with_tier)
 {
 	char folder[64], command[96];
 	struct run clean = {.fault = NULL};
@@ -194,6 +194,7 @@ static int faults_main(bool with_restarts)
 		return 0;
 	}
 	restarts = with_restarts;
+	tiered = with_tier;
 	make_model(folder);
 	good = tell(&clean) == NO_CHANGE;
 	require(good, "without a fault: %u answers, %u refused: %s", clean.fine, clean.refused,

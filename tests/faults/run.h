@@ -45,6 +45,9 @@ struct run {
 };
 static char model_path[PATH_MAX];
 static bool restarts;
+static bool tiered; /* a model with fewer frames than records */
+/* Of 8 records of 12 KiB: a layer's 4 experts and a token's 2. */
+#define TIER_BYTES "73728"
 
 static uint64_t now_ms(void)
 {
@@ -95,6 +98,7 @@ static void plan_crash(const struct run *run)
 
 static void become_daemon(const struct run *run, int ready_fd)
 {
+	const char *more = restarts ? "--keep" : tiered ? "--pool-max" : NULL;
 	char program[PATH_MAX], preload[PATH_MAX], path[PATH_MAX], fd[16];
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -117,7 +121,7 @@ static void become_daemon(const struct run *run, int ready_fd)
 	if (restarts)
 		plan_crash(run);
 	execl(program, program, "--socket", run->f.socket, "--ready-fd", fd, "--threads", "1", "--model", model_path,
-	      "--name", "small", restarts ? "--keep" : NULL, (char *)NULL);
+	      "--name", "small", more, tiered ? TIER_BYTES : NULL, (char *)NULL);
 	_exit(127);
 }
 

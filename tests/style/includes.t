@@ -16,11 +16,11 @@ my %may = (
 	'lib/policy/' => [qw(lib/policy/ lib/base/)],
 	'lib/manifest/' => [qw(lib/manifest/ lib/base/ lib/uapi/ lib/include/moe-error.h)],
 	'lib/model/' => [qw(lib/model/ lib/base/ lib/uapi/ lib/include/moe-error.h)],
-	'lib/device/' => [qw(lib/device/ lib/base/ lib/uapi/ lib/include/ kernels/kernels.h kernels/record.h)],
+	'lib/device/' => [qw(lib/device/ lib/base/ lib/uapi/ lib/include/ kernels/kernels.h kernels/record.h kernels/cuda/launch.h)],
 	'lib/' => [qw(lib/ !lib/model/)],
 	'kernels/' => [qw(kernels/ lib/uapi/)],
 	'kmod/' => [qw(kmod/ lib/uapi/)],
-	'daemon/' => [qw(daemon/ lib/base/ lib/uapi/ lib/manifest/ lib/model/ lib/policy/ lib/include/moe-error.h kernels/kernels.h kernels/record.h)],
+	'daemon/' => [qw(daemon/ lib/base/ lib/uapi/ lib/manifest/ lib/model/ lib/policy/ lib/device/device.h lib/include/moe-error.h kernels/kernels.h kernels/record.h)],
 	'tools/' => [qw(tools/ lib/ kernels/kernels.h kernels/record.h)],
 	# The one tool that looks inside: it times the pool without a daemon around it.
 	'tools/bench/' => [qw(tools/bench/ lib/ kernels/kernels.h kernels/record.h daemon/pool.h daemon/store.h)],

@@ -47,7 +47,7 @@ static int measure(const struct options *o, struct moe_client *client, struct mo
 	}
 	if (r == 0) {
 		s = summarise(samples, o->samples);
-		printf(o->json ? "{\"p50_ms\": %.3f, \"p99_ms\": %.3f, \"worst_ms\": %.3f}\n"
+		printf(o->json ? "{\"p50_ms\": %.6g, \"p99_ms\": %.6g, \"worst_ms\": %.6g}\n"
 			       : "attach: p50 %.2f ms, p99 %.2f ms, worst %.2f ms\n",
 		       s.p50 / 1e6, s.p99 / 1e6, s.worst / 1e6);
 	}

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* load - time to load a model folder, in turns with O_DIRECT reads of the same files and with making as much memory,
- * and the memory that it takes besides. */
+/*
+ * load - time to load a model folder, in turns with O_DIRECT reads of the same files and with making as much memory,
+ * and the memory that it takes besides.
+ *
+ * A disk and a hypervisor that others use as well are fast in one second and slow in the next: one load beside one read
+ * says little. So there are several rounds, and the median of the loads is compared with the median of the reads.
+ */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -90,8 +95,8 @@ static int load_once(struct moe_client *client, const char *path, double *ret_ra
 }
 
 struct loads {
-	double *rates, *raws, *memories, *shares;
-	uint64_t bytes;
+	double *rates, *raws, *memories, *shares; /* of each round */
+	uint64_t bytes, files;                    /* that a load reads, and that the files hold */
 };
 
 /* Bytes per nanosecond of making as much memory as the model takes, as the daemon makes it, and giving it back: where a
@@ -107,15 +112,32 @@ static double memory_rate(const struct host *host, uint64_t bytes, struct moe_er
 	return r < 0 ? r : (double)bytes / (double)ns;
 }
 
-static int measure_limits(struct loads *l, uint32_t i, const char *path, const struct host *host, struct moe_error *err)
+/* Bytes per nanosecond, of all that the folder's files hold. */
+static int read_once(const char *path, double *ret_rate, uint64_t *ret_bytes, struct moe_error *err)
 {
-	uint64_t all;
+	*ret_rate = limit_disk(path, ret_bytes);
+	return *ret_rate < 0 ? moe_error_sys(err, (int)*ret_rate, "%s: O_DIRECT reads", path) : 0;
+}
 
-	l->raws[i] = limit_disk(path, &all);
-	if (l->raws[i] < 0)
-		return moe_error_sys(err, (int)l->raws[i], "%s: O_DIRECT reads", path);
-	l->memories[i] = memory_rate(host, MAX(all, 1u), err);
-	return l->memories[i] < 0 ? (int)l->memories[i] : 0;
+/* A load and a bare read, in one order and the other by turns: what comes second finds a disk that has been busy. */
+static int measure_round(struct loads *l, uint32_t i, const char *path, const struct host *host,
+			 struct moe_client *client, struct moe_error *err)
+{
+	int r = 0;
+
+	if (i % 2 == 0)
+		r = read_once(path, &l->raws[i], &l->files, err);
+	if (r == 0) {
+		l->memories[i] = memory_rate(host, MAX(l->files, 1u), err);
+		r = l->memories[i] < 0 ? (int)l->memories[i] : 0;
+	}
+	if (r == 0)
+		r = load_once(client, path, &l->rates[i], &l->bytes, err);
+	if (r == 0 && i % 2)
+		r = read_once(path, &l->raws[i], &l->files, err);
+	if (r == 0)
+		l->shares[i] = l->rates[i] / l->raws[i];
+	return r;
 }
 
 static int measure(struct loads *l, const char *path, struct moe_client *client, uint32_t n, struct moe_error *err)
@@ -125,13 +147,8 @@ static int measure(struct loads *l, const char *path, struct moe_client *client,
 
 	if (host)
 		host_read(host, false);
-	for (uint32_t i = 0; i < n && r == 0; i++) {
-		r = measure_limits(l, i, path, host, err);
-		if (r == 0)
-			r = load_once(client, path, &l->rates[i], &l->bytes, err);
-		if (r == 0)
-			l->shares[i] = l->rates[i] / l->raws[i];
-	}
+	for (uint32_t i = 0; i < n && r == 0; i++)
+		r = measure_round(l, i, path, host, client, err);
 	free(host);
 	return r;
 }
@@ -153,22 +170,25 @@ static int watched(struct loads *l, struct watch *w, const char *path, struct mo
 
 static void print_result(const struct options *o, const struct loads *l, const struct watch *w)
 {
-	const double rate = summarise(l->rates, o->samples).p50, raw = summarise(l->raws, o->samples).p50;
-	const double share = summarise(l->shares, o->samples).p50;
-	const double memory = summarise(l->memories, o->samples).p50;
+	const struct summary rate = summarise(l->rates, o->samples), raw = summarise(l->raws, o->samples);
+	const struct summary shares = summarise(l->shares, o->samples);
+	const double share = rate.p50 / raw.p50, memory = summarise(l->memories, o->samples).p50;
 	char extra[32] = "null";
 
 	if (w->peak)
 		snprintf(extra, sizeof extra, "%llu", (unsigned long long)w->peak);
 	if (o->json)
-		printf("{\"gbs\": %.3f, \"raw_gbs\": %.3f, \"share\": %.3f, \"memory_gbs\": %.3f, "
-		       "\"extra_bytes_peak\": "
-		       "%s, \"bytes\": %llu}\n",
-		       rate, raw, share, memory, extra, (unsigned long long)l->bytes);
+		printf("{\"gbs\": %.6g, \"raw_gbs\": %.6g, \"share\": %.6g, \"share_min\": %.6g, \"share_max\": %.6g, "
+		       "\"rounds\": %u, \"memory_gbs\": %.6g, \"extra_bytes_peak\": %s, \"bytes\": %llu}\n",
+		       rate.p50, raw.p50, share, shares.best, shares.worst, o->samples, memory, extra,
+		       (unsigned long long)l->bytes);
 	else
-		printf("ready at %.2f GB/s (%llu bytes); bare O_DIRECT reads %.2f GB/s; share %.2f; memory alone is "
-		       "made at %.2f GB/s; the daemon's own memory at most %.1f MiB\n",
-		       rate, (unsigned long long)l->bytes, raw, share, memory, (double)w->peak / (1 << 20));
+		printf("ready at %.2f GB/s (%.2f to %.2f in %u rounds, %llu bytes)\n"
+		       "bare O_DIRECT reads %.2f GB/s (%.2f to %.2f)\n"
+		       "share %.2f of the medians (%.2f to %.2f in a round)\n"
+		       "memory alone is made at %.2f GB/s; the daemon's own memory at most %.1f MiB\n",
+		       rate.p50, rate.best, rate.worst, o->samples, (unsigned long long)l->bytes, raw.p50, raw.best,
+		       raw.worst, share, shares.best, shares.worst, memory, (double)w->peak / (1 << 20));
 }
 
 int bench_load(const struct options *o)

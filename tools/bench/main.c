@@ -35,7 +35,7 @@ static const struct verb {
 	{"ffn", bench_ffn, 15, "ffn [OPTION]...",
 	 "the CPU pool alone, in this process, on weights of any shape and format"},
 	{"compare", bench_compare, 9, "compare [OPTION]...", "the same beside other libraries, on the same weights"},
-	{"load", bench_load, 3, "load DIR", "loading, beside bare O_DIRECT reads"},
+	{"load", bench_load, 5, "load DIR", "loading, beside bare O_DIRECT reads"},
 	{"attach", bench_attach, 100, "attach [--hold N --seconds S]",
 	 "time to attach; or N idle sessions for S seconds"},
 	{"restart", bench_restart, 20, "restart [--hold N]",

@@ -93,8 +93,8 @@ static void print(const struct restart *b)
 	const struct summary ready = summarise(b->ready, b->o->samples), first = summarise(b->first, b->o->samples);
 
 	if (b->o->json)
-		printf("{\"kill_to_ready_ms\": {\"p50\": %.3f, \"p99\": %.3f}, \"kill_to_completion_ms\": "
-		       "{\"p50\": %.3f, \"p99\": %.3f}, \"weight_bytes_read\": %llu, \"sessions\": %u, \"kills\": "
+		printf("{\"kill_to_ready_ms\": {\"p50\": %.6g, \"p99\": %.6g}, \"kill_to_completion_ms\": "
+		       "{\"p50\": %.6g, \"p99\": %.6g}, \"weight_bytes_read\": %llu, \"sessions\": %u, \"kills\": "
 		       "%u}\n",
 		       ready.p50 / 1e6, ready.p99 / 1e6, first.p50 / 1e6, first.p99 / 1e6,
 		       (unsigned long long)b->weight_bytes, b->n, b->o->samples);

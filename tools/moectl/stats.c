@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* stats - on which path the token-expert pairs were computed, per layer and model and session. */
+/* stats - on which path the token-expert pairs were computed, per layer and model and session; what of it ran side by
+ * side, per session and mode. */
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
@@ -94,6 +95,45 @@ static void print_sessions(const json_t *sessions)
 	}
 }
 
+static void print_mode(const json_t *session, const char *name, const json_t *mode)
+{
+	static const char *const times[] = {"t_wait_ns", "t_compute_ns", "t_ideal_ns", "gain_ns", "t_step_ns"};
+	const json_t *efficiency = json_object_get(mode, "overlap_efficiency");
+
+	printf("%7.0f  %-10s  %9.0f  %9.0f", get_number(session, "id"), name, get_number(mode, "steps"),
+	       get_number(mode, "hidden_steps"));
+	for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+		char time[SHOW_TEXT];
+
+		printf("  %10s", show_time(time, get_number(mode, times[i])));
+	}
+	if (json_is_real(efficiency))
+		printf("  %6.1f%%\n", 100 * json_number_value(efficiency));
+	else
+		printf("  %7s\n", "-");
+}
+
+static void print_modes(json_t *sessions)
+{
+	bool first = true;
+	json_t *s, *mode;
+	const char *name;
+	size_t i;
+
+	json_array_foreach (sessions, i, s) {
+		json_object_foreach (json_object_get(s, "modes"), name, mode) {
+			if (get_number(mode, "steps") + get_number(mode, "hidden_steps") == 0)
+				continue;
+			if (first)
+				printf("%7s  %-10s  %9s  %9s  %10s  %10s  %10s  %10s  %10s  %7s\n", "session", "mode",
+				       "steps", "hidden", "T_wait", "T_compute", "T_ideal", "gain", "T_step",
+				       "overlap");
+			first = false;
+			print_mode(s, name, mode);
+		}
+	}
+}
+
 static int print_once(const struct arguments *arg)
 {
 	json_t *document = ask(arg, MOE_DOCUMENT_STATS);
@@ -110,6 +150,7 @@ static int print_once(const struct arguments *arg)
 		json_array_foreach (json_object_get(document, "models"), i, model)
 			print_model(model);
 		print_sessions(json_object_get(document, "sessions"));
+		print_modes(json_object_get(document, "sessions"));
 	}
 	json_decref(document);
 	fflush(stdout);

@@ -2,7 +2,9 @@
 #include "tools/worker/experts.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
@@ -94,6 +96,28 @@ static int check_model(const struct experts_daemon *d, const struct arch *arch, 
 		arch->n_moe_layers, arch->router.n_experts, arch->hidden, arch->expert_inter);
 }
 
+struct registering_shown {
+	int64_t holder;
+	uint64_t elapsed_ns;
+};
+
+/* A line when it has to wait for somebody, and about each second of registering: most models take less. */
+static void show_registering(const struct moe_registering *r, void *userdata)
+{
+	struct registering_shown *shown = userdata;
+	const bool waits = r->holder != getpid();
+
+	if (r->holder == shown->holder && r->elapsed_ns - shown->elapsed_ns < 1000000000u)
+		return;
+	if (waits)
+		fprintf(stderr, "moe-worker: waits for pid %lld, which registers memory with a GPU's driver\n",
+			(long long)r->holder);
+	else if (r->elapsed_ns >= 1000000000u)
+		fprintf(stderr, "moe-worker: %.2f of %.2f GB registered with the GPU's driver in %.0f s\n",
+			(double)r->done_bytes / 1e9, (double)r->total_bytes / 1e9, (double)r->elapsed_ns / 1e9);
+	*shown = (struct registering_shown){r->holder, r->elapsed_ns};
+}
+
 int experts_daemon_new(struct experts **ret, const struct options *o, const char *socket, const char *model_name,
 		       const struct model *model, const struct arch *arch, const struct group *group,
 		       uint32_t tokens_max, struct moe_error *err)
@@ -101,6 +125,7 @@ int experts_daemon_new(struct experts **ret, const struct options *o, const char
 	_cleanup_(cleanup_experts) struct experts *base = NULL;
 	struct experts_daemon *d = calloc(1, sizeof(*d));
 	const bool cached = o->experts == EXPERTS_CACHE;
+	struct registering_shown shown = {0};
 	const struct moe_attach_params params = {
 		.size = sizeof(params),
 		.model = model_name,
@@ -112,10 +137,13 @@ int experts_daemon_new(struct experts **ret, const struct options *o, const char
 		.cache_topk = o->cache_topk,
 		.update_expert_num = o->update,
 		.policy = o->policy,
+		.device = o->device,
 		.fill = o->fill,
 		.share = o->share,
 		.n_copy = o->n_copy_rule == N_COPY_COST ? MOE_N_COPY_COST : MOE_N_COPY_STAIRS,
 		.approximate_defer = o->defer,
+		.register_progress = show_registering,
+		.register_userdata = &shown,
 	};
 	int r;
 

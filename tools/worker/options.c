@@ -46,7 +46,10 @@ static const char usage_text[] =
 	"  --policy lru|original      which slot is given up (default lru)\n"
 	"  --cache-topk N             original: a token's first choices that count as touches (default 2)\n"
 	"  --update N                 decode: fills per layer and step at most (default 2)\n"
-	"  --fill push|pull           the daemon copies into slots, or the worker out of the pool (default push)\n"
+	"  --device host|cuda|auto    where slots lie and are computed on; cuda:N one of several GPUs (default host)\n"
+	"  --fill push|pull           the daemon copies into slots, or the worker out of the pool (default push; pull "
+	"with\n"
+	"                             another device than host)\n"
 	"  --share part|group         CPU part with --tp: each rank its slice, or rank 0 for all (default part)\n"
 	"  --n-copy cost|stairs|N     prefetch: missing experts copied per layer, by the measured cost, by the number "
 	"of\n"
@@ -99,6 +102,7 @@ enum option_code {
 	OPTION_POLICY,
 	OPTION_CACHE_TOPK,
 	OPTION_UPDATE,
+	OPTION_DEVICE,
 	OPTION_FILL,
 	OPTION_SHARE,
 	OPTION_N_COPY,
@@ -132,6 +136,7 @@ static const struct option long_options[] = {
 	{"policy", required_argument, NULL, OPTION_POLICY},
 	{"cache-topk", required_argument, NULL, OPTION_CACHE_TOPK},
 	{"update", required_argument, NULL, OPTION_UPDATE},
+	{"device", required_argument, NULL, OPTION_DEVICE},
 	{"fill", required_argument, NULL, OPTION_FILL},
 	{"share", required_argument, NULL, OPTION_SHARE},
 	{"n-copy", required_argument, NULL, OPTION_N_COPY},
@@ -294,6 +299,10 @@ static int parse_experts(struct options *o, int option, const char *name, const 
 	case OPTION_FILL:
 		r = word = parse_word(name, arg, fill_names);
 		o->fill = (enum moe_fill)MAX(word, 0);
+		o->fill_given = true;
+		break;
+	case OPTION_DEVICE:
+		o->device = arg; /* the library knows which there are */
 		break;
 	case OPTION_SHARE:
 		r = word = parse_word(name, arg, share_names);
@@ -339,6 +348,13 @@ static int parse_experts(struct options *o, int option, const char *name, const 
 		r = -EINVAL;
 	}
 	return MIN(r, 0);
+}
+
+/* The daemon pushes into memory that it can map. */
+static void choose_fill(struct options *o)
+{
+	if (!o->fill_given)
+		o->fill = options_on_host(o) ? MOE_FILL_PUSH : MOE_FILL_PULL;
 }
 
 /* Ranks that share the CPU part must plan alike, and each measures its own costs. */
@@ -397,6 +413,7 @@ static int check(struct options *o, int argc, char **argv)
 		fprintf(stderr, "moe-worker: --decode: generate decodes anyway; it is for score\n");
 		return -EINVAL;
 	}
+	choose_fill(o);
 	return check_defer(o) < 0 ? -EINVAL : check_n_copy(o);
 }
 

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "moe-expert.h"
 
@@ -20,7 +21,9 @@ struct options {
 	enum moe_mode mode;
 	uint32_t tp, slots, cache_topk, update; /* the last two 0: the library's defaults */
 	const char *policy;
+	const char *device; /* NULL: the host */
 	enum moe_fill fill;
+	bool fill_given;
 	enum moe_share share;
 	enum n_copy_rule n_copy_rule;
 	uint32_t n_copy;
@@ -34,6 +37,11 @@ struct options {
 	bool decode; /* score: a token a step */
 	bool stats, json, verbose;
 };
+
+static inline bool options_on_host(const struct options *options)
+{
+	return !options->device || strcmp(options->device, "host") == 0;
+}
 
 /* Where the routed experts come from. */
 static inline const char *options_experts(const struct options *options)

@@ -123,6 +123,8 @@ static void become_daemon(const struct spawn *s, const struct options *o, const 
 		argv[n++] = "--isa";
 		argv[n++] = o->isa;
 	}
+	if (!options_on_host(o))
+		argv[n++] = "--writable-weights";
 	if (o->verbose)
 		argv[n++] = "-v";
 	argv[n] = NULL;

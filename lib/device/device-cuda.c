@@ -1,0 +1,613 @@
+/* SPDX-License-Identifier: MIT */
+#include "device/device-cuda.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/error.h"
+#include "base/util.h"
+
+#define CAPABILITY_FLOOR 80 /* what the kernels are compiled for at least */
+#define SPIN_NS 50000       /* how long the host looks for an event or a word before it sleeps between looks */
+#define NAP_NS 20000
+
+/* -- calls -------------------------------------------------------------------------------------------------------- */
+
+/* What this thread's capture mode was before it entered. */
+static _Thread_local CUstreamCaptureMode callers_mode;
+
+static void exchange_mode(struct device *device)
+{
+	device->cu->cuThreadExchangeStreamCaptureMode(&callers_mode);
+}
+
+int cuda_enter(struct device *device)
+{
+	int r;
+
+	if (atomic_load(&device->failed))
+		return -EIO;
+	r = CUDA_CALL(device, cuCtxPushCurrent, device->context);
+	if (r == 0) {
+		callers_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+		exchange_mode(device);
+	}
+	return r;
+}
+
+bool cuda_enter_to_free(struct device *device)
+{
+	if (device->cu->cuCtxPushCurrent(device->context) != CUDA_SUCCESS)
+		return false;
+	callers_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	exchange_mode(device);
+	return true;
+}
+
+void cuda_leave(struct device *device)
+{
+	CUcontext popped;
+
+	exchange_mode(device);
+	device->cu->cuCtxPopCurrent(&popped);
+}
+
+/* Errors after which a context does no more work, whatever is asked of it. */
+static bool is_sticky(CUresult result)
+{
+	switch (result) {
+	case CUDA_ERROR_DEINITIALIZED:
+	case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+	case CUDA_ERROR_ECC_UNCORRECTABLE:
+	case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+	case CUDA_ERROR_ILLEGAL_ADDRESS:
+	case CUDA_ERROR_LAUNCH_TIMEOUT:
+	case CUDA_ERROR_ASSERT:
+	case CUDA_ERROR_HARDWARE_STACK_ERROR:
+	case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+	case CUDA_ERROR_MISALIGNED_ADDRESS:
+	case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+	case CUDA_ERROR_INVALID_PC:
+	case CUDA_ERROR_LAUNCH_FAILED:
+	case CUDA_ERROR_EXTERNAL_DEVICE:
+	case CUDA_ERROR_CONTAINED:
+	case CUDA_ERROR_TENSOR_MEMORY_LEAK:
+	case CUDA_ERROR_UNKNOWN:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static void write_down(struct device *device, CUresult result, const char *call)
+{
+	char room[32];
+
+	pthread_mutex_lock(&device->lock);
+	if (!atomic_load(&device->failed))
+		snprintf(device->why, sizeof device->why, "%s is lost to this process: %s: %s; start the process again",
+			 device->name, call, cuda_error_name(device->cu, result, room));
+	atomic_store(&device->failed, true);
+	pthread_mutex_unlock(&device->lock);
+}
+
+int cuda_result(struct device *device, CUresult result, const char *call)
+{
+	if (is_sticky(result))
+		write_down(device, result, call);
+	switch (result) {
+	case CUDA_SUCCESS:
+		return 0;
+	case CUDA_ERROR_NOT_READY:
+		return -EBUSY;
+	case CUDA_ERROR_OUT_OF_MEMORY:
+		return -ENOMEM;
+	case CUDA_ERROR_INVALID_VALUE:
+		return -EINVAL;
+	case CUDA_ERROR_NOT_SUPPORTED:
+		return -EOPNOTSUPP;
+	default:
+		return -EIO;
+	}
+}
+
+int cuda_given(struct device *device, CUresult result, const char *call)
+{
+	if (result != CUDA_SUCCESS)
+		write_down(device, result, call);
+	return cuda_result(device, result, call);
+}
+
+static const char *cuda_failure(struct device *device)
+{
+	return atomic_load(&device->failed) ? device->why : NULL;
+}
+
+int cuda_refused(struct device *device, int code, const char *what, struct moe_error *err)
+{
+	const char *why = cuda_failure(device);
+
+	if (why)
+		return moe_error_set(err, code, "%s", why);
+	return moe_error_sys(err, code, "%s: %s", device->name, what);
+}
+
+/* -- life --------------------------------------------------------------------------------------------------------- */
+
+static int attribute(const struct device *device, CUdevice_attribute what)
+{
+	int value = 0;
+
+	return device->cu->cuDeviceGetAttribute(&value, what, device->id) == CUDA_SUCCESS ? value : 0;
+}
+
+/* By a name that another process has for it too: 32 digits. */
+static int find_uuid(struct device *device, const char *digits, struct moe_error *err)
+{
+	const struct cuda_driver *cu = device->cu;
+	char name[64] = "GPU", have[2 * sizeof(CUuuid) + 1];
+	int i, count = 0;
+
+	cu->cuDeviceGetCount(&count);
+	for (i = 0; i < count; i++) {
+		CUuuid uuid;
+		size_t byte;
+
+		if (cu->cuDeviceGet(&device->id, i) != CUDA_SUCCESS ||
+		    cu->cuDeviceGetUuid(&uuid, device->id) != CUDA_SUCCESS)
+			continue;
+		for (byte = 0; byte < sizeof uuid; byte++)
+			snprintf(have + 2 * byte, 3, "%02x", (unsigned char)uuid.bytes[byte]);
+		if (strcmp(have, digits) != 0)
+			continue;
+		cu->cuDeviceGetName(name, sizeof name, device->id);
+		snprintf(device->name, sizeof device->name, "GPU %d (%s)", i, name);
+		device->copies_only = true;
+		return 0;
+	}
+	return moe_error_set(err, -ENODEV, "GPU with the UUID %s: this process may use %d GPUs, none of which it is",
+			     digits, count);
+}
+
+/* Which GPU: a number among those that CUDA_VISIBLE_DEVICES leaves, or its UUID. */
+static int find_gpu(struct device *device, const char *which, struct moe_error *err)
+{
+	const struct cuda_driver *cu = device->cu;
+	char name[64] = "GPU", *end;
+	int count = 0;
+	long number;
+
+	if (strncmp(which, "uuid:", 5) == 0)
+		return find_uuid(device, which + 5, err);
+	errno = 0;
+	number = which[0] ? strtol(which, &end, 10) : 0;
+	if (cu->cuDeviceGetCount(&count) != CUDA_SUCCESS || count == 0)
+		return moe_error_set(err, -ENODEV, "device 'cuda': the driver finds no GPU that this process may use");
+	if (which[0] && (errno || *end || which[0] < '0' || which[0] > '9'))
+		return moe_error_set(err, -EINVAL, "device 'cuda:%s': expected a number", which);
+	if (number >= count || cu->cuDeviceGet(&device->id, (int)number) != CUDA_SUCCESS)
+		return moe_error_set(err, -ENODEV, "device 'cuda:%ld': this process may use GPUs 0 to %d", number,
+				     count - 1);
+	cu->cuDeviceGetName(name, sizeof name, device->id);
+	snprintf(device->name, sizeof device->name, "GPU %ld (%s)", number, name);
+	return 0;
+}
+
+static int check_gpu(struct device *device, struct moe_error *err)
+{
+	const int capability = 10 * attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
+			       attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+
+	if (capability < CAPABILITY_FLOOR)
+		return moe_error_set(err, -ENODEV, "%s has compute capability %d.%d; expected %d.%d or later",
+				     device->name, capability / 10, capability % 10, CAPABILITY_FLOOR / 10,
+				     CAPABILITY_FLOOR % 10);
+	if (!attribute(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
+		return moe_error_set(err, -ENODEV, "%s has no virtual memory management, which slots are made with",
+				     device->name);
+	device->flags_read_only = attribute(device, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED);
+	device->reads_read_only = device->flags_read_only ||
+				  attribute(device, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES);
+	device->exports_slots = attribute(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+	return 0;
+}
+
+static struct device *cuda_close(struct device *device)
+{
+	if (device->context && cuda_enter_to_free(device)) {
+		cuda_unregister_all(device);
+		if (device->module)
+			device->cu->cuModuleUnload(device->module);
+		cuda_leave(device);
+	}
+	if (device->context)
+		device->cu->cuDevicePrimaryCtxRelease(device->id);
+	free(device->ranges);
+	pthread_mutex_destroy(&device->lock);
+	free(device);
+	return NULL;
+}
+
+static int start_context(struct device *device, struct moe_error *err)
+{
+	int r = CUDA_CALL(device, cuDevicePrimaryCtxRetain, &device->context, device->id);
+
+	if (r == 0)
+		r = cuda_enter(device);
+	if (r < 0)
+		return cuda_refused(device, r, "cannot make a context", err);
+	r = CUDA_CALL(device, cuCtxGetStreamPriorityRange, &device->priority_low, &device->priority_high);
+	r = r < 0                 ? cuda_refused(device, r, "cannot tell stream priorities", err)
+	    : device->copies_only ? 0
+				  : cuda_load_kernels(device, err);
+	cuda_leave(device);
+	return r;
+}
+
+static int cuda_open(struct device **ret, const char *which, struct moe_error *err)
+{
+	const struct cuda_driver *cu;
+	struct device *device;
+	int r = cuda_driver_get(&cu, err);
+
+	if (r < 0)
+		return r;
+	device = calloc(1, sizeof *device);
+	if (!device)
+		return moe_error_set(err, -ENOMEM, "device 'cuda': no memory");
+	device->cu = cu;
+	pthread_mutex_init(&device->lock, NULL);
+	r = find_gpu(device, which, err);
+	if (r == 0)
+		r = check_gpu(device, err);
+	if (r == 0)
+		r = start_context(device, err);
+	if (r < 0) {
+		cuda_close(device);
+		return r;
+	}
+	*ret = device;
+	return 0;
+}
+
+static bool cuda_reads_read_only(const struct device *device)
+{
+	return device->reads_read_only;
+}
+
+/* -- streams ------------------------------------------------------------------------------------------------------ */
+
+static int cuda_stream_new(struct device *device, enum device_priority priority, struct device_stream **ret,
+			   struct moe_error *err)
+{
+	struct device_stream *s = calloc(1, sizeof *s);
+	int r = s ? cuda_enter(device) : -ENOMEM;
+
+	if (r == 0) {
+		r = CUDA_CALL(device, cuStreamCreateWithPriority, &s->stream, CU_STREAM_NON_BLOCKING,
+			      priority == DEVICE_PRIORITY_HIGH ? device->priority_high : device->priority_low);
+		cuda_leave(device);
+	}
+	if (r < 0) {
+		free(s);
+		return cuda_refused(device, r, "cannot make a stream", err);
+	}
+	s->device = device;
+	*ret = s;
+	return 0;
+}
+
+static struct device_stream *cuda_stream_free(struct device_stream *s)
+{
+	const struct cuda_driver *cu;
+
+	if (!s)
+		return NULL;
+	cu = s->device->cu;
+	if (cuda_enter_to_free(s->device)) {
+		cu->cuStreamSynchronize(s->stream);
+		cu->cuStreamDestroy(s->stream);
+		cuda_leave(s->device);
+	}
+	cuda_scratch_free(s->device, &s->scratch);
+	free(s);
+	return NULL;
+}
+
+/* Asks the driver: a context that has failed is known to nobody until a call meets its error. */
+static int cuda_stream_error(struct device_stream *stream)
+{
+	int r = cuda_enter(stream->device);
+
+	if (r == 0) {
+		r = CUDA_CALL(stream->device, cuStreamQuery, stream->stream);
+		cuda_leave(stream->device);
+	}
+	return r == -EBUSY ? 0 : r;
+}
+
+/* Numbers that cuda.h gives to default streams, which hold up or are held up by others. */
+static bool is_default_stream(uintptr_t handle)
+{
+	return handle == 0 || handle == (uintptr_t)CU_STREAM_LEGACY || handle == (uintptr_t)CU_STREAM_PER_THREAD;
+}
+
+static int check_borrowed(struct device *device, CUstream stream, bool captured, struct moe_error *err)
+{
+	CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+	CUcontext context = NULL;
+	int r = CUDA_CALL(device, cuStreamGetCtx, stream, &context);
+
+	if (r == 0)
+		r = CUDA_CALL(device, cuStreamIsCapturing, stream, &capturing);
+	if (r < 0)
+		return cuda_refused(device, r, "cannot use this stream", err);
+	if (context != device->context)
+		return moe_error_set(err, -EINVAL,
+				     "%s: the stream is of another device or context; expected the "
+				     "primary context of this one",
+				     device->name);
+	if (capturing != CU_STREAM_CAPTURE_STATUS_NONE && !captured)
+		return moe_error_set(err, -EINVAL,
+				     "%s: the stream is being captured, but a step is planned anew each "
+				     "time",
+				     device->name);
+	return 0;
+}
+
+static int cuda_stream_borrow(struct device *device, uintptr_t handle, bool captured, struct device_stream **stream,
+			      struct moe_error *err)
+{
+	struct device_stream *s = *stream ? *stream : calloc(1, sizeof *s);
+	int r;
+
+	if (is_default_stream(handle))
+		r = moe_error_set(err, -EINVAL,
+				  "%s: a default stream was given; make one (cuStreamCreate, "
+				  "torch.cuda.Stream) and work on that",
+				  device->name);
+	else if (!s)
+		r = moe_error_set(err, -ENOMEM, "%s: no memory for a stream", device->name);
+	else if ((r = cuda_enter(device)) < 0)
+		r = cuda_refused(device, r, "cannot use this stream", err);
+	else {
+		r = check_borrowed(device, (CUstream)handle, captured, err);
+		cuda_leave(device);
+	}
+	if (r < 0) {
+		if (!*stream)
+			free(s);
+		return r;
+	}
+	s->device = device;
+	s->stream = (CUstream)handle;
+	*stream = s;
+	return 0;
+}
+
+static void cuda_stream_return(struct device_stream *stream)
+{
+	if (stream)
+		cuda_scratch_free(stream->device, &stream->scratch);
+	free(stream);
+}
+
+static uintptr_t cuda_stream_handle(const struct device_stream *stream)
+{
+	return (uintptr_t)stream->stream;
+}
+
+/* -- events ------------------------------------------------------------------------------------------------------- */
+
+static int cuda_event_new(struct device *device, struct device_event **ret, struct moe_error *err)
+{
+	struct device_event *e = calloc(1, sizeof *e);
+	int r = e ? cuda_enter(device) : -ENOMEM;
+
+	if (r == 0) {
+		r = CUDA_CALL(device, cuEventCreate, &e->event, CU_EVENT_DEFAULT);
+		cuda_leave(device);
+	}
+	if (r < 0) {
+		free(e);
+		return cuda_refused(device, r, "cannot make an event", err);
+	}
+	e->device = device;
+	*ret = e;
+	return 0;
+}
+
+static struct device_event *cuda_event_free(struct device_event *event)
+{
+	if (event && cuda_enter_to_free(event->device)) {
+		event->device->cu->cuEventDestroy(event->event);
+		cuda_leave(event->device);
+	}
+	free(event);
+	return NULL;
+}
+
+static int cuda_event_record(struct device_event *event, struct device_stream *stream)
+{
+	int r = cuda_enter(stream->device);
+
+	if (r == 0) {
+		r = CUDA_GIVE(stream->device, cuEventRecord, event->event, stream->stream);
+		cuda_leave(stream->device);
+	}
+	return r;
+}
+
+static int cuda_event_query(struct device_event *event)
+{
+	int r = cuda_enter(event->device);
+
+	if (r == 0) {
+		r = CUDA_CALL(event->device, cuEventQuery, event->event);
+		cuda_leave(event->device);
+	}
+	return r;
+}
+
+/* Between two looks at something that a GPU changes; nothing wakes a sleeper. */
+static void pause_looking(uint64_t began)
+{
+	if (now_ns() - began < SPIN_NS)
+		cpu_relax();
+	else
+		nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+}
+
+static int cuda_event_wait(struct device_event *event, uint64_t timeout_ns)
+{
+	const uint64_t began = now_ns();
+	int r;
+
+	while ((r = cuda_event_query(event)) == -EBUSY) {
+		if (timeout_ns && now_ns() - began >= timeout_ns)
+			return -ETIMEDOUT;
+		pause_looking(began);
+	}
+	return r;
+}
+
+static uint64_t cuda_event_elapsed_ns(struct device_event *from, struct device_event *to)
+{
+	float ms = 0;
+
+	if (cuda_enter(from->device) < 0)
+		return 0;
+	if (CUDA_CALL(from->device, cuEventElapsedTime, &ms, from->event, to->event) < 0)
+		ms = 0;
+	cuda_leave(from->device);
+	return ms > 0 ? (uint64_t)((double)ms * 1e6) : 0;
+}
+
+static int cuda_stream_wait_event(struct device_stream *stream, struct device_event *event)
+{
+	int r = cuda_enter(stream->device);
+
+	if (r == 0) {
+		r = CUDA_GIVE(stream->device, cuStreamWaitEvent, stream->stream, event->event, 0);
+		cuda_leave(stream->device);
+	}
+	return r;
+}
+
+/* -- words -------------------------------------------------------------------------------------------------------- */
+
+static int cuda_stream_wait_word(struct device_stream *stream, const uint32_t *word, uint32_t value)
+{
+	CUdeviceptr at;
+	int r = cuda_find(stream->device, word, sizeof *word, &at);
+
+	if (r == 0)
+		r = cuda_enter(stream->device);
+	if (r == 0) {
+		r = CUDA_GIVE(stream->device, cuStreamWaitValue32, stream->stream, at, value, CU_STREAM_WAIT_VALUE_GEQ);
+		cuda_leave(stream->device);
+	}
+	return r;
+}
+
+/* The default flag: a fence for the whole system stands before the write. */
+static int cuda_stream_write_word(struct device_stream *stream, uint32_t *word, uint32_t value)
+{
+	CUdeviceptr at;
+	int r = cuda_find(stream->device, word, sizeof *word, &at);
+
+	if (r == 0)
+		r = cuda_enter(stream->device);
+	if (r == 0) {
+		r = CUDA_GIVE(stream->device, cuStreamWriteValue32, stream->stream, at, value,
+			      CU_STREAM_WRITE_VALUE_DEFAULT);
+		cuda_leave(stream->device);
+	}
+	return r;
+}
+
+/* One batch: a graph has one node of it. */
+static int cuda_stream_take_word(struct device_stream *stream, uint32_t *word, uint32_t *waiting)
+{
+	CUstreamBatchMemOpParams ops[4] = {
+		{.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32, .value = 1}},
+		{.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
+			       .value = 1,
+			       .flags = CU_STREAM_WAIT_VALUE_GEQ}},
+		{.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32, .value = 0}},
+		{.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32, .value = 0}},
+	};
+	CUdeviceptr at[2];
+	int r = cuda_find(stream->device, word, sizeof *word, &at[0]);
+
+	if (r == 0)
+		r = cuda_find(stream->device, waiting, sizeof *waiting, &at[1]);
+	if (r == 0)
+		r = cuda_enter(stream->device);
+	if (r < 0)
+		return r;
+	ops[0].writeValue.address = ops[3].writeValue.address = at[1];
+	ops[1].waitValue.address = ops[2].writeValue.address = at[0];
+	r = CUDA_GIVE(stream->device, cuStreamBatchMemOp, stream->stream, ARRAY_LEN(ops), ops, 0);
+	cuda_leave(stream->device);
+	return r;
+}
+
+static void cuda_word_write(uint32_t *word, uint32_t value)
+{
+	/* Partner: the acquire load in device_word_reached, and the GPU's wait. */
+	__atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
+static int cuda_word_wait(const uint32_t *word, uint32_t value, uint64_t timeout_ns)
+{
+	const uint64_t began = now_ns();
+
+	while (!device_word_reached(word, value)) {
+		if (now_ns() - began >= timeout_ns)
+			return -ETIMEDOUT;
+		pause_looking(began);
+	}
+	return 0;
+}
+
+const struct device_ops device_cuda = {
+	.name = "cuda",
+	.exports = false,
+	.one_registrar = true,
+	.open = cuda_open,
+	.close = cuda_close,
+	.failure = cuda_failure,
+	.alloc = cuda_alloc,
+	.free = cuda_free,
+	.share = cuda_share,
+	.import = cuda_import,
+	.host_register = cuda_register,
+	.reads_read_only = cuda_reads_read_only,
+	.stream_new = cuda_stream_new,
+	.stream_free = cuda_stream_free,
+	.stream_error = cuda_stream_error,
+	.stream_borrow = cuda_stream_borrow,
+	.stream_return = cuda_stream_return,
+	.stream_handle = cuda_stream_handle,
+	.event_new = cuda_event_new,
+	.event_free = cuda_event_free,
+	.event_record = cuda_event_record,
+	.event_query = cuda_event_query,
+	.event_wait = cuda_event_wait,
+	.event_elapsed_ns = cuda_event_elapsed_ns,
+	.stream_wait_event = cuda_stream_wait_event,
+	.copy_to_device = cuda_copy_to_device,
+	.copy_to_host = cuda_copy_to_host,
+	.stream_wait_word = cuda_stream_wait_word,
+	.stream_write_word = cuda_stream_write_word,
+	.stream_take_word = cuda_stream_take_word,
+	.word_write = cuda_word_write,
+	.word_wait = cuda_word_wait,
+	.experts_prepare = cuda_experts_prepare,
+	.experts = cuda_launch,
+	.add = cuda_add,
+};

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+#include "feeder.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/futex.h"
+#include "base/util.h"
+
+#define NAP_BOTH_NS 50000     /* where requests and words are waited for: no sleep sees both */
+#define NAP_NS 2000000        /* how often a job that waits for a word looks whether its stream still lives */
+#define NAP_QUEUE_NS 20000000 /* the same of requests, for deadlines; the queue itself wakes sooner */
+
+struct feeder {
+	struct queue *queue;
+	const struct device_ops *ops;
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t more;
+	struct feeder_job *given, **given_end; /* under the lock */
+	bool stopping;                         /* the same */
+	struct feeder_job *jobs;               /* the thread's own: those that are not over, in order */
+};
+
+/* Takes what was given to the end of the thread's list; sleeps while there is nothing at all. False: it is to end. */
+static bool take_jobs(struct feeder *f)
+{
+	struct feeder_job **end = &f->jobs;
+	bool goes_on;
+
+	while (*end)
+		end = &(*end)->next;
+	pthread_mutex_lock(&f->lock);
+	while (!f->jobs && !f->given && !f->stopping)
+		pthread_cond_wait(&f->more, &f->lock);
+	*end = f->given;
+	f->given = NULL;
+	f->given_end = &f->given;
+	goes_on = f->jobs || !f->stopping;
+	pthread_mutex_unlock(&f->lock);
+	return goes_on;
+}
+
+/* The owner may use the memory again at once. */
+static void end_job(struct feeder_job *job)
+{
+	/* Partner: the acquire load in feeder_is_over. */
+	__atomic_store_n(&job->over, 1, __ATOMIC_RELEASE);
+	futex_wake(&job->over, FUTEX_ALL);
+}
+
+/* Runs all jobs once. *ret is what the first ones of those that are left wait for. */
+static void run_jobs(struct feeder *f, struct feeder_need *ret)
+{
+	struct feeder_job **at = &f->jobs;
+
+	*ret = (struct feeder_need){0};
+	while (*at) {
+		struct feeder_job *job = *at;
+		struct feeder_need need = {.behind = ret->word};
+
+		if (job->run(job, now_ns() >= job->deadline_ns, &need)) {
+			*at = job->next;
+			end_job(job);
+			continue;
+		}
+		assert(need.op || need.word);
+		if (!ret->op)
+			ret->op = need.op;
+		if (!ret->word) {
+			ret->word = need.word;
+			ret->value = need.value;
+		}
+		at = &job->next;
+	}
+}
+
+/* Until one of the two may have come, or briefly. What was given meanwhile waits no longer than a nap. */
+static void sleep_for(struct feeder *f, const struct feeder_need *need)
+{
+	if (need->op)
+		queue_wait(f->queue, need->op, need->word ? NAP_BOTH_NS : NAP_QUEUE_NS);
+	else if (need->word)
+		f->ops->word_wait(need->word, need->value, NAP_NS);
+}
+
+static void *feeder_main(void *arg)
+{
+	struct feeder *f = arg;
+	struct feeder_need need;
+
+	while (take_jobs(f)) {
+		run_jobs(f, &need);
+		sleep_for(f, &need);
+	}
+	return NULL;
+}
+
+int feeder_new(struct feeder **ret, struct queue *queue, const struct device_ops *ops, struct moe_error *err)
+{
+	struct feeder *f = calloc(1, sizeof *f);
+	int r;
+
+	if (!f)
+		return moe_error_set(err, -ENOMEM, "moe_attach: no memory");
+	f->queue = queue;
+	f->ops = ops;
+	f->given_end = &f->given;
+	pthread_mutex_init(&f->lock, NULL);
+	pthread_cond_init(&f->more, NULL);
+	r = -pthread_create(&f->thread, NULL, feeder_main, f);
+	if (r < 0) {
+		free(f);
+		return moe_error_sys(err, r, "moe_attach: cannot start the feeder's thread");
+	}
+	*ret = f;
+	return 0;
+}
+
+struct feeder *feeder_free(struct feeder *f)
+{
+	if (!f)
+		return NULL;
+	pthread_mutex_lock(&f->lock);
+	f->stopping = true;
+	pthread_cond_signal(&f->more);
+	pthread_mutex_unlock(&f->lock);
+	pthread_join(f->thread, NULL);
+	assert(!f->jobs && !f->given);
+	pthread_cond_destroy(&f->more);
+	pthread_mutex_destroy(&f->lock);
+	free(f);
+	return NULL;
+}
+
+void feeder_give(struct feeder *f, struct feeder_job *job)
+{
+	job->next = NULL;
+	job->over = 0;
+	pthread_mutex_lock(&f->lock);
+	*f->given_end = job;
+	f->given_end = &job->next;
+	pthread_cond_signal(&f->more);
+	pthread_mutex_unlock(&f->lock);
+}
+
+bool feeder_is_over(const struct feeder_job *job)
+{
+	return __atomic_load_n(&job->over, __ATOMIC_ACQUIRE);
+}
+
+int feeder_wait(struct feeder_job *job, uint64_t timeout_ns)
+{
+	const uint64_t end = timeout_ns ? now_ns() + timeout_ns : 0;
+
+	while (!feeder_is_over(job)) {
+		const uint64_t now = timeout_ns ? now_ns() : 0;
+
+		if (timeout_ns && now >= end)
+			return -ETIMEDOUT;
+		futex_wait(&job->over, 0, timeout_ns ? end - now : 0);
+	}
+	return 0;
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * step-feed - a step's copies as the feeder sees them: a machine that is run when an answer or a word may have come.
+ *
+ * push: GO -> FILLS -> over; pull: LEASES -> PULLED -> over. Every way out writes `ready`. What the copies have not
+ * brought is judged before that, so that whoever reads the slots behind the word has been failed already.
+ */
+#include <errno.h>
+
+#include "base/util.h"
+#include "step.h"
+
+/* -- judging ------------------------------------------------------------------------------------------------------ */
+
+int step_fill_status(const struct moe_step *step, uint32_t copy)
+{
+	const struct step_request *fills = &step->fills[copy * step->n_chunks];
+	uint64_t bytes = 0;
+	uint32_t i;
+
+	for (i = 0; i < step->n_chunks; i++) {
+		if (fills[i].status < 0)
+			return fills[i].status;
+		bytes += fills[i].op.cqe.bytes;
+	}
+	return bytes == session_slice(step->engine->session, step->row)->bytes ? 0 : -EPROTO;
+}
+
+/* The copy has not brought what the maps promise: nobody may count on the slot, whoever does already is failed. */
+static void fill_failed(struct moe_step *step, const struct moe_copy *copy, int code)
+{
+	struct engine *e = step->engine;
+	uint32_t i;
+
+	step_fail(step, code);
+	if ((uint32_t)copy->slot >= e->n_slots)
+		return; /* a miss buffer's place is nobody else's */
+	pthread_mutex_lock(&e->lock);
+	for (i = 0; i < e->n_step_slots; i++) {
+		struct moe_step *other = &e->steps[i];
+
+		if (other->plan && other->seq > step->seq && other->row == step->row &&
+		    other->plan->expert_map[copy->expert] == copy->slot)
+			step_fail(other, code);
+	}
+	if (e->rows[step->row].content[copy->slot] == copy->expert) {
+		e->rows[step->row].content[copy->slot] = -1;
+		engine_forget(e, step->row, copy->expert, copy->slot, code);
+	}
+	if (e->group && !e->broken)
+		e->broken = code;
+	pthread_mutex_unlock(&e->lock);
+}
+
+static void all_failed(struct moe_step *step, int code)
+{
+	uint32_t i;
+
+	for (i = 0; i < step->plan->n_copies; i++)
+		fill_failed(step, &step->plan->copies[i], code);
+}
+
+/* All requests have ended. A lease must be for the bytes that the manifest names: those are the ones copied. */
+static void judge(struct moe_step *step)
+{
+	const struct moe_session *s = step->engine->session;
+	uint32_t i;
+
+	for (i = 0; i < step->plan->n_copies; i++) {
+		const struct moe_copy *copy = &step->plan->copies[i];
+		struct step_request *fill = &step->fills[i * step->n_chunks];
+		int r = step->spoiled < 0 ? step->spoiled : step_fill_status(step, i);
+
+		if (r == 0 && step->stage == STEP_LEASES &&
+		    fill->op.cqe.offset !=
+			    s->records[(uint64_t)step->row * step->engine->n_experts + (uint32_t)copy->expert].offset)
+			r = -EPROTO;
+		if (r < 0)
+			fill_failed(step, copy, r);
+	}
+}
+
+/* -- stages ------------------------------------------------------------------------------------------------------- */
+
+static struct missbuf *missbuf_of(const struct moe_step *step)
+{
+	return &step->engine->missbufs[step->plan->layer % MISSBUF_COUNT];
+}
+
+/* An arrow that is not there: an order is missing between the streams. */
+static void check_arrow(struct moe_step *step, int r)
+{
+	if (r < 0)
+		step_fail(step, r);
+}
+
+static void write_ready(struct moe_step *step)
+{
+	step->engine->ops->word_write(&step->words->ready, step->turn);
+}
+
+void step_begin_push(struct moe_step *step)
+{
+	if (step->use)
+		check_arrow(step, missbuf_fill(missbuf_of(step), step->use));
+	step_post_fills(step, 0);
+	step->stage = STEP_FILLS;
+}
+
+/* True: all requests of the copies have ended. */
+static bool end_fills(struct moe_step *step, struct feeder_need *ret)
+{
+	struct queue *queue = &step->engine->session->queue;
+
+	for (; step->n_ended < step->plan->n_copies * step->n_chunks; step->n_ended++) {
+		struct step_request *fill = &step->fills[step->n_ended];
+
+		if (fill->posted && !fill->ended && !queue_poll(queue, &fill->op) && !atomic_load(&queue->dead)) {
+			ret->op = &fill->op;
+			return false;
+		}
+		step_end(step, fill, 0);
+	}
+	return true;
+}
+
+/* True: the copy stream has written the word, or never will; then the copies are failed. A step behind another one
+ * that still waits has its word seen after that one's, even if both came meanwhile: miss buffers take their arrows in
+ * order. */
+static bool end_word(struct moe_step *step, const uint32_t *word, struct feeder_need *ret)
+{
+	int r;
+
+	if (!ret->behind && device_word_reached(word, step->turn))
+		return true;
+	r = engine_device_error(step->engine);
+	if (r < 0) {
+		all_failed(step, r);
+		return true;
+	}
+	ret->word = word;
+	ret->value = step->turn;
+	return false;
+}
+
+static void give_leases_back(struct moe_step *step)
+{
+	uint32_t i;
+
+	for (i = 0; i < step->plan->n_copies; i++) {
+		struct moe_sqe sqe = {.op = MOE_OP_RELEASE};
+
+		if (step->fills[i].status < 0)
+			continue;
+		sqe.release.lease = step->fills[i].op.cqe.lease;
+		step_post(step, &step->releases[i], &sqe);
+	}
+}
+
+static bool run_push(struct moe_step *step, struct feeder_need *ret)
+{
+	if (step->stage == STEP_GO) {
+		if (step->spoiled < 0) {
+			all_failed(step, step->spoiled);
+			return true;
+		}
+		if (!end_word(step, &step->words->go, ret))
+			return false;
+		step_begin_push(step);
+	}
+	if (!end_fills(step, ret))
+		return false;
+	judge(step);
+	if (step->use)
+		check_arrow(step, missbuf_move(missbuf_of(step), MISSBUF_FILLING, MISSBUF_READY));
+	return true;
+}
+
+static bool run_pull(struct moe_step *step, struct feeder_need *ret)
+{
+	if (step->stage == STEP_LEASES) {
+		if (!end_fills(step, ret))
+			return false;
+		judge(step);
+		write_ready(step);
+		step->stage = STEP_PULLED;
+	}
+	if (!end_word(step, &step->words->pulled, ret))
+		return false;
+	if (step->use) {
+		check_arrow(step, missbuf_fill(missbuf_of(step), step->use));
+		check_arrow(step, missbuf_move(missbuf_of(step), MISSBUF_FILLING, MISSBUF_READY));
+	}
+	give_leases_back(step);
+	return true;
+}
+
+static bool run_copies(struct feeder_job *job, bool late, struct feeder_need *ret)
+{
+	struct moe_step *step = (struct moe_step *)((uint8_t *)job - offsetof(struct moe_step, feed));
+	bool over = true;
+
+	if (late) {
+		engine_give_up(step->engine, -ETIME);
+		all_failed(step, -ETIME);
+	} else {
+		over = step->engine->session->params.fill == MOE_FILL_PULL ? run_pull(step, ret) : run_push(step, ret);
+	}
+	if (over)
+		write_ready(step);
+	return over;
+}
+
+void step_feed(struct moe_step *step)
+{
+	struct engine *e = step->engine;
+
+	step->n_ended = 0;
+	step->feed.run = run_copies;
+	step->feed.deadline_ns = step->submit_ns + e->watchdog_ns;
+	feeder_give(e->feeder, &step->feed);
+}

@@ -1,0 +1,49 @@
+#!/usr/bin/perl
+# SPDX-License-Identifier: MIT
+#
+# ptxas - what ptxas said of the CUDA kernels: each is there for each architecture, keeps its numbers in registers, and
+# needs no more shared memory than any block has without asking.
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::Bin/../style";
+use Style;
+
+my $shared_max = 48 * 1024;
+my @architectures = qw(sm_80 sm_90 sm_100);
+
+my $words = "$ENV{MOE_BUILD}/kernels/cuda-ptxas.txt";
+skip_all('this build has no nvcc') unless -e $words;
+
+# The lists in the header: the kernels, and of the products their variants.
+my $header = join '', lines('kernels/cuda/cuda-kernels.h');
+my ($variants) = $header =~ /#define CUDA_VARIANTS\(V, a, b\)(.*?)\n\n/s;
+my @products = $header =~ /#define CUDA_\w+\(name, family, bits, X, path\) X\(moe_##path##_(\w+)_##name,/g;
+my ($kernels) = $header =~ /#define CUDA_KERNELS\(X\)(.*?)\n\n/s;
+my %expected = map { $_ => 1 } $kernels =~ /X\((moe_\w+),/g;
+for my $path ($kernels =~ /CUDA_PRODUCTS\(X, (\w+)\)/g) {
+	for my $product (@products) {
+		$expected{"moe_${path}_${product}_$_"} = 1 for $variants =~ /V\((\w+),/g;
+	}
+}
+
+my (%seen, @spills, @greedy, $at);
+open my $file, '<', $words or die "$words: $!";
+while (<$file>) {
+	$at = "$1 $2", $seen{$1}{$2} = 1 if /Compiling entry function '(\w+)' for '(\w+)'/;
+	push @spills, "$at: $_" if /bytes spill/ && !/ 0 bytes spill stores, 0 bytes spill loads/;
+	push @greedy, "$at: $1 bytes" if /(\d+) bytes smem/ && $1 > $shared_max;
+}
+close $file;
+
+my @missing;
+for my $kernel (sort keys %expected) {
+	push @missing, map { "$kernel for $_" } grep { !$seen{$kernel}{$_} } @architectures;
+}
+my @unknown = grep { !$expected{$_} } sort keys %seen;
+ok(keys %expected > 30, 'there are kernels (' . keys(%expected) . ')');
+ok(!@missing, "each is compiled for @architectures", @missing);
+ok(!@unknown, 'and no other', @unknown);
+ok(!@spills, 'none spills registers', @spills);
+ok(!@greedy, "none has more than $shared_max bytes of shared memory", @greedy);
+done();

@@ -1,0 +1,95 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# cuda-sim - workers on a simulated GPU: they score as those on the host do, in every mode, on several ranks; and they end
+# with an error soon after their daemon was killed.
+# shellcheck source=tests/e2e/lib.sh
+. "$(dirname -- "$0")/lib.sh"
+
+[ -e "$build/tests/cuda-sim/libcuda.so.1" ] || skip_all 'built without CUDA'
+LD_LIBRARY_PATH=$build/tests/cuda-sim
+export LD_LIBRARY_PATH
+
+head -c 1500 "$sample/text.txt" >"$dir/short.txt"
+
+knobs= # NAME=VALUE... of the simulation for the next worker
+
+# score NAME OPTION...: nll_per_token of the short text
+score() {
+	name=$1
+	shift
+	# shellcheck disable=SC2086 # it is a list
+	env $knobs "$worker" score --model "$sample" --text "$dir/short.txt" --json "$@" >"$dir/score.json" 2>"$dir/score.err"
+	ok $? "$name: the worker succeeds" "$dir/score.err"
+}
+
+start_daemon --model "$sample" --writable-weights
+require $? 'the daemon serves the sample' "$dir/daemon.log"
+
+score host --experts cache --slots 8 --fill pull --daemon "$socket"
+expected=$(json "$dir/score.json" nll_per_token)
+
+# Kernels for devices may pack activations (kernels/cuda/cuda-kernels.h): within 0.1 %.
+same() {
+	within "$(json "$dir/score.json" nll_per_token)" "$(awk -v x="$expected" 'BEGIN { printf "%.9f", x * 0.999 }')" \
+		"$(awk -v x="$expected" 'BEGIN { printf "%.9f", x * 1.001 }')" "$1: nll_per_token is the host's"
+}
+
+for mode in decode prefetch full; do
+	knobs=CUSIM_SEED=$$
+	score "$mode" --device cuda --experts cache --slots 8 --mode $mode --fill pull --daemon "$socket"
+	same "$mode"
+	pairs=$(($(json "$dir/score.json" pairs.hit) + $(json "$dir/score.json" pairs.miss_buffer)))
+	within "$pairs" 1 1000000000 "$mode: the device has computed pairs"
+done
+knobs='CUSIM_READ_ONLY=1 CUSIM_DELAY=50'
+score 'read-only registration' --device cuda --experts cache --slots 4 --fill pull \
+	--daemon "$socket"
+same 'read-only registration'
+knobs=CUSIM_DEVICES=2
+score 'the second device' --device cuda:1 --experts cache --slots 4 --fill pull --daemon "$socket"
+same 'the second device'
+knobs=
+score 'two ranks' --device cuda --experts cache --slots 8 --fill pull --tp 2 --daemon "$socket"
+same 'two ranks'
+
+refuse() { # NAME WORDS OPTION...
+	name=$1 words=$2
+	shift 2
+	# shellcheck disable=SC2086 # it is a list
+	env $knobs "$worker" score --model "$sample" --text "$dir/short.txt" --daemon "$socket" --experts cache \
+		--slots 4 "$@" >"$dir/refused" 2>&1
+	is $? 1 "$name: refused"
+	grep -q -e "$words" "$dir/refused"
+	ok $? "$name: it says why" "$dir/refused"
+}
+refuse 'push into a device' 'set fill to MOE_FILL_PULL' --device cuda --fill push
+refuse 'a device that is not there' '7' --device cuda:7 --fill pull
+knobs=CUSIM_FAIL=cuMemCreate:1
+refuse 'no memory on the device' 'MiB wanted' --device cuda --fill pull
+knobs=
+
+# shellcheck disable=SC2317 # wait_for calls it
+shows_modes() {
+	"$moectl" --socket "$socket" stats >"$dir/table" 2>&1
+	grep -q -E '^ *[0-9]+  (decode|prefetch) +[1-9][0-9]* ' "$dir/table"
+}
+
+long_text
+"$worker" score --model "$sample" --daemon "$socket" --text "$dir/long.txt" --device cuda --experts cache --slots 4 \
+	--fill pull >"$dir/text" 2>"$dir/err" &
+job=$!
+started="$started $job"
+wait_for 20 have_sessions 1
+ok $? 'a worker is attached' "$dir/err"
+sleep 0.5
+wait_for 20 shows_modes
+ok $? 'moectl stats shows its steps by mode' "$dir/table"
+daemon_dies "$job" 'a device' 2000
+
+start_daemon --model "$sample"
+require $? 'a daemon with sealed weights' "$dir/daemon.log"
+refuse 'sealed weights' 'writable-weights' --device cuda --fill pull
+stop_daemon
+is $? 0 'the daemon ends with 0'
+finish

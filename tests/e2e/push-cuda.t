@@ -1,0 +1,143 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# push-cuda - a daemon that pushes into slots in the memory of a simulated GPU: workers score as on the host; whoever is
+# killed leaves nothing behind; a GPU that hangs costs its sessions and nobody else anything.
+# shellcheck source=tests/e2e/lib.sh
+. "$(dirname -- "$0")/lib.sh"
+
+[ -e "$build/tests/cuda-sim/libcuda.so.1" ] || skip_all 'built without CUDA'
+LD_LIBRARY_PATH=$build/tests/cuda-sim
+export LD_LIBRARY_PATH
+
+head -c 1500 "$sample/text.txt" >"$dir/short.txt"
+long_text
+
+# score NAME OPTION...: nll_per_token of the short text
+score() {
+	name=$1
+	shift
+	"$worker" score --model "$sample" --text "$dir/short.txt" --daemon "$socket" --experts cache --slots 8 --json "$@" \
+		>"$dir/score.json" 2>"$dir/score.err"
+	ok $? "$name: the worker succeeds" "$dir/score.err"
+}
+
+# As in e2e/cuda-sim: kernels for devices may pack activations.
+same() {
+	within "$(json "$dir/score.json" nll_per_token)" "$(awk -v x="$expected" 'BEGIN { printf "%.9f", x * 0.999 }')" \
+		"$(awk -v x="$expected" 'BEGIN { printf "%.9f", x * 1.001 }')" "$1: nll_per_token is the host's"
+}
+
+refuse() { # NAME WORDS OPTION...
+	name=$1 words=$2
+	shift 2
+	"$worker" score --model "$sample" --text "$dir/short.txt" --daemon "$socket" --experts cache --slots 4 --fill push \
+		--device cuda "$@" >"$dir/refused" 2>&1
+	is $? 1 "$name: refused"
+	grep -q -e "$words" "$dir/refused"
+	ok $? "$name: it says why" "$dir/refused"
+}
+
+# A worker with much to do, in the background: $job
+work() {
+	"$worker" score --model "$sample" --text "$dir/long.txt" --daemon "$socket" --experts cache --slots 4 --mode full \
+		--fill push --device cuda >"$dir/text" 2>"$dir/err" &
+	job=$!
+	started="$started $job"
+	wait_for 20 have_sessions 1
+	ok $? 'a worker is attached' "$dir/err"
+}
+
+open_files() { find "/proc/$daemon/fd" -mindepth 1 2>/dev/null | wc -l; }
+# shellcheck disable=SC2317 # wait_for calls it
+few_files() { [ "$(open_files)" -le "$1" ]; }
+# shellcheck disable=SC2317 # wait_for calls it
+fails() { ! kill -0 "$job" 2>/dev/null; }
+
+start_daemon --model "$sample" --writable-weights
+require $? 'a daemon that does not push' "$dir/daemon.log"
+refuse 'not asked for' 'start it with --push-cuda'
+stop_daemon
+is $? 0 'the daemon ends with 0'
+
+start_daemon --model "$sample" --push-cuda
+require $? 'a daemon with sealed weights' "$dir/daemon.log"
+refuse 'sealed weights' 'writable-weights'
+CUSIM_READ_ONLY=1
+export CUSIM_READ_ONLY
+stop_daemon
+is $? 0 'the daemon ends with 0'
+
+start_daemon --model "$sample" --push-cuda
+require $? 'the same where GPUs register read-only memory' "$dir/daemon.log"
+score host --fill pull
+expected=$(json "$dir/score.json" nll_per_token)
+score 'sealed weights' --fill push --device cuda
+same 'sealed weights'
+CUSIM_READ_ONLY=
+stop_daemon
+is $? 0 'the daemon ends with 0'
+
+CUSIM_DEVICES=2
+export CUSIM_DEVICES
+start_daemon --model "$sample" --writable-weights --push-cuda
+require $? 'a daemon that pushes' "$dir/daemon.log"
+files=$(open_files)
+for mode in decode prefetch full; do
+	score "$mode" --fill push --device cuda --mode $mode
+	same "$mode"
+	within "$(json "$dir/score.json" fills)" 1 1000000 "$mode: experts were pushed"
+done
+score 'two ranks' --fill push --device cuda --tp 2
+same 'two ranks'
+score 'the second device' --fill push --device cuda:1
+same 'the second device'
+wait_for 5 few_files "$files"
+ok $? "all that was imported is given back: $(open_files) open files, $files before"
+
+work
+"$moectl" --socket "$socket" sessions --json >"$dir/sessions.json" 2>"$dir/err"
+within "$(json "$dir/sessions.json" sessions.0.device_bytes)" 1 1000000000000 'its session has slots in a GPU'
+sleep 0.3
+kill -9 "$job"
+wait "$job" 2>/dev/null
+forget "$job"
+wait_for 5 have_sessions 0
+ok $? 'a worker that is killed: its session ends'
+wait_for 5 few_files "$files"
+ok $? "and what was imported is given back: $(open_files) open files, $files before"
+score 'after it' --fill push --device cuda
+same 'after it'
+
+work
+sleep 0.3
+daemon_dies "$job" 'a daemon that pushes' 6000
+
+# The GPU takes copies and does not end them; then a driver whose calls do not return.
+for knob in CUSIM_DELAY=600000000 CUSIM_HANG=cuMemcpyBatchAsync; do
+	asan=${ASAN_OPTIONS-}
+	# What the driver hangs on is left behind, and meant to be.
+	export "${knob?}" ASAN_OPTIONS="$asan:detect_leaks=0"
+	start_daemon --model "$sample" --writable-weights --push-cuda=1
+	require $? "$knob: a daemon that pushes" "$dir/daemon.log"
+	unset "${knob%%=*}"
+	ASAN_OPTIONS=$asan
+	work
+	began=$(now_ms)
+	wait_for 20 fails
+	ok $? "$knob: the worker ends: $(cat "$dir/err")"
+	within $(($(now_ms) - began)) 0 10000 "$knob: within seconds"
+	wait "$job"
+	is $? 1 "$knob: with an error"
+	forget "$job"
+	grep -q 'pushing into GPUs has ended' "$dir/daemon.log"
+	ok $? "$knob: the daemon says so" "$dir/daemon.log"
+	refuse "$knob: another one" 'pushing into GPUs has ended'
+	score "$knob: a worker that pulls" --fill pull --device cuda
+	same "$knob: a worker that pulls"
+	wait_for 5 have_sessions 0
+	ok $? "$knob: no session is left"
+	stop_daemon
+	is $? 0 "$knob: the daemon ends with 0"
+done
+finish

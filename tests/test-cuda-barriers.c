@@ -1,0 +1,497 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * test-cuda-barriers - the kernels with each thread as a coroutine that runs from barrier to barrier, as far as it may:
+ * forwards, backwards and in random order the results are those of the twins. And each barrier is needed: without any
+ * one of them, in some order, some result changes.
+ *
+ * A thread that reaches a barrier waits until all have reached one, as on a device; one that has ended is not waited
+ * for, and all must end at the same number of barriers.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#define CUDA_COROUTINES
+#include "kernels/cuda/dialect.h"
+#include "kernels/cuda/launch.h"
+#include "tests/tap.h"
+
+#define THREADS_MAX 1024
+#define STACK_BYTES (32 << 10)
+#define BARRIERS_MAX 64
+
+/* What a barrier in the text is called, and whether it is left out. */
+struct barrier {
+	const char *file;
+	int line;
+	bool passed;
+};
+
+struct twin_self twin;
+static unsigned long long seed;
+static struct barrier barriers[BARRIERS_MAX];
+static int n_barriers, left_out = -1;
+
+static ucontext_t scheduler, contexts[THREADS_MAX];
+static char *stacks;
+static bool over[THREADS_MAX];
+static unsigned passed[THREADS_MAX]; /* barriers, by each thread */
+extern char __start_cuda_shared[], __stop_cuda_shared[];
+static void (*entry)(const void *params);
+static const void *entry_params;
+
+static uint32_t below(uint32_t n)
+{
+	return (uint32_t)(tap_random(&seed) % n);
+}
+
+static int barrier_of(const char *file, int line)
+{
+	int i;
+
+	for (i = 0; i < n_barriers; i++)
+		if (barriers[i].line == line && strcmp(barriers[i].file, file) == 0)
+			return i;
+	if (n_barriers == BARRIERS_MAX)
+		abort();
+	barriers[n_barriers++] = (struct barrier){file, line, false};
+	return i;
+}
+
+void coroutine_barrier(const char *file, int line)
+{
+	const int which = barrier_of(file, line);
+	const unsigned thread = twin.thread;
+
+	barriers[which].passed = true;
+	if (which == left_out)
+		return;
+	passed[thread]++;
+	swapcontext(&contexts[thread], &scheduler);
+}
+
+static void thread_main(void)
+{
+	entry(entry_params);
+	over[twin.thread] = true;
+}
+
+static void thread_start(unsigned thread)
+{
+	getcontext(&contexts[thread]);
+	contexts[thread].uc_stack.ss_sp = stacks + (size_t)thread * STACK_BYTES;
+	contexts[thread].uc_stack.ss_size = STACK_BYTES;
+	contexts[thread].uc_link = &scheduler;
+	makecontext(&contexts[thread], thread_main, 0);
+	over[thread] = false;
+	passed[thread] = 0;
+}
+
+enum schedule { FORWARDS, BACKWARDS, RANDOM, SCHEDULES };
+
+static void order_make(unsigned *order, unsigned n, enum schedule schedule)
+{
+	for (unsigned i = 0; i < n; i++)
+		order[i] = schedule == BACKWARDS ? n - 1 - i : i;
+	for (unsigned i = n; schedule == RANDOM && i > 1; i--) {
+		const unsigned j = below(i), kept = order[i - 1];
+
+		order[i - 1] = order[j];
+		order[j] = kept;
+	}
+}
+
+/* One block; false when its threads end at different numbers of barriers. */
+static bool block_run(unsigned threads, enum schedule schedule)
+{
+	unsigned order[THREADS_MAX], running = threads;
+	bool even = true;
+
+	memset(__start_cuda_shared, 0xa5, (size_t)(__stop_cuda_shared - __start_cuda_shared));
+	for (unsigned i = 0; i < threads; i++)
+		thread_start(i);
+	while (running) {
+		order_make(order, threads, schedule);
+		running = 0;
+		for (unsigned i = 0; i < threads; i++) {
+			twin.thread = order[i];
+			if (!over[twin.thread])
+				swapcontext(&scheduler, &contexts[twin.thread]);
+			running += !over[order[i]];
+		}
+	}
+	for (unsigned i = 1; i < threads; i++)
+		even = even && passed[i] == passed[0];
+	return even;
+}
+
+#define X(name, params) void coroutine_##name(const void *p);
+CUDA_KERNELS(X)
+#undef X
+
+static void (*const coroutines[CUDA_KERNEL_COUNT])(const void *params) = {
+#define X(name, params) coroutine_##name,
+	CUDA_KERNELS(X)
+#undef X
+};
+
+static bool launch_run(const struct cuda_launch *launch, enum schedule schedule)
+{
+	bool even = true;
+
+	entry = coroutines[launch->kernel];
+	entry_params = &launch->params;
+	twin = (struct twin_self){.blocks = launch->grid[0], .threads = launch->block[0]};
+	for (twin.block = 0; twin.block < launch->grid[0]; twin.block++)
+		even = block_run(launch->block[0], schedule) && even;
+	return even;
+}
+
+/* -- subjects ----------------------------------------------------------------------------------------------------- */
+
+/* A launch, its memory, which is all that it reads and writes, and the part of it that is the result. */
+struct subject {
+	struct cuda_launch launch;
+	uint8_t *memory, *before, *want;
+	uint64_t barriers; /* those that it passes */
+	size_t bytes, first, count;
+};
+
+static uint64_t take(struct subject *s, size_t bytes)
+{
+	const size_t here = s->bytes;
+
+	s->bytes += (bytes + 255) & ~(size_t)255;
+	return (uint64_t)(uintptr_t)(s->memory + here);
+}
+
+static void subject_start(struct subject *s, enum cuda_kernel_id kernel, unsigned blocks, unsigned threads)
+{
+	*s = (struct subject){
+		.memory = aligned_alloc(256, 4 << 20), .before = malloc(4 << 20), .want = malloc(4 << 20)};
+	if (!s->memory || !s->before || !s->want)
+		abort();
+	s->launch = (struct cuda_launch){.kernel = kernel, .grid = {blocks, 1, 1}, .block = {threads, 1, 1}};
+}
+
+/* The result that the twin gives. */
+static void subject_settle(struct subject *s, uint64_t result, size_t count)
+{
+	s->first = (size_t)(result - (uint64_t)(uintptr_t)s->memory);
+	s->count = count;
+	memcpy(s->before, s->memory, s->bytes);
+	cuda_launch_twin(&s->launch, CUDA_TWIN_FORWARDS);
+	memcpy(s->want, s->memory, s->bytes);
+}
+
+static bool subject_same(struct subject *s, enum schedule schedule)
+{
+	bool even;
+
+	memcpy(s->memory, s->before, s->bytes);
+	even = launch_run(&s->launch, schedule);
+	return even && memcmp(s->memory + s->first, s->want + s->first, s->count) == 0;
+}
+
+static void subject_free(struct subject *s)
+{
+	free(s->memory);
+	free(s->before);
+	free(s->want);
+}
+
+static void floats(uint64_t address, size_t n)
+{
+	float *x = (float *)(uintptr_t)address;
+
+	for (size_t i = 0; i < n; i++)
+		x[i] = (float)below(2000) / 1000 - 1;
+}
+
+static void small_ids(uint64_t address, size_t n, uint32_t experts)
+{
+	int32_t *ids = (int32_t *)(uintptr_t)address;
+
+	for (size_t i = 0; i < n; i++)
+		ids[i] = below(9) ? (int32_t)below(experts) : -1;
+}
+
+/* The order within an expert is any: an item for each pair, so that items[] and counts do not depend on it, and one
+ * expert a pair, so that order[] does not either. */
+static void make_group(struct subject *s)
+{
+	enum { experts = 2000, pairs = 1500 };
+	struct cuda_group *p = &s->launch.params.group;
+	uint64_t result;
+
+	subject_start(s, CUDA_KERNEL_moe_group, 1, 1024);
+	p->ids = take(s, pairs * 4);
+	p->map = take(s, experts * 4);
+	result = p->order = take(s, pairs * 4);
+	p->items = take(s, pairs * sizeof(struct cuda_item));
+	p->counts = take(s, sizeof(struct cuda_counts));
+	p->slot_bytes = 64, p->pairs = pairs, p->n_experts = experts, p->item_pairs = 1;
+	for (uint32_t i = 0; i < pairs; i++)
+		((int32_t *)(uintptr_t)p->ids)[i] = (int32_t)((i * 7 + 3) % experts);
+	for (uint32_t i = 0; i < experts; i++)
+		((int32_t *)(uintptr_t)p->map)[i] = below(3) ? (int32_t)i : -1;
+	memset((void *)(uintptr_t)result, 0xff, s->bytes - (size_t)(result - p->ids));
+	subject_settle(s, result, s->bytes - (size_t)(result - (uint64_t)(uintptr_t)s->memory));
+}
+
+static void make_pack(struct subject *s)
+{
+	enum { cols = 700 };
+	struct cuda_pack *p = &s->launch.params.pack;
+
+	subject_start(s, CUDA_KERNEL_moe_pack, 2, 128);
+	p->kind = PACK_I8_ROW, p->cols = cols, p->rows = 2;
+	p->pitch = cuda_pack_pitch(PACK_I8_ROW, 0, cols);
+	p->x = take(s, 2 * cols * 4);
+	p->packed = take(s, 2 * p->pitch);
+	floats(p->x, 2 * cols);
+	for (int i = 0; i < 2; i++) /* the largest is one thread's only, which thread 0 does not meet at once */
+		((float *)(uintptr_t)p->x)[i * cols + 77] = 3;
+	subject_settle(s, p->packed, 2 * p->pitch);
+}
+
+static void make_combine(struct subject *s)
+{
+	struct cuda_combine *p = &s->launch.params.combine;
+
+	subject_start(s, CUDA_KERNEL_moe_combine, 3, 256);
+	*p = (struct cuda_combine){.tokens = 3, .topk = 2, .hidden = 300, .n_experts = 4};
+	p->y = take(s, 3 * 300 * 4);
+	p->out = take(s, 6 * 300 * 4);
+	p->ids = take(s, 6 * 4);
+	p->weights = take(s, 6 * 4);
+	p->map = take(s, 4 * 4);
+	floats(p->out, 6 * 300);
+	floats(p->weights, 6);
+	small_ids(p->ids, 6, 4);
+	small_ids(p->map, 4, 4);
+	subject_settle(s, p->y, 3 * 300 * 4);
+}
+
+static void make_add(struct subject *s)
+{
+	struct cuda_add *p = &s->launch.params.add;
+
+	subject_start(s, CUDA_KERNEL_moe_add, 2, 256);
+	p->n = 1000;
+	p->y = take(s, 4000);
+	p->z = take(s, 4000);
+	floats(p->y, 1000);
+	floats(p->z, 1000);
+	subject_settle(s, p->y, 4000);
+}
+
+static void make_policy(struct subject *s, uint32_t rule)
+{
+	enum { experts = 1100, slots = 500, pairs = 800 };
+	struct cuda_policy *p = &s->launch.params.policy;
+	struct cuda_policy_heads *heads;
+	int32_t *ids;
+
+	subject_start(s, CUDA_KERNEL_moe_policy, 1, 1024);
+	*p = (struct cuda_policy){.tokens = pairs / 8,
+				  .topk = 8,
+				  .n_experts = experts,
+				  .n_slots = slots,
+				  .rule = rule,
+				  .cache_topk = 4,
+				  .max_fills = 40};
+	p->ids = take(s, pairs * 4);
+	p->heads = take(s, sizeof *heads);
+	p->cache_map = take(s, experts * 4);
+	p->miss_map = take(s, experts * 4);
+	p->miss_expert = take(s, experts * 4);
+	p->free_slots = take(s, slots * 4);
+	p->age = take(s, experts * 8);
+	p->fills = take(s, 40 * sizeof(struct cuda_fill));
+	p->scratch = take(s, 2 * experts * 8);
+	memset(s->memory, 0, s->bytes);
+	heads = (struct cuda_policy_heads *)(uintptr_t)p->heads;
+	heads->n_free = slots;
+	ids = (int32_t *)(uintptr_t)p->ids;
+	for (int32_t i = 0; i < experts; i++) {
+		((int32_t *)(uintptr_t)p->cache_map)[i] = -1;
+		((int32_t *)(uintptr_t)p->miss_map)[i] = ((int32_t *)(uintptr_t)p->miss_expert)[i] = i;
+	}
+	for (int32_t i = 0; i < slots; i++)
+		((int32_t *)(uintptr_t)p->free_slots)[i] = slots - 1 - i;
+	for (int round = 0; round < 40; round++) { /* until it is full */
+		for (int32_t i = 0; i < pairs; i++)
+			ids[i] = (int32_t)below(round % 2 ? 300 : experts);
+		cuda_launch_twin(&s->launch, CUDA_TWIN_FORWARDS);
+	}
+	small_ids(p->ids, pairs, experts);
+	subject_settle(s, p->heads, (size_t)(p->scratch - p->heads));
+}
+
+/* Any product: codes and packed activations are random bytes, scales are floats. */
+static void make_product(struct subject *s, uint32_t format, bool prefill, bool down)
+{
+	const struct moe_format_spec *f = &moe_formats[format];
+	const uint32_t rows = 24,
+		       cols = f->block > 128 ? 256 : 160 / (f->block ? f->block : 1) * (f->block ? f->block : 1);
+	const uint32_t pairs = prefill ? 21 : CUDA_DECODE_PAIRS;
+	struct cuda_product p = {.rows = rows, .cols = cols, .topk = 1};
+	struct cuda_launch launch;
+	struct cuda_matrix *m;
+	struct cuda_item *item;
+	enum kernel_pack pack;
+	uint64_t weights;
+
+	subject_start(s, CUDA_KERNEL_moe_group, 1, 256);
+	pack = cuda_pack_of(format, prefill, &p.block);
+	p.x_pitch = cuda_pack_pitch(pack, p.block, cols);
+	p.items = take(s, sizeof(struct cuda_item));
+	p.counts = take(s, sizeof(struct cuda_counts));
+	p.order = take(s, pairs * 4);
+	p.x = take(s, pairs * p.x_pitch);
+	p.y = take(s, (size_t)pairs * rows * 4);
+	weights = take(s, 0);
+	for (int i = 0; i < 2; i++) {
+		m = i ? &p.b : &p.a;
+		*m = (struct cuda_matrix){.format = format,
+					  .scales = CUDA_ABSENT,
+					  .row_scales = CUDA_ABSENT,
+					  .bias = CUDA_ABSENT,
+					  .pitch = moe_band_bytes(format, MOE_PLANE_CODES, cols),
+					  .scale_pitch = moe_band_bytes(format, MOE_PLANE_SCALES, cols)};
+		m->codes = take(s, 64 * m->pitch) - weights;
+		if (moe_format_has(format, MOE_PLANE_SCALES))
+			m->scales = take(s, 4 * m->scale_pitch) - weights;
+		if (moe_format_has(format, MOE_PLANE_ROW_SCALES))
+			m->row_scales = take(s, rows * 4) - weights;
+	}
+	for (size_t i = 0; i < s->bytes; i++) /* no NaN of any kind: sums must tell threads apart */
+		s->memory[i] = (uint8_t)(below(256) & 0x37);
+	item = (struct cuda_item *)(uintptr_t)p.items;
+	*item = (struct cuda_item){.slot = weights, .first = 0, .count = pairs};
+	*(struct cuda_counts *)(uintptr_t)p.counts = (struct cuda_counts){.n_pairs = pairs, .n_items = 1};
+	for (uint32_t i = 0; i < pairs; i++)
+		((uint32_t *)(uintptr_t)p.order)[i] = pairs - 1 - i;
+	cuda_launch_product(&p, prefill, down, 1, &launch);
+	s->launch = launch;
+	subject_settle(s, p.y, (size_t)pairs * rows * 4);
+}
+
+/* One format of each family. */
+static const uint32_t families[] = {MOE_FORMAT_BF16,  MOE_FORMAT_F16,  MOE_FORMAT_FP8_BLOCK, MOE_FORMAT_INT8,
+				    MOE_FORMAT_MXFP4, MOE_FORMAT_Q5_K, MOE_FORMAT_Q6_K,      MOE_FORMAT_Q8_0};
+
+#define FAMILIES (sizeof families / sizeof families[0])
+#define SUBJECTS (6 + 4 * FAMILIES)
+
+static void subject_make(struct subject *s, size_t i)
+{
+	switch (i) {
+	case 0:
+		make_group(s);
+		return;
+	case 1:
+		make_pack(s);
+		return;
+	case 2:
+		make_combine(s);
+		return;
+	case 3:
+		make_add(s);
+		return;
+	case 4:
+	case 5:
+		make_policy(s, i == 4 ? CUDA_POLICY_LRU : CUDA_POLICY_ORIGINAL);
+		return;
+	default:
+		i -= 6;
+		make_product(s, families[i / 4], i % 2, i / 2 % 2);
+	}
+}
+
+static void test_orders(struct subject *subjects)
+{
+	bool ran[CUDA_KERNEL_COUNT] = {false};
+	int n = 0;
+
+	for (size_t i = 0; i < SUBJECTS; i++) {
+		struct subject *s = &subjects[i];
+		bool f, b, r;
+
+		for (int k = 0; k < n_barriers; k++)
+			barriers[k].passed = false;
+		f = subject_same(s, FORWARDS), b = subject_same(s, BACKWARDS), r = subject_same(s, RANDOM);
+		for (int k = 0; k < n_barriers; k++)
+			s->barriers |= (uint64_t)barriers[k].passed << k;
+
+		ok(f && b && r,
+		   "%s: threads forwards (%d), backwards (%d) and in random order (%d) give the twin's bits",
+		   cuda_kernels[s->launch.kernel].name, f, b, r);
+		ran[s->launch.kernel] = true;
+	}
+	for (int i = 0; i < CUDA_KERNEL_COUNT; i++)
+		n += ran[i];
+	ok(n == CUDA_KERNEL_COUNT, "all %d kernels were run", n);
+}
+
+/* Whether the subject in some order shows that the barrier is missing. In a child: without a barrier anything may
+ * happen, a crash or a loop without end too. */
+static bool caught(struct subject *s, int barrier)
+{
+	int status = 0;
+	pid_t child;
+
+	fflush(stdout);
+	child = fork();
+	if (child == 0) {
+		bool same = true;
+
+		alarm(30);
+		left_out = barrier;
+		for (int i = 0; i < SCHEDULES && same; i++)
+			same = subject_same(s, (enum schedule)i);
+		_exit(!same);
+	}
+	return child > 0 && waitpid(child, &status, 0) == child && status != 0;
+}
+
+static void test_mutants(struct subject *subjects)
+{
+	const int n = n_barriers;
+
+	for (int i = 0; i < n; i++) {
+		const char *name = strrchr(barriers[i].file, '/');
+
+		bool found = false;
+
+		for (size_t j = 0; j < SUBJECTS && !found; j++)
+			found = (subjects[j].barriers >> i & 1) && caught(&subjects[j], i);
+		ok(found, "%s:%d: a barrier that is left out is noticed", name ? name + 1 : barriers[i].file,
+		   barriers[i].line);
+	}
+	ok(n >= 16, "%d barriers were passed", n);
+}
+
+int main(void)
+{
+	const char *given = getenv("TEST_SEED");
+	static struct subject subjects[SUBJECTS];
+
+	seed = given ? strtoull(given, NULL, 0) : (unsigned long long)time(NULL);
+	diag("TEST_SEED=%llu", seed);
+	stacks = aligned_alloc(4096, (size_t)THREADS_MAX * STACK_BYTES);
+	require(stacks != NULL, "stacks for %d threads", THREADS_MAX);
+	for (size_t i = 0; i < SUBJECTS; i++)
+		subject_make(&subjects[i], i);
+	test_orders(subjects);
+	test_mutants(subjects);
+	for (size_t i = 0; i < SUBJECTS; i++)
+		subject_free(&subjects[i]);
+	free(stacks);
+	return tap_done();
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a careless or hostile client may give as slots in a GPU's memory, to a daemon that pushes, with the simulated
+ * driver, for which a memory file of whole granules is memory of a GPU: each is refused or does what it says, and
+ * nothing stays behind.
+ */
+#include "base/util.h"
+#include "tests/raw-client.h"
+
+#define GRANULE (2u << 20)
+
+static const struct moe_msg_device good = {.bytes = GRANULE, .uuid = {'s', 'i', 'm'}};
+
+static unsigned int device(int sock, struct moe_msg_device m, int fd)
+{
+	begin(&m, sizeof m, MOE_MSG_DEVICE, 1);
+	return exchange(sock, &m, sizeof m, &fd, 1);
+}
+
+static bool refused(int status)
+{
+	const struct moe_msg_error *e = (const struct moe_msg_error *)answer;
+
+	diag("%s", e->msg.type == MOE_MSG_ERROR ? e->text : "no error");
+	return e->msg.type == MOE_MSG_ERROR && e->msg.status == status;
+}
+
+/* A session without slots. */
+static int attach_bare(void)
+{
+	struct moe_msg_attach m = good_attach();
+	int sock = connect_raw();
+
+	hello(sock);
+	require(attach(sock, &m) == (MOE_MSG_ATTACH | MOE_MSG_REPLY), "attached");
+	return sock;
+}
+
+static void test_refused(int memory)
+{
+	static const struct {
+		const char *what;
+		uint64_t bytes, reserved;
+		char uuid;
+		int status;
+	} cases[] = {
+		{"a reserved field", GRANULE, 1, 's', -EINVAL},
+		{"no bytes", 0, 0, 's', -EINVAL},
+		{"no whole pages", 100, 0, 's', -EINVAL},
+		{"a GPU that is not there", GRANULE, 0, 'x', -ENODEV},
+		{"no whole granules", 4096, 0, 's', -EINVAL},
+		{"more than the memory has", 2 * GRANULE, 0, 's', -EINVAL},
+		{"more than any memory has", 1ull << 60, 0, 's', -EINVAL},
+	};
+	int pipes[2], sock = connect_raw();
+
+	hello(sock);
+	ok(device(sock, good, memory) == MOE_MSG_ERROR && refused(-ENOTCONN), "slots before ATTACH");
+	close(sock);
+	sock = attach_bare();
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		const struct moe_msg_device m = {
+			.bytes = cases[i].bytes, .reserved = cases[i].reserved, .uuid = {cases[i].uuid, 'i', 'm'}};
+
+		ok(device(sock, m, memory) == MOE_MSG_ERROR && refused(cases[i].status), "%s", cases[i].what);
+	}
+	require(pipe(pipes) == 0, "a pipe");
+	ok(device(sock, good, pipes[0]) == MOE_MSG_ERROR && refused(-EINVAL), "a pipe is no memory of a GPU");
+	close(pipes[0]);
+	close(pipes[1]);
+	ok(device(sock, good, memory) == (MOE_MSG_DEVICE | MOE_MSG_REPLY), "after all that: good slots");
+	ok(device(sock, good, memory) == MOE_MSG_ERROR && refused(-EEXIST), "slots twice");
+	ok(arena(sock, memory, GRANULE, MOE_ARENA_SLOTS) == MOE_MSG_ERROR && refused(-EEXIST), "an arena beside them");
+	close(sock);
+}
+
+/* What a FILL brings to where, and how far it may reach. */
+static void test_fills(int memory)
+{
+	struct moe_sqe sqe = {.op = MOE_OP_FILL, .layer = 1};
+	struct moe_cqe cqe;
+	struct ring ring;
+	uint8_t *slots = mmap(NULL, GRANULE, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0), *packed;
+	bool same;
+
+	require(slots != MAP_FAILED, "the slots are mapped here as well");
+	ring_open(&ring); /* which has a slot arena */
+	require(ring_call(&ring, &sqe, &cqe) == 0 && cqe.bytes < GRANULE / 2, "a fill of memory of the host");
+	packed = malloc(cqe.bytes);
+	memcpy(packed, ring.slots, cqe.bytes);
+	ok(device(ring.sock, good, memory) == MOE_MSG_ERROR && refused(-EEXIST), "slots beside an arena");
+	ring_close(&ring);
+
+	ring_open_bare(&ring);
+	ok(ring_call(&ring, &sqe, &cqe) == -EFAULT, "a fill before there are slots");
+	ok(device(ring.sock, good, memory) == (MOE_MSG_DEVICE | MOE_MSG_REPLY), "slots");
+	memset(slots, 0xa5, GRANULE);
+	sqe.fill.dst = 4096;
+	same = ring_call(&ring, &sqe, &cqe) == 0 && memcmp(slots + 4096, packed, cqe.bytes) == 0;
+	ok(same && slots[4095] == 0xa5 && slots[4096 + cqe.bytes] == 0xa5, "a fill brings the same, and nothing else");
+	memset(slots, 0xa5, GRANULE);
+	sqe.fill.from = 129;
+	sqe.fill.bytes = 1000;
+	same = ring_call(&ring, &sqe, &cqe) == 0 && cqe.bytes == 1000 &&
+	       memcmp(slots + 4096 + 129, packed + 129, 1000) == 0;
+	ok(same && slots[4096 + 128] == 0xa5 && slots[4096 + 1129] == 0xa5, "a range of it: these bytes");
+	sqe.fill.from = sqe.fill.bytes = 0;
+	sqe.fill.dst = GRANULE - 4096;
+	ok(ring_call(&ring, &sqe, &cqe) == -EFAULT, "a fill that reaches out of the slots");
+	sqe.fill.dst = 4097;
+	ok(ring_call(&ring, &sqe, &cqe) == -EFAULT, "a fill to an odd place");
+	sqe.fill.dst = UINT64_MAX - 63;
+	ok(ring_call(&ring, &sqe, &cqe) == -EFAULT, "a fill beyond all");
+	ring_close(&ring);
+	free(packed);
+	munmap(slots, GRANULE);
+}
+
+/* Who leaves while its slots are imported leaves nothing. */
+static void test_leave(int memory)
+{
+	for (int i = 0; i < 50; i++) {
+		struct moe_msg_device m = good;
+		int sock = attach_bare();
+
+		begin(&m, sizeof m, MOE_MSG_DEVICE, 1);
+		fdmsg_send(sock, &m, sizeof m, &memory, 1, 0);
+		usleep((useconds_t)i * 100);
+		close(sock);
+	}
+	ok(alive(), "clients that leave while their slots are imported");
+}
+
+int main(void)
+{
+	int memory, before, after = -1;
+
+	fixture_start(&fixture, fixture_sample(),
+		      (const char *const[]){"--threads", "2", "--writable-weights", "--push-cuda", NULL});
+	alive();
+	usleep(50000);
+	memory = memfd_new("gpu", GRANULE, NULL);
+	before = fixture_count_fds(fixture.pid);
+	test_refused(memory);
+	test_fills(memory);
+	test_leave(memory);
+	fdmsg_close_fds(answer_fds, n_answer_fds);
+	for (int i = 0; i < 100 && after != before; i++) {
+		usleep(50000);
+		after = fixture_count_fds(fixture.pid);
+	}
+	ok(after == before, "no descriptor is left: %d before, %d after", before, after);
+	ok(fixture_stop(&fixture) == 0, "the daemon ends with 0");
+	close(memory);
+	return tap_done();
+}
