@@ -12,7 +12,7 @@
 #include "base/util.h"
 #include "daemon/reader.h"
 
-#define SAID_NS 1000000000u /* failed reads in the log: one a second */
+#define SAID_NS 1000000000u /* failed reads of one cause in the log: one a second */
 
 struct tier {
 	struct resident *model;
@@ -24,6 +24,7 @@ struct tier {
 	uint32_t *refused; /* [frames]: reads that could not be asked for */
 	uint32_t n_refused;
 	uint64_t said_ns, unsaid;
+	int said; /* the cause that was said last */
 };
 
 /* -- reads -------------------------------------------------------------------------------------------------------- */
@@ -61,9 +62,9 @@ static void lost_frame(void *userdata, uint32_t record)
 	t->model->offsets[record] = RESIDENT_NOWHERE;
 }
 
-static void say_failed(struct tier *t, const char *text)
+static void say_failed(struct tier *t, int cause, const char *text)
 {
-	if (t->said_ns && now_ns() - t->said_ns < SAID_NS) {
+	if (cause == t->said && now_ns() - t->said_ns < SAID_NS) {
 		t->unsaid++;
 		return;
 	}
@@ -71,6 +72,7 @@ static void say_failed(struct tier *t, const char *text)
 		log_err("%s (and %llu failed reads before it)", text, (unsigned long long)t->unsaid);
 	else
 		log_err("%s", text);
+	t->said = cause;
 	t->said_ns = now_ns();
 	t->unsaid = 0;
 }
@@ -87,7 +89,7 @@ bool tier_poll(struct tier *t)
 
 		any = true;
 		if (job->status)
-			say_failed(t, job->error);
+			say_failed(t, job->status, job->error);
 		frames_read_done(t->frames, frame, job->status, job->read_bytes);
 		free(job);
 	}

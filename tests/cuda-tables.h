@@ -10,9 +10,7 @@
 #include <immintrin.h>
 
 #include "kernels/cuda/launch.h"
-#include "tests/kernel-walls.h"
-
-#define CUDA_TOKENS_MAX 128
+#include "tests/kernel-problem.h"
 
 static inline uint64_t address_of(const void *p)
 {
@@ -52,7 +50,7 @@ static inline uint64_t cuda_rows(const void *const *x, size_t tokens, uint64_t p
 	char *at;
 
 	if (!room.end)
-		room = wall_new((size_t)CUDA_TOKENS_MAX * 40000);
+		room = wall_new((size_t)TOKENS_MAX * 40000);
 	at = (char *)wall_before(&room, tokens * pitch);
 	for (size_t t = 0; t < tokens; t++)
 		memcpy(at + t * pitch, x[t], pitch);
@@ -63,11 +61,11 @@ static inline uint64_t cuda_rows(const void *const *x, size_t tokens, uint64_t p
 static inline void cuda_product(struct cuda_product *p, bool prefill, bool down, size_t tokens, const void *const *x,
 				float *const *y)
 {
-	static uint32_t order[CUDA_TOKENS_MAX];
-	static struct cuda_item items[CUDA_TOKENS_MAX];
+	static uint32_t order[TOKENS_MAX];
+	static struct cuda_item items[TOKENS_MAX];
 	const uint32_t most = prefill ? CUDA_PREFILL_PAIRS : CUDA_DECODE_PAIRS;
 	struct cuda_counts counts = {.n_pairs = (uint32_t)tokens};
-	const void *placed[CUDA_TOKENS_MAX];
+	const void *placed[TOKENS_MAX];
 	struct cuda_launch launch;
 	enum kernel_pack pack;
 	float *out = malloc((size_t)p->rows * tokens * sizeof *out + 1);
