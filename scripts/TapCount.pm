@@ -2,35 +2,41 @@
 #
 # TapCount - the harness of `prove`, which also adds its counts to the file $TAP_COUNTS.
 #
-#   PERL5LIB=scripts TAP_COUNTS=FILE prove --harness TapCount ...
+#   PERL5LIB=scripts TAP_COUNTS=FILE TAP_ERRORS=FOLDER prove --harness TapCount ...
 #
 # Lines of the file: "count PASSED FAILED SKIPPED" once a run, "failed TEST: ..." and "skipped TEST: REASON". A test
 # program that crashes, ends with a code other than 0 or has no plan is one failure more, if it did not report any.
+#
+# A machine that fails may be out of reach: of a failed test the file has its seed, what was not ok with the comments
+# that follow, where it was when it died, and what it and its daemons last wrote to stderr (scripts/tap-run).
 package TapCount;
 use strict;
 use warnings;
 use File::Basename qw(basename);
 use parent 'TAP::Harness';
 
-my $words_max = 60; # of one test program
+my $words_max = 30; # of one test program
+my $errors_max = 15;
+my $report = qr/(?:ERROR|WARNING): \w+Sanitizer|: runtime error: |Assertion .* failed|\*\*\* .* \*\*\*/;
 
-# A parser does not keep its results, so what a person wants to read is noted as it passes: reasons for skipping, and
-# what failed with the comments that follow it.
+# A parser does not keep its results, so what a person wants to read is noted as it passes.
 sub make_parser {
 	my ($self, @job) = @_;
 	my ($parser, $session) = $self->SUPER::make_parser(@job);
-	my ($skips, $words, $failing) = ([], [], 0);
+	my $notes = $self->{moe_notes}{$parser} = {skips => [], words => [], seeds => [], last => ''};
+	my ($words, $failing) = ($notes->{words}, 0);
 
-	$self->{moe_skips}{$parser} = $skips;
-	$self->{moe_words}{$parser} = $words;
 	$parser->callback(test => sub {
 		my ($test) = @_;
-		push @$skips, $test->explanation || 'no reason given' if $test->has_skip;
+		push @{$notes->{skips}}, $test->explanation || 'no reason given' if $test->has_skip;
 		$failing = !$test->is_ok;
+		$notes->{last} = $test->as_string;
 		push @$words, $test->as_string if $failing && @$words < $words_max;
 	});
 	$parser->callback(comment => sub {
-		push @$words, $_[0]->as_string if $failing && @$words < $words_max;
+		my $text = $_[0]->as_string;
+		push @{$notes->{seeds}}, $text if $text =~ /TEST_SEED=/ && !@{$notes->{seeds}};
+		push @$words, $text if $failing && @$words < $words_max;
 	});
 	return ($parser, $session);
 }
@@ -56,6 +62,29 @@ sub count_of {
 	return ($passed, $failed, $skipped);
 }
 
+# The beginning of the first report of a sanitizer or an assertion, else the end.
+sub errors_of {
+	my ($test) = @_;
+	my $name = $test =~ tr{/}{_}r;
+
+	open(my $in, '<', ($ENV{TAP_ERRORS} // '') . "/$name") or return;
+	my @lines = <$in>;
+	chomp @lines;
+	my ($from) = grep { $lines[$_] =~ $report } 0 .. $#lines;
+	$from //= @lines > $errors_max ? @lines - $errors_max : 0;
+	my $to = $from + $errors_max - 1;
+	return map { 'stderr: ' . substr($_, 0, 300) } @lines[$from .. ($to < $#lines ? $to : $#lines)];
+}
+
+sub failure_of {
+	my ($test, $parser, $notes) = @_;
+	my @errors = $parser->parse_errors;
+	my @died = grep { /plan/ } @errors;
+
+	return (@{$notes->{seeds}}, @errors, @died ? "the last result: $notes->{last}" : (), @{$notes->{words}},
+		errors_of($test));
+}
+
 sub runtests {
 	my ($self, @tests) = @_;
 	my $all = $self->SUPER::runtests(@tests);
@@ -65,14 +94,15 @@ sub runtests {
 	my $build = basename($ENV{MOE_BUILD} // 'build');
 	for my $test ($all->descriptions) {
 		my ($parser) = $all->parsers($test);
+		my $notes = $self->{moe_notes}{$parser};
 		my $name = index($test, "$build/") == 0 ? $test : "$test in $build";
 		my @count = count_of($parser);
 		$sum[$_] += $count[$_] for 0 .. 2;
 		if ($count[1]) {
 			print $out "failed $name: $count[1] of its tests, ", end_of($parser), "\n";
-			print $out "failed $name: $_\n" for $parser->parse_errors, @{$self->{moe_words}{$parser}};
+			print $out "failed $name: $_\n" for failure_of($test, $parser, $notes);
 		}
-		my @reasons = @{$self->{moe_skips}{$parser}};
+		my @reasons = @{$notes->{skips}};
 		push @reasons, $parser->skip_all if defined $parser->skip_all;
 		print $out "skipped $name: $_\n" for @reasons;
 	}

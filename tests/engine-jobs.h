@@ -184,11 +184,8 @@ __attribute__((unused)) static struct totals read_stats(const struct fake *f)
 /* The seed is printed and can be given; the streams pause at random from here on. */
 static void jobs_begin(void)
 {
-	const char *given = getenv("TEST_SEED");
-
-	seed = given ? strtoull(given, NULL, 0) : now_ns();
+	seed = tap_seed();
 	model_seed = seed + 1;
-	diag("TEST_SEED=%llu", seed);
 	device_host_jitter(seed | 1);
 	device_host_kernels(kernels_get(ISA_REF)); /* whose activations are exact, whatever the format */
 }

@@ -20,16 +20,6 @@
 
 static unsigned long long seed;
 
-/* The seed of the whole run: $TEST_SEED or the time. */
-static inline unsigned long long seed_start(void)
-{
-	const char *text = getenv("TEST_SEED");
-
-	seed = text ? strtoull(text, NULL, 0) : (unsigned long long)time(NULL);
-	diag("TEST_SEED=%llu", seed);
-	return seed;
-}
-
 /* Below n, or 0. */
 static inline uint32_t pick(uint32_t n)
 {

@@ -48,15 +48,6 @@ static void *allocate(size_t bytes)
 	return p;
 }
 
-/* Call first: prints the seed, or takes it from $TEST_SEED. */
-static void seed_start(void)
-{
-	const char *text = getenv("TEST_SEED");
-
-	seed = text ? strtoull(text, NULL, 0) : (unsigned long long)time(NULL);
-	diag("TEST_SEED=%llu", seed);
-}
-
 /* -- hosts and pools ---------------------------------------------------------------------------------------------- */
 
 /* n_nodes nodes that all have the CPUs of this process. */

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 static int tap_count, tap_failed;
 
@@ -75,7 +76,24 @@ __attribute__((format(printf, 1, 2), unused)) static void diag(const char *forma
 	fflush(stdout); /* or a fork would print it twice */
 }
 
-/* A small generator with a printed seed, so that every random test can be run again: xorshift64* (Marsaglia 2003). */
+/*
+ * The seed of a random test, printed, so that the run can be repeated: $TEST_SEED, which continuous integration fixes,
+ * or the clock's. Once a program, before anything is drawn.
+ */
+static inline unsigned long long tap_seed(void)
+{
+	const char *given = getenv("TEST_SEED");
+	unsigned long long seed;
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	seed = given ? strtoull(given, NULL, 0)
+		     : (unsigned long long)t.tv_sec * 1000000000 + (unsigned long long)t.tv_nsec;
+	diag("TEST_SEED=%llu", seed);
+	return seed;
+}
+
+/* A small generator: xorshift64* (Marsaglia 2003). */
 static inline unsigned long long tap_random(unsigned long long *state)
 {
 	unsigned long long x = *state ? *state : 88172645463325252ULL;

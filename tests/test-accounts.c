@@ -315,10 +315,7 @@ static void test_random(uint64_t limit)
 
 int main(void)
 {
-	const char *text = getenv("TEST_SEED");
-
-	seed = text ? strtoull(text, NULL, 0) : (unsigned long long)time(NULL);
-	diag("TEST_SEED=%llu", seed);
+	seed = tap_seed();
 	log_open("test-accounts", LOG_LEVEL_ERR);
 	for (int i = 0; i < ACCOUNT_RESOURCES; i++)
 		test_exact((enum account_resource)i);

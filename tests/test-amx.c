@@ -117,7 +117,7 @@ int main(void)
 	const char *why;
 	enum isa isa;
 
-	seed_start();
+	seed = tap_seed();
 	cpu_words_read(&words);
 	if (!(cpu_features(&words) & CPU_AMX)) {
 		tap_skip("this CPU has no AMX; scripts/amx-lane.sh runs this test where there is");

@@ -482,10 +482,7 @@ static void test_reserved(void)
 
 int main(void)
 {
-	const char *given = getenv("TEST_SEED");
-
-	seed = given ? strtoull(given, NULL, 0) : now_ns();
-	diag("TEST_SEED=%llu", seed);
+	seed = tap_seed();
 	test_heat();
 	test_invariants("lru");
 	test_invariants("original");

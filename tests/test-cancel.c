@@ -296,10 +296,8 @@ static long counted(void)
 
 int main(void)
 {
-	const char *seed = getenv("TEST_SEED");
-	unsigned long long state = seed ? strtoull(seed, NULL, 0) : 20261121;
+	unsigned long long state = tap_seed();
 
-	diag("seed %llu", state);
 	/* The reference kernels: a computation that takes long. */
 	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--threads", "1", "--isa", "ref", NULL});
 	ring_open(&ring);

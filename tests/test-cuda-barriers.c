@@ -479,11 +479,9 @@ static void test_mutants(struct subject *subjects)
 
 int main(void)
 {
-	const char *given = getenv("TEST_SEED");
 	static struct subject subjects[SUBJECTS];
 
-	seed = given ? strtoull(given, NULL, 0) : (unsigned long long)time(NULL);
-	diag("TEST_SEED=%llu", seed);
+	seed = tap_seed();
 	stacks = aligned_alloc(4096, (size_t)THREADS_MAX * STACK_BYTES);
 	require(stacks != NULL, "stacks for %d threads", THREADS_MAX);
 	for (size_t i = 0; i < SUBJECTS; i++)

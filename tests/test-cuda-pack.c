@@ -77,7 +77,7 @@ int main(void)
 				      wall_new(ROWS_TESTED * (COLS_TESTED * 8 + 4096))};
 	const struct kernels *k;
 
-	diag("TEST_SEED=%llu", seed_start());
+	seed = tap_seed();
 	for (unsigned i = 0; (k = kernels_runnable(cpu_features_here(), i)); i++)
 		for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++)
 			if (k->of[formats[f]] && k->of[formats[f]]->pack != PACK_F32)

@@ -165,10 +165,7 @@ static void test_rule(const char *name, uint32_t rule, int traces)
 
 int main(void)
 {
-	const char *given = getenv("TEST_SEED");
-
-	seed = given ? strtoull(given, NULL, 0) : (unsigned long long)time(NULL);
-	diag("TEST_SEED=%llu", seed);
+	seed = tap_seed();
 	test_rule("lru", CUDA_POLICY_LRU, 60);
 	test_rule("original", CUDA_POLICY_ORIGINAL, 60);
 	return tap_done();

@@ -330,7 +330,7 @@ int main(void)
 {
 	const char *rounds = getenv("TEST_ROUNDS");
 
-	diag("TEST_SEED=%llu", seed_start());
+	seed = tap_seed();
 	scratch = wall_new(64 << 20);
 	test_paths();
 	test_crowd();

@@ -533,11 +533,10 @@ static void test_experts(enum isa isa)
 
 int main(void)
 {
-	const char *given = getenv("TEST_SEED"), *name = getenv("MOE_TEST_DEVICE"), *which;
+	const char *name = getenv("MOE_TEST_DEVICE"), *which;
 
 	name = name ? name : "host";
-	seed = given ? strtoull(given, NULL, 0) : now_ns();
-	diag("TEST_SEED=%llu", seed);
+	seed = tap_seed();
 	if (device_find(name, &ops, &which, NULL) < 0)
 		return 2;
 	test_names();

@@ -329,13 +329,11 @@ static void check_child(int (*run)(void), const char *what)
 
 int main(void)
 {
-	const char *text = getenv("TEST_SEED");
 	struct leaks before;
 	struct moe_error err = {0};
 	int fd;
 
-	seed = text ? strtoull(text, NULL, 10) : now_ns();
-	diag("TEST_SEED=%llu", seed);
+	seed = tap_seed();
 	content = malloc(FILE_BYTES);
 	for (uint32_t i = 0; i < FILE_BYTES; i++)
 		content[i] = (uint8_t)tap_random(&seed);

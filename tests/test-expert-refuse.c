@@ -246,9 +246,8 @@ static void test_mutations(unsigned long long seed)
 
 int main(void)
 {
-	const unsigned long long seed = getenv("TEST_SEED") ? strtoull(getenv("TEST_SEED"), NULL, 0) : 20240611;
+	const unsigned long long seed = tap_seed();
 
-	diag("TEST_SEED=%llu", seed);
 	test_defects();
 	test_sizes();
 	test_mutations(seed);

@@ -282,9 +282,8 @@ static void test_layouts(void)
 
 int main(int argc, char **argv)
 {
-	unsigned long long seed = getenv("TEST_SEED") ? strtoull(getenv("TEST_SEED"), NULL, 0) : 20240607;
+	unsigned long long seed = tap_seed();
 
-	diag("TEST_SEED=%llu", seed);
 	for (size_t i = 0; i < ARRAY_LEN(publications); i++) {
 		const struct publication *p = &publications[i];
 		/* AWQ packs eight rows; bytes and halves take anything */

@@ -324,7 +324,7 @@ int main(void)
 {
 	static struct problem problem;
 
-	seed_start();
+	seed = tap_seed();
 	decode_tables();
 	problem_init(&problem);
 	halves_check();

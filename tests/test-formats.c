@@ -367,7 +367,7 @@ int main(void)
 	shapes = count ? atol(count) : sanitized && *sanitized ? SHAPES_MOST / 10 : SHAPES_MOST;
 	companies = company ? atol(company) : companies;
 	only = one ? atol(one) : only;
-	base_seed = seed_start();
+	base_seed = seed = tap_seed();
 	for (int i = 0; i < 4; i++)
 		signal((const int[]){SIGSEGV, SIGBUS, SIGILL, SIGFPE}[i], fatal);
 	for (unsigned i = 0; table_count < TABLES_MAX && (k = TABLE_RUNNABLE(features, i)); i++)

@@ -622,17 +622,9 @@ static void test_random(void)
 	   (unsigned long long)failures);
 }
 
-static void seed(void)
-{
-	const char *text = getenv("TEST_SEED");
-
-	random_state = text ? strtoull(text, NULL, 0) : now_ns() | 1;
-	diag("TEST_SEED=%llu", random_state);
-}
-
 int main(void)
 {
-	seed();
+	random_state = tap_seed();
 	test_all_or_nothing();
 	test_order();
 	test_leases();

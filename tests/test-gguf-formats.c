@@ -446,8 +446,7 @@ int main(void)
 					       {GF_BF16, GF_Q4_1}, {GF_F16, GF_MXFP4}};
 	static const struct pair oss[] = {{GF_MXFP4, GF_MXFP4}, {GF_BF16, GF_Q8_0}};
 
-	seed = getenv("TEST_SEED") ? strtoull(getenv("TEST_SEED"), NULL, 0) : (unsigned long long)getpid();
-	diag("seed %llu", seed);
+	seed = tap_seed();
 	require(mkstemps(path, 5) >= 0, "a file to write to");
 	check_model("qwen3moe", all, sizeof all / sizeof all[0], 512, 256, false);
 	check_model("qwen2moe", all, sizeof all / sizeof all[0], 256, 768, true);

@@ -144,8 +144,7 @@ int main(void)
 	size_t bytes, header;
 	uint8_t *file = gf_bytes(&f, &bytes);
 
-	seed = getenv("TEST_SEED") ? strtoull(getenv("TEST_SEED"), NULL, 0) : (unsigned long long)getpid();
-	diag("seed %llu", seed);
+	seed = tap_seed();
 	require(mkstemps(path, 5) >= 0, "a file to write to");
 	header = 24 + f.values.n + f.tensors.n;
 	test_truncated(file, bytes, header);

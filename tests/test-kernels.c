@@ -439,7 +439,7 @@ int main(void)
 	struct cpu_words words;
 	uint32_t features;
 
-	seed_start();
+	seed = tap_seed();
 	decode_tables();
 	features_check();
 	decide_check();

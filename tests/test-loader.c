@@ -550,10 +550,8 @@ int main(void)
 {
 	static const uint64_t plain[GRANULES] = {1, 1, 1, 1}, small[GRANULES] = {1, 3, 144, 300};
 	static const uint64_t large[GRANULES] = {1, 210, 5000, 25000};
-	const char *given = getenv("TEST_SEED");
 
-	seed = given ? strtoull(given, NULL, 0) : now_ns();
-	diag("TEST_SEED=%llu", seed);
+	seed = tap_seed();
 	log_open("test-loader", LOG_LEVEL_WARNING);
 	host = malloc(sizeof *host);
 	snprintf(folder, sizeof folder, "/tmp/test-loader-XXXXXX");

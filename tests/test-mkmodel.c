@@ -241,11 +241,9 @@ static struct spec random_spec(unsigned long long *state)
 
 static void test_random(void)
 {
-	const char *seed = getenv("TEST_SEED");
-	unsigned long long state = seed ? strtoull(seed, NULL, 0) : 20260103;
+	unsigned long long state = tap_seed();
 	unsigned opened = 0, refused = 0, wrong = 0;
 
-	diag("TEST_SEED=%llu", state);
 	for (int i = 0; i < 60; i++) {
 		struct spec s = random_spec(&state);
 		struct model *m;

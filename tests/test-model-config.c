@@ -436,10 +436,8 @@ static void test_long_name(void)
 /* Bytes changed, left out and doubled, of each published config and of an index. */
 static void test_mutations(void)
 {
-	const char *seed = getenv("TEST_SEED");
-	unsigned long long state = seed ? strtoull(seed, NULL, 0) : 20260102, taken = 0, wrong = 0;
+	unsigned long long state = tap_seed(), taken = 0, wrong = 0;
 
-	diag("TEST_SEED=%llu", state);
 	for (int i = 0; i < 20000; i++) {
 		const char *from = i % 4 ? published[(size_t)i % ARRAY_LEN(published)].text : indexes[1].text;
 		size_t bytes = strlen(from);

@@ -165,10 +165,7 @@ static void test_learns_copy(void)
 
 int main(void)
 {
-	const char *given = getenv("TEST_SEED");
-
-	seed = given ? strtoull(given, NULL, 0) : now_ns();
-	diag("TEST_SEED=%llu", seed);
+	seed = tap_seed();
 	test_staircase();
 	test_choice();
 	test_extremes();

@@ -361,7 +361,7 @@ static void test_idle(void)
 
 int main(void)
 {
-	seed_start();
+	seed = tap_seed();
 	test_many(1, 3);
 	test_many(2, 4);
 	test_many(3, 3);

@@ -144,10 +144,7 @@ static void test_threads(void)
 
 int main(void)
 {
-	const char *given = getenv("TEST_SEED");
-
-	seed = given ? strtoull(given, NULL, 10) : now_ns();
-	diag("TEST_SEED=%llu", (unsigned long long)seed);
+	seed = tap_seed();
 	pool_queue_init(&queue, 1);
 	test_order();
 	test_cost();

@@ -430,7 +430,7 @@ static void test_params(void)
 
 int main(void)
 {
-	seed_start();
+	seed = tap_seed();
 	test_params();
 	test_random();
 	test_bits();

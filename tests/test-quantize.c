@@ -566,10 +566,8 @@ static void test_shapes(void)
 int main(void)
 {
 	static float w[WEIGHTS];
-	const char *seed = getenv("TEST_SEED");
-	unsigned long long state = seed ? strtoull(seed, NULL, 0) : 20260401;
+	unsigned long long state = tap_seed();
 
-	diag("TEST_SEED=%llu", state);
 	fill(w, &state);
 	test_numbers();
 	test_types(w);

@@ -77,12 +77,10 @@ static struct moe_sqe draw(unsigned long long *state)
 
 int main(void)
 {
-	const char *seed_text = getenv("TEST_SEED");
-	unsigned long long seed = seed_text ? strtoull(seed_text, NULL, 0) : 20261120, state = seed;
+	unsigned long long state = tap_seed();
 	int lost = 0, refused = 0;
 	pthread_t adversary;
 
-	diag("seed %llu", seed);
 	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--threads", "2", NULL});
 	ring_open(&ring);
 	for (int i = 0; i < ENTRIES && lost == 0; i++) {

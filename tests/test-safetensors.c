@@ -334,10 +334,8 @@ static void test_mutations(void)
 		"{\"__metadata__\":{\"format\":\"pt\"}," ONE "," TWO
 		",\"model.layers.0.mlp.experts.0.down_proj.weight\":{\"dtype\":\"F16\",\"shape\":[2,3],"
 		"\"data_offsets\":[24,36]}}   ";
-	const char *seed = getenv("TEST_SEED");
-	unsigned long long state = seed ? strtoull(seed, NULL, 0) : 20260101, taken = 0, wrong = 0, silent = 0;
+	unsigned long long state = tap_seed(), taken = 0, wrong = 0, silent = 0;
 
-	diag("TEST_SEED=%llu", state);
 	for (int i = 0; i < 20000; i++) {
 		size_t room = 2 * sizeof header, bytes = sizeof header - 1;
 		char *text = malloc(room), *exact;

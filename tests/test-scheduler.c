@@ -604,11 +604,9 @@ static void test_budget_at_random(int n_sharers)
 
 int main(void)
 {
-	const char *text = getenv("TEST_SEED");
 	struct sched *sched;
 
-	seed = text ? strtoull(text, NULL, 0) : (unsigned long long)time(NULL);
-	diag("TEST_SEED=%llu", seed);
+	seed = tap_seed();
 	require(sched_new(&sched, NULL, 0, NULL) == 0, "a scheduler");
 	ok(sched_fill_budget(sched) == THREADS * SCHED_FILL_BUDGET_THREAD, "with the default budget");
 	test_window(sched);

@@ -181,10 +181,7 @@ static void test_manifest(void)
 
 int main(void)
 {
-	const char *given = getenv("TEST_SEED");
-
-	seed = given ? strtoull(given, NULL, 0) : now_ns();
-	diag("TEST_SEED=%llu", seed);
+	seed = tap_seed();
 	log_open("test-store-formats", LOG_LEVEL_WARNING);
 	for (uint32_t i = 0; i < NODES; i++) {
 		hosts[i] = malloc(sizeof *hosts[i]);

@@ -357,10 +357,7 @@ static void test_refusals(void)
 
 int main(void)
 {
-	const char *text = getenv("TEST_SEED");
-
-	seed = text ? strtoull(text, NULL, 10) : now_ns();
-	diag("TEST_SEED=%llu", (unsigned long long)seed);
+	seed = tap_seed();
 	snprintf(folder, sizeof folder, "/tmp/moe-test-XXXXXX");
 	require(mkdtemp(folder) != NULL, "a folder for models");
 	test_gqa_families();

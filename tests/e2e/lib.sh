@@ -25,6 +25,7 @@ daemon=  # the one that start_daemon started
 cleanup() {
 	code=$?
 	trap '' HUP INT TERM
+	[ "$code" = 0 ] || [ ! -f "$dir/daemon.log" ] || cat "$dir/daemon.log" >&2
 	for process in $started; do
 		kill "$process" 2>/dev/null
 	done
@@ -182,12 +183,13 @@ daemon_dies() {
 	ok $? "$2: it says why" "$dir/err"
 }
 
-# stop_daemon: returns its exit code.
+# stop_daemon: returns its exit code; when it is not 0 the harness is told the daemon's words.
 stop_daemon() {
 	kill "$daemon" 2>/dev/null
 	wait "$daemon"
 	code=$?
 	forget "$daemon"
+	[ "$code" = 0 ] || cat "$dir/daemon.log" >&2
 	return "$code"
 }
 
