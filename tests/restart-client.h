@@ -15,7 +15,7 @@
 
 #define ENTRIES 32
 #define TOKENS 2
-#define PATIENCE_S 30
+#define PATIENCE_S TAP_PATIENCE_S
 
 enum kind { NOP, FILL, COMPUTE, LEND, GIVE_BACK, RANGE, CANCEL, KINDS };
 

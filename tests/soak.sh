@@ -44,11 +44,11 @@ done
 MOE_SOURCE=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd) || exit 1
 # shellcheck source=tests/e2e/lib.sh
 . "$MOE_SOURCE/tests/e2e/lib.sh"
+patience=300 # whole scores beside each other, under kills
 
 have_proc || skip_all 'needs /proc'
 
 tokens=2560  # of a score
-patience=300 # seconds after which what has not ended is an error
 ways=6
 sessions_max=1000
 
@@ -193,7 +193,7 @@ stop_load() {
 		wait "$process"
 		forget "$process"
 	done
-	wait_for 10 is_quiet
+	wait_for is_quiet
 	ok $? "$1: no session, connection or lease is left" "$dir/status.json"
 }
 
@@ -214,7 +214,7 @@ end_daemon() {
 	else
 		kill -9 "$before" && kills=$((kills + 1))
 	fi
-	wait_for "$patience" is_other || wrong "no other daemon came after signal $1"
+	wait_for is_other || wrong "no other daemon came after signal $1"
 }
 
 end_at_random() {
@@ -251,7 +251,7 @@ are_settled() {
 
 # measure NAME: KiB and descriptors of the daemon, then of its keeper
 measure() {
-	wait_for 20 are_settled
+	wait_for are_settled
 	echo "$(rss "$(child)") $(rss "$daemon") $(fds)" >"$dir/measured.$1"
 	list_fds "$(child)" >"$dir/open.$1"
 	list_fds "$daemon" >"$dir/open.$1.keeper"
@@ -262,9 +262,9 @@ measure() {
 # A daemon that has just taken over and answered each way once.
 measure_restarted() {
 	end_daemon USR2
-	wait_for 10 is_quiet
+	wait_for is_quiet
 	each_way 'restarted' "$dir/restarted"
-	wait_for 10 is_quiet
+	wait_for is_quiet
 	measure "$1"
 }
 
@@ -312,7 +312,7 @@ crowd() {
 	done
 	wait_for_all "$crowd"
 	is $bad 0 "$1: a crowd of scores"
-	wait_for 10 is_quiet
+	wait_for is_quiet
 }
 
 report() {
@@ -366,13 +366,13 @@ thousand() {
 		"$bench" attach --hold "$group" --seconds $patience --daemon "$socket" >"$dir/hold" 2>&1 &
 		holder=$!
 		started="$started $holder"
-		wait_for $patience held || wrong "$group sessions: $(cat "$dir/hold")"
+		wait_for held || wrong "$group sessions: $(cat "$dir/hold")"
 		[ -z "${2-}" ] || end_daemon 9
-		wait_for $patience have_sessions "$group" && good=$((good + group))
+		wait_for have_sessions "$group" && good=$((good + group))
 		kill -9 "$holder"
 		wait "$holder" 2>/dev/null
 		forget "$holder"
-		wait_for $patience is_quiet || wrong "$group sessions that have left: $(cat "$dir/status.json")"
+		wait_for is_quiet || wrong "$group sessions that have left: $(cat "$dir/status.json")"
 		left=$((left - group))
 	done
 	is $good $sessions_max "$1, $(sessions_at_once) at a time, are there${2+ after a kill}"

@@ -12,9 +12,18 @@
 
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+
+/*
+ * No limit of a test may be missed by a machine that has other things to do, or under a sanitizer, which is twenty
+ * times slower. What takes milliseconds has come within "soon", or it was waiting for something else; who waits for
+ * what must come gives up after "patience", and stops as soon as it is there.
+ */
+#define TAP_SOON_NS 20000000000ull
+#define TAP_PATIENCE_S 120
 
 static int tap_count, tap_failed;
 
@@ -91,6 +100,20 @@ static inline unsigned long long tap_seed(void)
 		     : (unsigned long long)t.tv_sec * 1000000000 + (unsigned long long)t.tv_nsec;
 	diag("TEST_SEED=%llu", seed);
 	return seed;
+}
+
+/* false when the patience that began with the first call (`*end` 0) is over; else a moment has passed. */
+static inline bool tap_wait(uint64_t *end)
+{
+	struct timespec t;
+	uint64_t now;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	now = (uint64_t)t.tv_sec;
+	if (*end == 0)
+		*end = now + TAP_PATIENCE_S;
+	nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	return now < *end;
 }
 
 /* A small generator: xorshift64* (Marsaglia 2003). */

@@ -252,9 +252,10 @@ static void *serve_ring(void *userdata)
 	struct ring_ends *ends = userdata;
 	const struct moe_sqe *sqe = (const struct moe_sqe *)((char *)ends->client + 4096);
 	struct moe_cqe *cqe = (struct moe_cqe *)((char *)ends->daemon + 4096);
+	uint64_t end = 0;
 
-	for (int i = 0; i < 20000 && __atomic_load_n(&ends->client->sq_tail, __ATOMIC_ACQUIRE) == 0; i++)
-		usleep(100);
+	while (__atomic_load_n(&ends->client->sq_tail, __ATOMIC_ACQUIRE) == 0 && tap_wait(&end))
+		;
 	if (__atomic_load_n(&ends->client->sq_tail, __ATOMIC_ACQUIRE) == 1 && sqe->op == MOE_OP_NOP) {
 		*cqe = (struct moe_cqe){.user_data = sqe->user_data};
 		__atomic_store_n(&cqe->seq, 1, __ATOMIC_RELEASE);
@@ -379,10 +380,11 @@ static void listen_there(void)
 /* The other side's threads close theirs a little later. */
 static int settled_fds(int expected)
 {
-	int n = -1;
+	uint64_t end = 0;
+	int n;
 
-	for (int i = 0; i < 100 && (n = fixture_count_fds(getpid())) != expected; i++)
-		usleep(10000);
+	while ((n = fixture_count_fds(getpid())) != expected && tap_wait(&end))
+		;
 	return n;
 }
 

@@ -110,8 +110,8 @@ static void test_lost_daemon(void)
 	began = now_ns();
 	for (i = 0; i < 2; i++)
 		r[i] = moe_wait(jobs[i].step, jobs[i].y, 0, &err);
-	ok(r[0] == -EPIPE && r[1] == -EPIPE && now_ns() - began < 2000000000, "a lost daemon ends both with -EPIPE: %s",
-	   err.text);
+	ok(r[0] == -EPIPE && r[1] == -EPIPE && now_ns() - began < TAP_SOON_NS,
+	   "a lost daemon ends both with -EPIPE: %s", err.text);
 	job_of(&jobs[0], 3, 11, 10);
 	r[0] = job_run(f, &jobs[0], MOE_MODE_DECODE);
 	ok(r[0] == -EPIPE && moe_nop(&f->session, &err) == -EPIPE, "and so does every later call");
@@ -124,6 +124,7 @@ static void test_time_out(void)
 	struct moe_error err = {0};
 	struct fake *f;
 	struct job job;
+	uint64_t end = 0;
 	int i, r, wrong = 0;
 
 	p.max_steps = 1;
@@ -137,8 +138,8 @@ static void test_time_out(void)
 	ok(job_submit(f, &job, MOE_MODE_DECODE, &err) == -EBUSY,
 	   "the step's memory is not reused while it is in flight");
 	f->stall = false;
-	for (i = 0; i < 1000 && (r = job_submit(f, &job, MOE_MODE_DECODE, &err)) == -EBUSY; i++)
-		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	while ((r = job_submit(f, &job, MOE_MODE_DECODE, &err)) == -EBUSY && tap_wait(&end))
+		;
 	wrong += r != 0 || moe_wait(job.step, job.y, 0, &err) < 0 || job_error(f, &job, job.y) > 1;
 	for (i = 0; i < 20; i++) {
 		job_init(&job);
@@ -160,26 +161,33 @@ static void test_watchdog(enum moe_fill fill, const char *name)
 {
 	struct moe_attach_params p = default_params();
 	struct moe_error err = {0};
-	struct fake *f;
+	struct fake *f = NULL;
 	struct job first, second;
-	uint64_t began;
-	int r[3];
+	uint64_t began = 0;
+	int r[3] = {0, -1, 0};
 
 	p.fill = fill;
 	p.watchdog_ms = 60;
-	f = open_fake(&p);
-	job_of(&first, 1, 5, 6);
-	second = first;
-	f->stall = true;
-	began = now_ns();
-	r[0] = job_submit(f, &first, MOE_MODE_DECODE, &err);
-	r[1] = job_submit(f, &second, MOE_MODE_FULL, &err); /* its copies wait for the first one's, on the device */
+	/* Its copies wait for the first one's, on the device; unless this machine took as long to submit it. */
+	for (int tries = 0; tries < 8 && r[1] != 0; tries++, p.watchdog_ms *= 2) {
+		if (f) {
+			f->stall = false;
+			fake_free(f);
+		}
+		f = open_fake(&p);
+		job_of(&first, 1, 5, 6);
+		second = first;
+		f->stall = true;
+		began = now_ns();
+		r[0] = job_submit(f, &first, MOE_MODE_DECODE, &err);
+		r[1] = job_submit(f, &second, MOE_MODE_FULL, &err);
+	}
 	require(r[0] == 0 && r[1] == 0, "%s: two steps wait for a daemon that is silent", name);
 	r[0] = moe_wait(first.step, first.y, 0, &err);
 	r[1] = moe_wait(second.step, second.y, 0, NULL);
 	ok(r[0] == -ETIME && r[1] < 0 && now_ns() - began >= 60000000, "%s: the watchdog ends both: %s", name,
 	   err.text);
-	ok(now_ns() - began < 5000000000, "%s: in time", name);
+	ok(now_ns() - began < TAP_SOON_NS, "%s: in time", name);
 	r[0] = job_plan(f, &first, MOE_MODE_DECODE, &(struct moe_plan *){NULL}, &err);
 	f->stall = false;
 	r[1] = moe_nop(&f->session, NULL);

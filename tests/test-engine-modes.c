@@ -110,6 +110,7 @@ static void test_hidden(void)
 {
 	struct fake *f = open_modes(false);
 	const struct moe_mode_stats *m = modes_of(f);
+	struct timespec late = {.tv_nsec = 20000000}; /* twice as late each time */
 	int wrong = 0, rounds = 0;
 
 	while (rounds < ROUNDS && m->hidden == 0) {
@@ -117,7 +118,8 @@ static void test_hidden(void)
 
 		job_of_five(&job, (uint32_t)rounds++);
 		wrong += job_submit(f, &job, MOE_MODE_DECODE, NULL) != 0;
-		nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+		nanosleep(&late, NULL);
+		late = (struct timespec){late.tv_sec * 2 + late.tv_nsec / 500000000, late.tv_nsec * 2 % 1000000000};
 		wrong += moe_wait(job.step, job.y, 0, NULL) != 0;
 	}
 	ok(wrong == 0 && m->hidden > 0 && m->steps + m->hidden == (uint64_t)rounds,
@@ -170,7 +172,7 @@ static void test_gain(void)
 		tap_skip("the length of copies by pull is not the daemon's to say");
 		return;
 	}
-	for (int round = 0; round < ROUNDS && best < GAIN_SEEN; round++) {
+	for (int round = 0; round < 5 * ROUNDS && best < GAIN_SEEN; round++) {
 		struct fake *f = open_modes(false);
 		const struct moe_mode_stats *m = modes_of(f);
 		double ideal, gain;

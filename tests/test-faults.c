@@ -6,8 +6,9 @@
  *
  * A first run without a fault says which calls there are (tests/faults/preload.c, loaded before the daemon) and what
  * right results are. Then, for each kind of call, the whole story again: start, load, attach, each operation, a second
- * model, the documents, detach, SIGTERM; with each single call refused, one after the other. FAULTS=sample: with one in
- * eight; FAULTS=memory:17: that one alone. FAULTS_JOBS: daemons at a time (default: one a core, at most 8).
+ * model, the documents, detach, SIGTERM; with one call refused, another one each time: of each place in the code its
+ * first and its last call, and one in eight of all. FAULTS=all: each single call; FAULTS=sample: only one in eight;
+ * FAULTS=memory:17: that one alone. FAULTS_JOBS: daemons at a time (default: one a core, at most 8).
  * test-faults-restart is the same for a daemon that takes over.
  */
 #include "tests/faults/plan.h"

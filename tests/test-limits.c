@@ -41,16 +41,10 @@ static int connected(void)
 	return sock;
 }
 
-/* What was closed is given back when the kernel has let go of it, soon: true to try again. */
-static bool later(int *tries)
-{
-	usleep(10000);
-	return ++*tries < 500;
-}
-
 static void test_sessions(void)
 {
-	int socks[4], tries = 0, i;
+	int socks[4], i;
+	uint64_t end = 0;
 	bool good = true;
 
 	fixture_start(&fixture, fixture_sample(),
@@ -63,7 +57,7 @@ static void test_sessions(void)
 	close(socks[0]);
 	do
 		good = attach_with(socks[3], 16) == (MOE_MSG_ATTACH | MOE_MSG_REPLY);
-	while (!good && later(&tries));
+	while (!good && tap_wait(&end)); /* what was closed is given back when the kernel has let go of it */
 	ok(good, "another one when one has left");
 	for (i = 1; i < 4; i++)
 		close(socks[i]);
@@ -130,7 +124,8 @@ static void test_leases(void)
 	struct moe_sqe lease = {.op = MOE_OP_FILL, .flags = MOE_SQE_LEASE}, give = {.op = MOE_OP_RELEASE};
 	struct moe_cqe cqe = {0};
 	struct ring r;
-	int status = 0, tries = 0, n;
+	uint64_t end = 0;
+	int status = 0, n;
 
 	fixture_start(&fixture, fixture_sample(),
 		      (const char *const[]){"--threads", "1", "--uid-limit", "leases=200", NULL});
@@ -142,7 +137,7 @@ static void test_leases(void)
 	ok(ring_call(&r, &give, NULL) == -ENOENT, "a refused lease is none");
 	ring_close(&r);
 	ring_open(&r);
-	for (n = 0; n < 192 && (status == 0 || later(&tries)); n += status == 0)
+	for (n = 0; n < 192 && (status == 0 || tap_wait(&end)); n += status == 0)
 		status = ring_call(&r, &lease, NULL);
 	ok(n == 192, "when the session has left another one gets as many");
 	ring_close(&r);
@@ -183,7 +178,8 @@ static void test_sparse(int sock)
 static void test_bytes(void)
 {
 	const uint64_t bytes = 8 << 20;
-	int sock, tries = 0, fd = arena_file(bytes, bytes), small = arena_file(4 << 20, 4 << 20);
+	uint64_t end = 0;
+	int sock, fd = arena_file(bytes, bytes), small = arena_file(4 << 20, 4 << 20);
 	bool good;
 
 	fixture_start(&fixture, fixture_sample(),
@@ -199,7 +195,7 @@ static void test_bytes(void)
 	require(attach_with(sock, 16) == (MOE_MSG_ATTACH | MOE_MSG_REPLY), "attached again");
 	do
 		good = arena(sock, fd, bytes, MOE_ARENA_DATA) == (MOE_MSG_ARENA | MOE_MSG_REPLY);
-	while (!good && later(&tries));
+	while (!good && tap_wait(&end)); /* what was closed is given back when the kernel has let go of it */
 	ok(good, "all of it was given back");
 	close(sock);
 	close(fd);

@@ -77,7 +77,7 @@ static double submit_ns(struct pool_entry *entries, int n)
 {
 	double best = 1e18;
 
-	for (int try = 0; try < 5; try++) {
+	for (int try = 0; try < 20; try++) {
 		uint64_t begin;
 
 		for (int i = 0; i < n - 1000; i++)

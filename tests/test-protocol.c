@@ -292,7 +292,7 @@ static bool closed_soon(int sock)
 {
 	struct pollfd p = {.fd = sock, .events = POLLRDHUP};
 
-	return poll(&p, 1, 5000) == 1 && p.revents & (POLLHUP | POLLRDHUP);
+	return poll(&p, 1, TAP_PATIENCE_S * 1000) == 1 && p.revents & (POLLHUP | POLLRDHUP);
 }
 
 /* Whether a line of `moectl OPTIONS` has these words, with any number of spaces between them. */
@@ -424,8 +424,7 @@ int main(void)
 
 	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--threads", "2", NULL});
 	alive();
-	usleep(50000);
-	before = fixture_count_fds(fixture.pid);
+	before = quiet_fds(0);
 	test_broken_messages();
 	test_attach();
 	test_arenas();
@@ -438,8 +437,7 @@ int main(void)
 	ring_close(&ring);
 	test_broken_rings();
 	fdmsg_close_fds(answer_fds, n_answer_fds);
-	usleep(200000);
-	after = fixture_count_fds(fixture.pid);
+	after = quiet_fds(0);
 	if (before < 0)
 		tap_skip("/proc is not mounted: descriptors cannot be counted");
 	else

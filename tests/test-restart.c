@@ -79,6 +79,8 @@ static void doomed(uint32_t state)
 
 static void test_clients(uint32_t kills)
 {
+	uint64_t end = 0;
+
 	for (uint32_t state = 0; state < MOE_REQUEST_STATES; state++) {
 		uint32_t died = 0;
 
@@ -102,8 +104,8 @@ static void test_clients(uint32_t kills)
 		}
 		ok(died == kills, "%u of %u clients died in state %u", died, kills, state);
 	}
-	for (int i = 0; i < 50 && (asked("status", "sessions") != 1 || asked("models", "leases") != 0); i++)
-		usleep(100000);
+	while ((asked("status", "sessions") != 1 || asked("models", "leases") != 0) && tap_wait(&end))
+		;
 	ok(asked("status", "sessions") == 1, "of their sessions none is left");
 	ok(asked("models", "leases") == 0, "nor of their leases");
 }

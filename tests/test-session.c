@@ -178,7 +178,7 @@ static void test_attach_time(struct moe_client *client)
 {
 	uint64_t best = UINT64_MAX;
 
-	for (int i = 0; i < 10; i++) {
+	for (int i = 0; i < 100 && best >= 50000000; i++) {
 		const uint64_t begin = now_ns();
 		struct moe_session *session = attach(client, 0, 1);
 
@@ -206,12 +206,12 @@ static void test_death(struct moe_client *client)
 	require(session != NULL, "attached");
 	pthread_create(&killer, NULL, kill_later, NULL);
 	begin = now_ns();
-	while (r == 0 && now_ns() - begin < 10000000000u)
+	while (r == 0 && now_ns() - begin < 2 * TAP_SOON_NS)
 		r = moe_nop(session, NULL);
 	killed_ns = now_ns();
 	pthread_join(killer, NULL);
 	ok(r == -EPIPE, "when the daemon is killed a waiting call ends with -EPIPE");
-	ok(killed_ns - begin < 1500000000, "within a second");
+	ok(killed_ns - begin < TAP_SOON_NS, "soon");
 	ok(moe_nop(session, NULL) == -EPIPE, "and so does every later call");
 	moe_detach(session);
 	ok(true, "and the session can still be given back");

@@ -7,7 +7,6 @@
 #include "uapi/moe_manifest.h"
 
 #define FRAMES 36u /* the fewest: a layer's 32 experts, and a token's 4 */
-#define PATIENCE_S 20
 
 static const struct moe_manifest *manifest;
 static int pool_fd = -1;
@@ -58,10 +57,10 @@ static int compute_all(struct ring *r, uint16_t layer)
 
 static bool becomes(const char *name, long value)
 {
-	const time_t end = time(NULL) + PATIENCE_S;
+	uint64_t end = 0;
 
-	while (asked("models", name) != value && time(NULL) < end)
-		usleep(20000);
+	while (asked("models", name) != value && tap_wait(&end))
+		;
 	return asked("models", name) == value;
 }
 

@@ -27,7 +27,7 @@ long_text
 for i in 1 2; do
 	"$worker" score --model "$sample" --daemon "$socket" --text "$dir/long.txt" --experts cpu >"$dir/text" 2>"$dir/err.$i" &
 	started="$started $!"
-	wait_for 20 have_sessions $i
+	wait_for have_sessions $i
 	ok $? "worker $i is attached" "$dir/err.$i"
 done
 is "$(user fds)" 18 'two workers with a connection and a session each, and moectl: 2 x (2 + 6) + 2 descriptors'
@@ -46,7 +46,7 @@ ok $? 'and says it' "$dir/status"
 for process in $started; do
 	[ "$process" = "$daemon" ] || { kill -9 "$process" && wait "$process" 2>/dev/null; forget "$process"; }
 done
-wait_for 3 holds fds 2
+wait_for holds fds 2
 ok $? 'when the workers are dead only the connection that asks is left' "$dir/status.json"
 for resource in bytes sessions requests leases; do
 	is "$(user $resource)" 0 "no $resource"
@@ -89,17 +89,17 @@ require $? 'a daemon with a keeper' "$dir/daemon.log"
 "$worker" score --model "$sample" --daemon "$socket" --text "$dir/long.txt" --experts cpu >"$dir/text" 2>"$dir/err" &
 job=$!
 started="$started $job"
-wait_for 20 have_sessions 1
+wait_for have_sessions 1
 bytes=$(user bytes)
 kill -9 "$(ps -o pid= --ppid "$daemon" | tr -d ' ')"
-wait_for 20 restarted
+wait_for restarted
 ok $? 'it is killed and comes back' "$dir/daemon.log"
 is "$(user bytes)" "$bytes" 'the session holds what it held'
 is "$(user sessions)" 1 'and is one'
 kill -9 "$job"
 wait "$job" 2>/dev/null
 forget "$job"
-wait_for 3 holds bytes 0
+wait_for holds bytes 0
 ok $? 'all is given back when the worker dies' "$dir/status.json"
 stop_daemon
 is $? 0 'the daemon ends with 0: the books balance'

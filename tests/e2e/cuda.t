@@ -29,8 +29,8 @@ long_text
 	--fill pull >"$dir/text" 2>"$dir/err" &
 job=$!
 started="$started $job"
-wait_for 60 have_sessions 1
+wait_for have_sessions 1
 ok $? 'a worker is attached' "$dir/err"
 sleep 1
-daemon_dies "$job" 'a GPU' 5000
+daemon_dies "$job" 'a GPU'
 finish

@@ -5,18 +5,18 @@
 # shellcheck source=tests/e2e/lib.sh
 . "$(dirname -- "$0")/lib.sh"
 
-limit=1024
+limit=$(amount 1024)
 
 # score OPTION...: prints nll_per_token
 score() {
-	"$worker" score --model "$dir/model" --text $sample/text.txt --limit $limit --json "$@" \
+	"$worker" score --model "$dir/model" --text $sample/text.txt --limit "$limit" --json "$@" \
 		>"$dir/score.json" 2>"$dir/score.err" && json "$dir/score.json" nll_per_token
 }
 
 # same BOUND OPTION...: FP32 activations (avx2) leave nothing but another order of sums; the best level may round them to
 # bfloat16.
 same() {
-	bound=$1
+	bound=$(slack "$1")
 	shift
 	found=$(score "$@")
 	within "$found" "$(awk -v x="$reference" -v e="$bound" 'BEGIN { print x - e }')" \

@@ -10,22 +10,23 @@
 . "$(dirname -- "$0")/lib.sh"
 
 text=$sample/text.txt
-limit=1024
+limit=$(amount 1024)
 
 # score NAME OPTION...: writes $dir/score.json
 score() {
 	what=$1
 	shift
-	"$worker" score --text "$text" --limit $limit --json "$@" >"$dir/score.json" 2>"$dir/score.err"
+	"$worker" score --text "$text" --limit "$limit" --json "$@" >"$dir/score.json" 2>"$dir/score.err"
 	ok $? "$what: the worker succeeds" "$dir/score.err"
 }
 
 # near EXPECTED THOUSANDTHS NAME
 near() {
+	bound=$(slack "$2")
 	found=$(json "$dir/score.json" nll_per_token)
-	within "$found" "$(awk -v x="$1" -v e="$2" 'BEGIN { printf "%.9f", x * (1 - e / 1000) }')" \
-		"$(awk -v x="$1" -v e="$2" 'BEGIN { printf "%.9f", x * (1 + e / 1000) }')" \
-		"$3: nats per token within $2/1000 of $1"
+	within "$found" "$(awk -v x="$1" -v e="$bound" 'BEGIN { printf "%.9f", x * (1 - e / 1000) }')" \
+		"$(awk -v x="$1" -v e="$bound" 'BEGIN { printf "%.9f", x * (1 + e / 1000) }')" \
+		"$3: nats per token within $bound/1000 of $1"
 }
 
 # paths MODEL PATH NAME FORMAT-BOUND PATH-BOUND TP: each path of the experts at PATH

@@ -16,6 +16,7 @@ bytes=$(json "$dir/models.json" models.0.bytes)
 read_bytes=$(json "$dir/models.json" models.0.read_bytes)
 
 # Processes that map this daemon's pool files, and their proportional share of them, in KiB.
+# shellcheck disable=SC2317 # is_touched calls it
 pool_share() {
 	# A mapping's fifth field is the file's inode number.
 	awk '/ \/memfd:moe-pool/ { print $5 }' "/proc/$daemon/smaps" >"$dir/pools"
@@ -30,6 +31,14 @@ pool_share() {
 	done
 }
 
+# Shares of processes that are read one after the other add up when nothing changes meanwhile.
+# shellcheck disable=SC2317 # wait_for calls it
+is_touched() {
+	pool_share >"$dir/share"
+	[ "$(wc -l <"$dir/share")" -ge 5 ] && [ "$(awk '{ sum += $2 } END { print sum * 1024 }' "$dir/share")" -ge $((bytes / 2)) ] &&
+		pool_share | cmp -s - "$dir/share"
+}
+
 attach() { # TP: a worker of that many ranks which copies from the mapped pool, at work
 	"$worker" score --model "$sample" --text "$dir/long.txt" --experts cache --slots 16 --fill pull --tp "$1" \
 		--daemon "$socket" --json >"$dir/score.json" 2>"$dir/err" &
@@ -39,19 +48,17 @@ attach() { # TP: a worker of that many ranks which copies from the mapped pool, 
 
 long_text
 attach 4
-wait_for 20 have_sessions 4
+wait_for have_sessions 4
 ok $? 'four ranks are attached' "$dir/err"
-sleep 1 # each has touched its part
-pool_share >"$dir/share"
+wait_for is_touched
+ok $? 'the daemon and four workers map the pool, and each has touched its part'
 sed 's/^/# process, KiB: /' "$dir/share"
-[ "$(wc -l <"$dir/share")" -ge 5 ]
-ok $? 'the daemon and four workers map the pool'
 sum=$(awk '{ sum += $2 } END { print sum * 1024 }' "$dir/share")
 within "$sum" $((bytes / 2)) $((bytes + bytes / 100)) "all shares together are at most one copy of $bytes bytes"
 kill "$job"
 wait "$job" 2>/dev/null
 forget "$job"
-wait_for 5 have_sessions 0
+wait_for have_sessions 0
 ok $? 'all sessions end with their workers'
 
 for tp in 1 2 4; do

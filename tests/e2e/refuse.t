@@ -111,9 +111,15 @@ memory_of() { # of the daemon, in KiB, without files that it only reads
 
 files_of() { find "/proc/$daemon/fd" -mindepth 1 2>/dev/null | wc -l; }
 
+sockets_of() { find "/proc/$daemon/fd" -mindepth 1 -lname 'socket:*' 2>/dev/null | wc -l; }
+
 # Called by wait_for.
 # shellcheck disable=SC2317
 has_files() { [ "$(files_of)" = "$1" ]; }
+# shellcheck disable=SC2317
+has_sockets() { [ "$(sockets_of)" = "$1" ]; }
+# shellcheck disable=SC2317
+has_huge() { [ "$(huge_free)" = "$1" ]; }
 
 huge_free() {
 	cat /sys/kernel/mm/hugepages/hugepages-*/free_hugepages /sys/kernel/mm/hugepages/hugepages-*/nr_hugepages \
@@ -132,9 +138,10 @@ as_nobody() {
 huge_before=$(huge_free)
 start_daemon --model "$sample"
 require $? 'the daemon serves the sample' "$dir/daemon.log"
+sockets=$(sockets_of)                                            # without a connection
 "$moectl" --socket "$socket" load "$dir/nosuch" >"$dir/out" 2>&1 # what is made once is made now
-sleep 0.3 # that connection is closed
 if have_proc; then
+	wait_for has_sockets "$sockets"
 	files=$(files_of)
 	memory=$(memory_of)
 fi
@@ -214,8 +221,8 @@ refused 1 'other weights under the same name' 'other weights' 'layer' 'moectl lo
 	"$worker" score --model "$dir/other/tinymoe" --text $sample/text.txt --experts cpu --limit 256 --daemon "$socket"
 
 if have_proc; then
-	wait_for 3 have_sessions 0
-	wait_for 3 has_files "$files" # the last connection may not have been closed yet
+	wait_for have_sessions 0
+	wait_for has_files "$files" # the last connection may not have been closed yet
 	is "$(files_of)" "$files" 'the daemon has as many open files as before' ||
 		find "/proc/$daemon/fd" -mindepth 1 -printf '#   %f %l\n'
 	if [ -n "${MOE_SANITIZED-}" ]; then
@@ -233,5 +240,6 @@ stop_daemon
 is $? 0 'the daemon ends with 0'
 [ ! -e "$socket" ]
 ok $? 'it takes its socket with it'
+wait_for has_huge "$huge_before"
 is "$(huge_free)" "$huge_before" 'no huge page is left in use'
 finish

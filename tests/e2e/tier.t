@@ -7,7 +7,7 @@
 . "$(dirname -- "$0")/lib.sh"
 
 half=9M # of 18 MiB: 96 of 192 records
-head -c 8000 "$sample/text.txt" >"$dir/text"
+head -c "$(amount 8000)" "$sample/text.txt" >"$dir/text"
 child() { ps -o pid= --ppid "$daemon" | tr -d ' '; }
 
 score() { # OUT OPTION...
@@ -36,7 +36,9 @@ is "$(tier frames)" null 'is not tiered'
 ! grep -q tiered "$dir/daemon.log"
 ok $? 'and nothing says so' "$dir/daemon.log"
 digest=$(json "$dir/models.json" models.0.digest)
-score "$dir/whole" --experts cpu
+# shellcheck disable=SC2317 # score_for calls it
+worker_scores() { "$worker" score --model "$sample" --daemon "$socket" --text "$dir/text" --json --experts cpu; }
+score_for 1000 "$dir/whole" worker_scores # time for some kills, further down
 is $? 0 'its score' "$dir/whole.err"
 stop_daemon
 is $? 0 'the daemon ends with 0'
@@ -71,8 +73,8 @@ for rank in 1 2 3 4; do
 	is "$(json "$dir/four$rank" nll_per_token)" "$(json "$dir/whole" nll_per_token)" "worker $rank of four at a time: the same score"
 done
 models
-within "$(tier misses)" 1000 1e9 'records were missing'
-within "$(tier evictions)" 1000 1e9 'and others made room'
+within "$(tier misses)" "$(amount 1000)" 1e9 'records were missing'
+within "$(tier evictions)" "$(amount 1000)" 1e9 'and others made room'
 within "$(tier reads)" "$(tier evictions)" "$(tier misses)" 'a record that several wait for is read once'
 is "$(tier pinned)/$(tier leased)/$(tier waiting)/$(tier reading)" 0/0/0/0 'nothing is held when all is quiet'
 is "$(tier failures)" 0 'no read failed'
@@ -101,7 +103,7 @@ if have_proc; then
 	ready=$(tier ready)
 	first=$(child)
 	kill -9 "$first"
-	wait_for 20 is_again
+	wait_for is_again
 	is_again
 	ok $? 'killed while quiet, it is there again' "$dir/daemon.log"
 	is "$(tier ready)" "$ready" 'each frame still has its record'
@@ -138,8 +140,8 @@ if have_proc; then
 		same "$dir/killed" "$dir/whole" 1e-5 "$experts: the same score"
 		within $kills 3 100000 "$experts: the daemon did end"
 	done
-	wait_for 20 models
-	wait_for 10 have_sessions 0
+	wait_for models
+	wait_for have_sessions 0
 	models
 	is "$(tier pinned)/$(tier leased)/$(tier waiting)" 0/0/0 'nothing is held when all is over'
 	is "$(tier failures)" 0 'no read failed'

@@ -14,6 +14,7 @@
 #endif
 
 #define FAULTS_MAX 65536
+#define CALLS_MAX 16384
 #define SAMPLE 8
 
 /* -- which faults ------------------------------------------------------------------------------------------------- */
@@ -40,25 +41,32 @@ static void add_fault(size_t way, uint32_t at)
 			.kind = ways[way].kind, .value = ways[way].value, .at = at, .ever = ever};
 }
 
-/* All calls of this way, or what $FAULTS wants of them. */
+/* What $FAULTS wants of this way's calls: by default of each place the first and the last one, and one in eight. */
 static void plan_way(size_t way, FILE *report)
 {
-	const char *asked = getenv("FAULTS");
-	const uint32_t step = asked && strcmp(asked, "sample") == 0 ? SAMPLE : 1;
-	const char *number = asked ? strchr(asked, ':') : NULL;
-	uint32_t calls;
+	const char *asked = getenv("FAULTS") ?: "places";
+	const bool all = strcmp(asked, "all") == 0, places = strcmp(asked, "places") == 0;
+	static bool wanted[CALLS_MAX + 1];
+	const char *number = strchr(asked, ':');
+	uint32_t calls, first, last;
 	char line[256], kind[32];
 
+	memset(wanted, 0, sizeof wanted);
 	rewind(report);
 	while (fgets(line, sizeof line, report)) {
-		if (sscanf(line, "site %31s %*u %*u %u", kind, &calls) == 2 && strcmp(kind, ways[way].kind) == 0) {
+		if (sscanf(line, "site %31s %u %u %u", kind, &first, &last, &calls) == 4 &&
+		    strcmp(kind, ways[way].kind) == 0) {
 			n_sites[way]++;
 			n_calls[way] += calls;
+			wanted[MIN(first, CALLS_MAX)] = wanted[MIN(last, CALLS_MAX)] = places;
 		}
 	}
+	require(n_calls[way] <= CALLS_MAX, "%u calls of %s", n_calls[way], ways[way].kind);
 	if (!number)
-		for (uint32_t at = 1; at <= n_calls[way]; at += step)
-			add_fault(way, at);
+		for (uint32_t at = 1; at <= n_calls[way]; at++) {
+			if (all || wanted[at] || at % SAMPLE == 1)
+				add_fault(way, at);
+		}
 	else if (strncmp(asked, ways[way].kind, (size_t)(number - asked)) == 0)
 		add_fault(way, (uint32_t)atoi(number + 1));
 }
