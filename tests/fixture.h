@@ -24,7 +24,7 @@
 
 #include "tests/tap.h"
 
-#define FIXTURE_READY_MS 60000
+#define FIXTURE_READY_MS 120000
 
 struct fixture {
 	pid_t pid;
