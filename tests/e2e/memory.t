@@ -15,19 +15,18 @@ require $? 'moectl models --json' "$dir/err"
 bytes=$(json "$dir/models.json" models.0.bytes)
 read_bytes=$(json "$dir/models.json" models.0.read_bytes)
 
-# Processes that map this daemon's pool files, and their proportional share of them, in KiB.
+# Which of daemon and workers map its pool files, and their proportional share of them, in KiB.
 # shellcheck disable=SC2317 # is_touched calls it
 pool_share() {
 	# A mapping's fifth field is the file's inode number.
 	awk '/ \/memfd:moe-pool/ { print $5 }' "/proc/$daemon/smaps" >"$dir/pools"
-	for process in /proc/[0-9]*; do
-		# Processes come and go; those of other users cannot be read.
-		awk -v process="${process#/proc/}" '
+	for process in "$daemon" "$job" $(ps -o pid= --ppid "$job"); do
+		awk -v process="$process" '
 			FILENAME ~ /pools$/ { ours[$1] = 1; next }
 			/^[0-9a-f]+-[0-9a-f]+ / { pool = $5 in ours }
 			pool && /^Pss:/ { sum += $2; seen = 1 }
 			END { if (seen) print process, sum }
-		' "$dir/pools" "$process/smaps" 2>/dev/null
+		' "$dir/pools" "/proc/$process/smaps" 2>/dev/null
 	done
 }
 
