@@ -383,7 +383,7 @@ static int settled_fds(int expected)
 	uint64_t end = 0;
 	int n;
 
-	while ((n = fixture_count_fds(getpid())) != expected && tap_wait(&end))
+	while ((n = fixture_count_fds(getpid())) > expected && tap_wait(&end))
 		;
 	return n;
 }
@@ -398,7 +398,6 @@ int main(void)
 
 	listen_there();
 	require(moe_open(&client, path, &err) == 0, "connected");
-	usleep(50000);
 	before = fixture_count_fds(getpid());
 	for (pools = 1; pools <= 3; pools++) {
 		require(moe_attach(client, &session, &params, &err) == 0,
@@ -420,7 +419,7 @@ int main(void)
 	if (before < 0)
 		tap_skip("/proc is not mounted: descriptors cannot be counted");
 	else
-		ok(settled_fds(before) == before, "no descriptor stays behind");
+		ok(settled_fds(before) <= before, "no descriptor stays behind");
 	moe_close(client);
 	unlink(path);
 	rmdir(folder);
