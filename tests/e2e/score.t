@@ -59,7 +59,11 @@ done
 check "$reference" 'cpu, one rank asks for all' --experts cpu --tp 2 --share group --daemon "$socket"
 check "$reference" 'cache, a private daemon' --experts cache
 
-# Each number of slots meets each mode, and each of both meets each number of ranks.
+# Each number of slots meets each mode, and each of both meets each number of ranks. Of the beginning of the text.
+head -c 7936 "$text" >"$dir/beginning"
+text=$dir/beginning
+score 'local, the beginning' --experts local
+reference=$(json "$dir/score.json" nll_per_token)
 row=0
 for slots in 4 8 32; do
 	column=0
