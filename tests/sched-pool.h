@@ -17,7 +17,7 @@
 #define THREADS 2 /* so the window is its minimum, 4 */
 
 static struct request *given[1024];
-static int n_given, wakes, n_cancelled, strange;
+static int n_given, wakes, strange;
 
 uint32_t pool_threads(const struct pool *pool)
 {

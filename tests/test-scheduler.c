@@ -10,6 +10,8 @@
 #define WINDOW 4 /* the least */
 #define MANY 64
 
+static int n_cancelled;
+
 static void test_window(struct sched *sched)
 {
 	struct request requests[MANY], other = make(MOE_OP_FILL, POOL_PREFILL, MANY, 1), *first, *second, *done;
