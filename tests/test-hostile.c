@@ -74,7 +74,7 @@ static void test_empty_messages(void)
 {
 	int fds[FDMSG_FDS_MAX], before, after;
 
-	before = quiet_fds(0);
+	before = quiet_fds(-1);
 	for (int i = 0; i < FDMSG_FDS_MAX; i++)
 		fds[i] = STDIN_FILENO;
 	for (int i = 0; i < 10; i++) {
@@ -84,11 +84,11 @@ static void test_empty_messages(void)
 		usleep(2000);
 		close(sock);
 	}
-	after = quiet_fds(0);
+	after = quiet_fds(before);
 	if (before < 0)
 		tap_skip("/proc is not mounted: descriptors cannot be counted");
 	else
-		ok(before == after, "descriptors that come with empty messages are closed: %d before, %d after", before,
+		ok(after <= before, "descriptors that come with empty messages are closed: %d before, %d after", before,
 		   after);
 }
 

@@ -424,7 +424,7 @@ int main(void)
 
 	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--threads", "2", NULL});
 	alive();
-	before = quiet_fds(0);
+	before = quiet_fds(-1);
 	test_broken_messages();
 	test_attach();
 	test_arenas();
@@ -437,11 +437,11 @@ int main(void)
 	ring_close(&ring);
 	test_broken_rings();
 	fdmsg_close_fds(answer_fds, n_answer_fds);
-	after = quiet_fds(0);
+	after = quiet_fds(before);
 	if (before < 0)
 		tap_skip("/proc is not mounted: descriptors cannot be counted");
 	else
-		ok(before == after, "no descriptor leaked: %d before, %d after", before, after);
+		ok(after <= before, "no descriptor leaked: %d before, %d after", before, after);
 	ok(fixture_stop(&fixture) == 0, "the daemon ends cleanly on SIGTERM");
 	return tap_done();
 }
