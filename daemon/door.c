@@ -91,12 +91,13 @@ void door_init(struct door *d, void (*enters)(struct door *door, int sock))
 			   .many = !way || strcmp(way, "one-shot") != 0};
 }
 
-int door_open(struct door *d, int sock, struct loop *loop, struct moe_error *err)
+int door_open(struct door *d, int sock, bool inherited, struct loop *loop, struct moe_error *err)
 {
 	int r;
 
 	d->source = (struct source){.fd = sock, .ready = socket_ready, .taken = socket_taken, .once = true};
 	d->loop = loop;
+	d->many &= !inherited;
 	r = d->many ? loop_take(loop, &d->source) : loop_add(loop, &d->source, err);
 	if (r < 0 && d->many)
 		return moe_error_sys(err, r, "reactor: cannot listen");

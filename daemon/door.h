@@ -5,7 +5,9 @@
  * Law: a connection that nobody can take in for want of a descriptor is closed, by a descriptor that is kept spare for
  * that: it would make the socket readable for ever. The kernel takes connections in by itself (multishot accept) while
  * few strangers are here, and descriptors: else, where it does not know that, or with MOE_ACCEPT=one-shot in the
- * environment, they are taken in one a turn, and all others wait in the socket's queue. The reactor's alone.
+ * environment, they are taken in one a turn, and all others wait in the socket's queue. So are they at a socket that is
+ * another daemon's legacy: the kernel wakes one accept alone for each connection, and a killed daemon's, on its way out,
+ * may be that one; ours would not hear of it. A poll always does. The reactor's alone.
  */
 #ifndef DAEMON_DOOR_H
 #define DAEMON_DOOR_H
@@ -29,8 +31,8 @@ struct door {
 
 /* Closed, with the spare descriptor. */
 void door_init(struct door *door, void (*enters)(struct door *door, int sock));
-/* Listens on `sock`, which stays the caller's. 0 or -errno. */
-int door_open(struct door *door, int sock, struct loop *loop, struct moe_error *err);
+/* Listens on `sock`, which stays the caller's; `inherited`: another process listened there before. 0 or -errno. */
+int door_open(struct door *door, int sock, bool inherited, struct loop *loop, struct moe_error *err);
 /* Nobody comes in any more. Takes one that is closed. */
 void door_close(struct door *door);
 /* When the loop has let go of it. */

@@ -247,7 +247,7 @@ static int watch(struct service *s, struct moe_error *err)
 {
 	int r;
 
-	r = door_open(&s->door, s->listener.socket, s->loop, err);
+	r = door_open(&s->door, s->listener.socket, handover_succeeds(s->handover), s->loop, err);
 	if (r == 0)
 		r = loop_add(s->loop, &s->signal_source, err);
 	if (r == 0 && s->config->private_mode) {

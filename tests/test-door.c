@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Who comes in: the kernel takes connections in by itself while few (DOOR_STRANGERS_MAX) have not said who they are,
- * one comes in a turn while there are as many, and several again when some have left. */
+ * one comes in a turn while there are as many, and several again when some have left. Who comes to a socket that a
+ * killed daemon still listens on comes in, too. */
 #include <errno.h>
+#include <liburing.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -108,6 +110,42 @@ static void test_bound(struct house *h)
 	   most);
 }
 
+/* A ring that takes connections in and never looks at what it has been told: a killed daemon's, before the kernel has
+ * come to its end. False: this kernel has no such thing. */
+static bool listen_and_die(struct io_uring *ring, int sock)
+{
+	if (io_uring_queue_init(4, ring, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) < 0)
+		return false;
+	io_uring_prep_multishot_accept(io_uring_get_sqe(ring), sock, NULL, NULL, SOCK_CLOEXEC);
+	return io_uring_submit(ring) == 1;
+}
+
+static void test_inherited(struct house *h)
+{
+	struct moe_error error = {0};
+	struct io_uring dead;
+	int sock;
+
+	h->n_clients = h->n_guests = 0;
+	sock = listen_somewhere(h);
+	if (!listen_and_die(&dead, sock)) {
+		tap_skip("no kernel that lets a ring be deaf");
+		close(sock);
+		return;
+	}
+	door_init(&h->door, enters);
+	require(door_open(&h->door, sock, true, h->loop, &error) == 0, "an inherited door is open: %s", error.text);
+	loop_turn(h->loop);
+	come(h, 3);
+	most_in_a_turn(h);
+	ok(h->n_guests == 3, "%u of 3 come in where a dead daemon listens as well", h->n_guests);
+	door_close(&h->door);
+	loop_drain(h->loop);
+	door_free(&h->door);
+	io_uring_queue_exit(&dead);
+	close(sock);
+}
+
 int main(void)
 {
 	static struct house h;
@@ -123,7 +161,7 @@ int main(void)
 	}
 	sock = listen_somewhere(&h);
 	door_init(&h.door, enters);
-	require(door_open(&h.door, sock, h.loop, &error) == 0, "the door is open: %s", error.text);
+	require(door_open(&h.door, sock, false, h.loop, &error) == 0, "the door is open: %s", error.text);
 	come(&h, 1);
 	most_in_a_turn(&h);
 	require(h.n_guests == 1, "the first one is in");
@@ -135,8 +173,9 @@ int main(void)
 		tap_skip("this kernel has no multishot accept");
 	door_close(&h.door);
 	loop_drain(h.loop);
-	loop_free(h.loop);
 	door_free(&h.door);
 	close(sock);
+	test_inherited(&h);
+	loop_free(h.loop);
 	return tap_done();
 }
