@@ -5,8 +5,8 @@
  * Law: a connection that nobody can take in for want of a descriptor is closed, by a descriptor that is kept spare for
  * that: it would make the socket readable for ever. The kernel takes connections in by itself (multishot accept) while
  * few strangers are here, and descriptors: else, where it does not know that, or with MOE_ACCEPT=one-shot in the
- * environment, they are taken in one a turn, and all others wait in the socket's queue. So are they at a socket that is
- * another daemon's legacy: the kernel wakes one accept alone for each connection, and a killed daemon's, on its way out,
+ * environment, they are taken in one a turn, and all others wait in the socket's queue. So they are at a socket that
+ * another daemon has left: the kernel wakes only one accept for each connection, and a killed daemon's, on its way out,
  * may be that one; ours would not hear of it. A poll always does. The reactor's alone.
  */
 #ifndef DAEMON_DOOR_H
