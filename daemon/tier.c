@@ -10,9 +10,8 @@
 #include "base/log.h"
 #include "base/memfd.h"
 #include "base/util.h"
+#include "daemon/complaint.h"
 #include "daemon/reader.h"
-
-#define SAID_NS 1000000000u /* failed reads of one cause in the log: one a second */
 
 struct tier {
 	struct resident *model;
@@ -23,8 +22,7 @@ struct tier {
 	uint32_t *layouts; /* [frames]: of what was read there last, and one; 0: not known */
 	uint32_t *refused; /* [frames]: reads that could not be asked for */
 	uint32_t n_refused;
-	uint64_t said_ns, unsaid;
-	int said; /* the cause that was said last */
+	struct complaint failed; /* reads, in the log */
 };
 
 /* -- reads -------------------------------------------------------------------------------------------------------- */
@@ -64,17 +62,24 @@ static void lost_frame(void *userdata, uint32_t record)
 
 static void say_failed(struct tier *t, int cause, const char *text)
 {
-	if (cause == t->said && now_ns() - t->said_ns < SAID_NS) {
-		t->unsaid++;
+	uint64_t unsaid;
+
+	if (!complaint_due(&t->failed, cause, now_ns(), &unsaid))
 		return;
-	}
-	if (t->unsaid)
-		log_err("%s (and %llu failed reads before it)", text, (unsigned long long)t->unsaid);
+	if (unsaid)
+		log_err("%s (and %llu failed reads before it)", text, (unsigned long long)unsaid);
 	else
 		log_err("%s", text);
-	t->said = cause;
-	t->said_ns = now_ns();
-	t->unsaid = 0;
+}
+
+/* What failed for causes that were said before. */
+static void say_left(struct tier *t, uint64_t now)
+{
+	const uint64_t unsaid = complaint_left(&t->failed, now);
+
+	if (unsaid)
+		log_err("%s: %llu more reads have failed for the causes above", t->model->manifest->name,
+			(unsigned long long)unsaid);
 }
 
 bool tier_poll(struct tier *t)
@@ -93,6 +98,8 @@ bool tier_poll(struct tier *t)
 		frames_read_done(t->frames, frame, job->status, job->read_bytes);
 		free(job);
 	}
+	if (t->failed.unsaid)
+		say_left(t, now_ns());
 	return frames_pump(t->frames) || any;
 }
 
@@ -186,6 +193,7 @@ struct tier *tier_free(struct tier *t)
 		return NULL;
 	/* Nothing is written into the frames, and nobody is woken, any more. */
 	t->model->reader = reader_free(t->model->reader);
+	say_left(t, UINT64_MAX);
 	for (uint32_t i = 0; i < MOE_POOLS_MAX; i++)
 		if (t->client_fds[i] >= 0)
 			close_fd(t->client_fds[i]);

@@ -14,8 +14,8 @@
 #include "tests/raw-client.h"
 
 #define CLAIMS_DEFAULT 200000u
-#define LAWLESS_SHARE 4       /* one session in so many writes heads and tails as well */
-#define SESSION_CLAIMS 10000u /* at least; a thousandth of all */
+#define LAWLESS_SHARE 4             /* one session in so many writes heads and tails as well */
+#define SESSION_CLAIMS 10000u       /* at least; a thousandth of all */
 #define PATIENCE_NS 900000000000ull /* what has not come by then does not come */
 
 static struct ring ring, neighbour;

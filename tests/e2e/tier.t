@@ -182,8 +182,17 @@ cat "$dir/shard" >"$shard"
 score "$dir/again" --experts cpu
 is $? 0 'put back, it is served again' "$dir/again.err"
 is "$(json "$dir/again" nll_per_token)" "$(json "$dir/whole" nll_per_token)" 'with the same score'
+models
+failures=$(tier failures)
 stop_daemon
 is $? 0 'the daemon ends with 0'
+# A line each, or counted in a later line, at the daemon's end at the latest.
+sed -n 's/.*(and \([0-9]*\) failed reads before it)$/1 \1/p
+	t
+	s/.*: \([0-9]*\) more reads have failed for the causes above$/0 \1/p
+	t
+	/error: .*model-00002-of-00002.safetensors: /s/.*/1 0/p' "$dir/daemon.log" >"$dir/told"
+is "$(awk '{ n += $1 + $2 } END { print n + 0 }' "$dir/told")" "$failures" 'the log tells of each failed read' "$dir/daemon.log"
 
 # -- limits ----------------------------------------------------------------------------------------------------------
 
