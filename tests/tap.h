@@ -23,7 +23,7 @@
  * what must come gives up after "patience", and stops as soon as it is there.
  */
 #define TAP_SOON_NS 20000000000ull
-#define TAP_PATIENCE_S 120
+#define TAP_PATIENCE_S 600
 
 static int tap_count, tap_failed;
 
