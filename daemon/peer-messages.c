@@ -255,6 +255,8 @@ static int on_arena(struct peer *peer, const struct moe_msg_arena *arena, int fd
  * stays with this daemon. */
 static int on_device(struct peer *peer, const struct moe_msg_device *device, int fd, struct moe_error *err)
 {
+	const struct push_memory memory = {
+		.fd = fd, .bytes = device->bytes, .timeline = device->timeline, .uuid = device->uuid};
 	struct session *s = peer->session;
 	int r;
 
@@ -262,9 +264,14 @@ static int on_device(struct peer *peer, const struct moe_msg_device *device, int
 		return moe_error_set(err, -ENOTCONN, "device slots: attach first");
 	if (!peer->service->push)
 		return moe_error_set(err, -EOPNOTSUPP, "device slots: start moe-expertd with --push-cuda");
-	if (device->reserved || device->bytes == 0 || device->bytes % MOE_RING_PAGE)
-		return moe_error_set(err, -EINVAL, "device slots: a multiple of %d bytes and no reserved field",
-				     MOE_RING_PAGE);
+	if (device->bytes == 0 || device->bytes % MOE_RING_PAGE)
+		return moe_error_set(err, -EINVAL, "device slots: %llu bytes: it has to be a multiple of %d",
+				     (unsigned long long)device->bytes, MOE_RING_PAGE);
+	if (device->timeline % MOE_PART_ALIGN || device->timeline >= device->bytes)
+		return moe_error_set(
+			err, -EINVAL,
+			"device slots: timeline at %llu of %llu bytes: it has to be a multiple of %d in them",
+			(unsigned long long)device->timeline, (unsigned long long)device->bytes, MOE_PART_ALIGN);
 	if (s->device || s->arenas[MOE_ARENA_SLOTS].base)
 		return moe_error_set(err, -EEXIST, "device slots: this session has slots");
 	if (s->entry->tier)
@@ -272,10 +279,11 @@ static int on_device(struct peer *peer, const struct moe_msg_device *device, int
 				     "device slots: model '%s' is tiered, its records come from disk and go: the CPU "
 				     "pushes them, into host memory",
 				     s->entry->model->manifest->name);
-	r = push_open(peer->service->push, &s->device, s->entry->model, fd, device->bytes, device->uuid, s, err);
+	r = push_open(peer->service->push, &s->device, s->entry->model, &memory, s, err);
 	if (r < 0)
 		return r;
 	peer->device_bytes = device->bytes;
+	s->timeline = device->timeline != 0;
 	estate_drop_session(peer->service->handover, s);
 	return 0;
 }

@@ -20,8 +20,8 @@ struct push *push_free(struct push *push)
 	return NULL;
 }
 
-int push_open(struct push *push, struct push_slots **ret, const struct resident *model, int fd, uint64_t bytes,
-	      const uint8_t uuid[PUSH_UUID_BYTES], void *owner, struct moe_error *err)
+int push_open(struct push *push, struct push_slots **ret, const struct resident *model,
+	      const struct push_memory *memory, void *owner, struct moe_error *err)
 {
 	return moe_error_set(err, -EOPNOTSUPP, "this moe-expertd was built without CUDA");
 }
@@ -31,7 +31,7 @@ struct push_slots *push_next_opened(struct push *push, void **ret_owner, int *re
 	return NULL;
 }
 
-void push_copy(struct push_slots *slots, struct pool_copy *copy, uint64_t at)
+void push_copy(struct push_slots *slots, struct pool_copy *copy, uint64_t at, const uint32_t *number)
 {
 	abort();
 }

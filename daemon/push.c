@@ -15,6 +15,7 @@
 #include "base/util.h"
 #include "daemon/push-copies.h"
 #include "daemon/push-gpu.h"
+#include "daemon/timeline.h"
 
 #define NAP_NS 20000
 #define OPEN_PATIENCE_S 900 /* registering takes minutes where models are large */
@@ -32,6 +33,8 @@ struct push_job {
 	struct pool_copy *copy;        /* under the lock; NULL: has ended */
 	struct device_event *event;
 	uint64_t bytes, start_ns;
+	bool numbered;
+	uint32_t number; /* in the timeline */
 	uint32_t n_copies;
 	struct device_copy copies[];
 };
@@ -40,7 +43,7 @@ struct push_slots {
 	struct push *push;
 	void *owner;
 	int fd; /* until it is imported */
-	uint64_t bytes;
+	uint64_t bytes, timeline_at;
 	uint8_t uuid[PUSH_UUID_BYTES];
 	struct push_model model;
 	struct push_job open, close;
@@ -50,6 +53,7 @@ struct push_slots {
 	struct moe_error err;
 	struct push_gpu *gpu; /* the thread's, but for reading once it is open */
 	struct device_memory memory;
+	struct timeline timeline; /* the thread's */
 };
 
 struct push {
@@ -223,14 +227,28 @@ static void end_copy(struct push *p, struct push_job *job, int code)
 	free(job);
 }
 
+/* The stream has this copy, and before it all with smaller numbers: what it writes now is so when it writes it. */
+static int count_copy(struct push_job *job)
+{
+	struct push_slots *s = job->slots;
+
+	if (!job->numbered || !timeline_come(&s->timeline, job->number))
+		return 0;
+	return ops->stream_write_at(s->gpu->stream, s->memory.base + s->timeline_at, s->timeline.reached);
+}
+
 static void run_copy(struct push *p, struct push_job *job)
 {
 	struct push_gpu *gpu = job->slots->gpu;
 	int r = ops->event_new(gpu->device, &job->event, NULL);
 
 	job->start_ns = now_ns();
+	if (r == 0 && job->numbered && !timeline_awaits(&job->slots->timeline, job->number))
+		r = -EINVAL;
 	if (r == 0)
 		r = ops->copy_to_device(gpu->stream, job->copies, job->n_copies);
+	if (r == 0)
+		r = count_copy(job);
 	if (r == 0)
 		r = ops->event_record(job->event, gpu->stream);
 	if (r < 0) {
@@ -405,8 +423,8 @@ struct push *push_free(struct push *p)
 	return NULL;
 }
 
-int push_open(struct push *p, struct push_slots **ret, const struct resident *model, int fd, uint64_t bytes,
-	      const uint8_t uuid[PUSH_UUID_BYTES], void *owner, struct moe_error *err)
+int push_open(struct push *p, struct push_slots **ret, const struct resident *model, const struct push_memory *memory,
+	      void *owner, struct moe_error *err)
 {
 	struct push_slots *s = calloc(1, sizeof *s);
 	bool broken;
@@ -416,12 +434,13 @@ int push_open(struct push *p, struct push_slots **ret, const struct resident *mo
 		return moe_error_sys(err, -ENOMEM, "device slots");
 	s->push = p;
 	s->owner = owner;
-	s->bytes = bytes;
+	s->bytes = memory->bytes;
+	s->timeline_at = memory->timeline;
 	s->memory.export_fd = -1;
-	memcpy(s->uuid, uuid, sizeof s->uuid);
+	memcpy(s->uuid, memory->uuid, sizeof s->uuid);
 	s->open = (struct push_job){.kind = JOB_OPEN, .slots = s};
 	s->close = (struct push_job){.kind = JOB_CLOSE, .slots = s};
-	s->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	s->fd = fcntl(memory->fd, F_DUPFD_CLOEXEC, 0);
 	r = s->fd < 0 ? moe_error_sys(err, -errno, "device slots") : push_model_take(&s->model, model, err);
 	pthread_mutex_lock(&p->lock);
 	broken = p->broken;
@@ -459,7 +478,7 @@ struct push_slots *push_next_opened(struct push *p, void **ret_owner, int *ret_c
 	return s;
 }
 
-void push_copy(struct push_slots *s, struct pool_copy *copy, uint64_t at)
+void push_copy(struct push_slots *s, struct pool_copy *copy, uint64_t at, const uint32_t *number)
 {
 	struct push *p = s->push;
 	const uint32_t most = copy->model->n_pools * MOE_PARTS * MOE_PLANES * PUSH_COPIES_EACH;
@@ -473,6 +492,8 @@ void push_copy(struct push_slots *s, struct pool_copy *copy, uint64_t at)
 	job->kind = JOB_COPY;
 	job->slots = s;
 	job->copy = copy;
+	job->numbered = number;
+	job->number = number ? *number : 0;
 	job->n_copies = push_copies(job->copies, copy, s->gpu->maps, s->memory.base + at);
 	assert(job->n_copies <= most);
 	pthread_mutex_lock(&p->lock);

@@ -36,17 +36,25 @@ void push_set_loop(struct push *push, struct loop *loop);
 /* All slots are closed. Does not wait for a driver that hangs. Takes NULL, returns NULL. */
 struct push *push_free(struct push *push);
 
-/* Begins to import memory of the GPU with this UUID: slots for this model, which is all in memory. The fd stays the
- * caller's. `owner` comes back from push_next_opened. */
-int push_open(struct push *push, struct push_slots **ret, const struct resident *model, int fd, uint64_t bytes,
-	      const uint8_t uuid[PUSH_UUID_BYTES], void *owner, struct moe_error *err);
+/* What a client exports. */
+struct push_memory {
+	int fd; /* stays the client's */
+	uint64_t bytes;
+	uint64_t timeline;   /* where in them the timeline is; 0: there is none */
+	const uint8_t *uuid; /* [PUSH_UUID_BYTES], of the GPU */
+};
+
+/* Begins to import it: slots for this model, which is all in memory. `owner` comes back from push_next_opened. */
+int push_open(struct push *push, struct push_slots **ret, const struct resident *model,
+	      const struct push_memory *memory, void *owner, struct moe_error *err);
 
 /* The next ones that were opened or could not be, or NULL: *ret_owner's, *ret_code is 0 or -errno with *err. In both
  * cases they are to be closed one day. */
 struct push_slots *push_next_opened(struct push *push, void **ret_owner, int *ret_code, struct moe_error *err);
 
-/* Slots that were opened: as pool_submit_copy, but to `at`, where the slice begins in them. */
-void push_copy(struct push_slots *slots, struct pool_copy *copy, uint64_t at);
+/* Slots that were opened: as pool_submit_copy, but to `at`, where the slice begins in them. Where `number` is not NULL
+ * the copy is that one of the timeline, which the slots have: -EINVAL if it is not one that timeline_awaits. */
+void push_copy(struct push_slots *slots, struct pool_copy *copy, uint64_t at, const uint32_t *number);
 
 /* All copies into them have ended. At any time; takes NULL. */
 void push_close(struct push_slots *slots);

@@ -213,7 +213,27 @@ int ringsrv_lend(struct session *s, struct request *q, int row)
 
 static void push_fill(struct request *q)
 {
-	push_copy(q->session->device, &q->fill, q->sqe.fill.dst);
+	const struct moe_sqe *e = &q->sqe;
+
+	push_copy(q->session->device, &q->fill, e->fill.dst, e->flags & MOE_SQE_SIGNAL ? &e->fill.signal : NULL);
+}
+
+/* At most one flag, with the fields that go with it. */
+static bool fill_flags_good(const struct session *s, const struct moe_sqe *e)
+{
+	if (e->fill.signal && e->flags != MOE_SQE_SIGNAL)
+		return false;
+	switch (e->flags) {
+	case 0:
+	case MOE_SQE_PREFETCH:
+		return true;
+	case MOE_SQE_LEASE:
+		return !e->fill.dst && !e->fill.from && !e->fill.bytes;
+	case MOE_SQE_SIGNAL:
+		return s->timeline;
+	default:
+		return false;
+	}
 }
 
 static int claim_fill(struct session *s, struct request *q, bool *ret_wait)
@@ -226,10 +246,7 @@ static int claim_fill(struct session *s, struct request *q, bool *ret_wait)
 
 	if (row < 0 || e->fill.expert >= s->entry->model->manifest->n_experts)
 		return -ENOENT;
-	if (e->flags & ~(MOE_SQE_LEASE | MOE_SQE_PREFETCH) || e->count || e->fill.reserved0 ||
-	    !all_zero(e->fill.reserved, ARRAY_LEN(e->fill.reserved)))
-		return -EINVAL;
-	if (e->flags & MOE_SQE_LEASE && (e->fill.dst || e->fill.from || e->fill.bytes || e->flags & MOE_SQE_PREFETCH))
+	if (!fill_flags_good(s, e) || e->count || e->fill.reserved0 || e->fill.reserved1 || e->fill.reserved2)
 		return -EINVAL;
 	if (!(e->flags & MOE_SQE_PREFETCH)) /* that one guesses as well */
 		use_hint(s, e->layer, e->fill.expert);

@@ -66,6 +66,7 @@ struct session {
 	struct clientmem arenas[MOE_ARENA_SLOTS + 1];
 	struct push_slots *device;                 /* in the place of the slot arena, or NULL */
 	uint64_t device_bytes;                     /* 0: not there yet */
+	bool timeline;                             /* in that memory */
 	struct guard *guards[MOE_ARENA_SLOTS + 1]; /* 0: of the client region; then of the arenas */
 
 	struct request *requests, *free_requests; /* [entries] */

@@ -43,14 +43,38 @@ static int open_streams(struct engine *e, struct moe_error *err)
 	return r;
 }
 
-static int share_slots(struct engine *e, struct moe_error *err)
+/* The timeline is 0 before the daemon hears of it. */
+static int begin_timeline(struct engine *e, uint64_t at, struct moe_error *err)
 {
-	uint8_t uuid[DEVICE_UUID_BYTES];
-	int fd, r = e->ops->share(e->device, &e->slots, uuid, &fd, err);
+	struct device_event *event;
+	int r = e->ops->stream_new(e->device, DEVICE_PRIORITY_HIGH, &e->aid, err);
 
 	if (r < 0)
 		return r;
-	r = session_send_device(e->session, fd, e->slots.bytes, uuid, err);
+	r = e->ops->event_new(e->device, &event, err);
+	if (r < 0)
+		return r;
+	e->timeline = e->slots.base + at;
+	r = e->ops->stream_write_at(e->aid, e->timeline, 0);
+	if (r == 0)
+		r = e->ops->event_record(event, e->aid);
+	if (r == 0)
+		r = e->ops->event_wait(event, e->watchdog_ns);
+	e->ops->event_free(event);
+	return r < 0 ? moe_error_sys(err, r, "moe_attach: the timeline behind the slots cannot be written") : 0;
+}
+
+/* timeline: where it is behind the slots, or 0. */
+static int share_slots(struct engine *e, uint64_t timeline, struct moe_error *err)
+{
+	uint8_t uuid[DEVICE_UUID_BYTES];
+	int fd, r = timeline ? begin_timeline(e, timeline, err) : 0;
+
+	if (r == 0)
+		r = e->ops->share(e->device, &e->slots, uuid, &fd, err);
+	if (r < 0)
+		return r;
+	r = session_send_device(e->session, fd, e->slots.bytes, timeline, uuid, err);
 	close_fd(fd);
 	return r;
 }
@@ -59,7 +83,7 @@ static int make_slots(struct engine *e, struct moe_error *err)
 {
 	struct moe_session *s = e->session;
 	const uint64_t n = (uint64_t)e->n_rows * e->n_slots + (uint64_t)MISSBUF_COUNT * e->miss_slots;
-	uint64_t bytes;
+	uint64_t bytes, timeline = 0;
 	int r;
 
 	if (n > INT32_MAX || !checked_mul(&bytes, n, s->info.slot_bytes))
@@ -67,12 +91,19 @@ static int make_slots(struct engine *e, struct moe_error *err)
 			err, -EINVAL,
 			"moe_attach: %llu slots (%u layers of %u, and two miss buffers of %u) are too many",
 			(unsigned long long)n, e->n_rows, e->n_slots, e->miss_slots);
+	/* More numbers under way than the daemon takes: then the feeder's words alone say what has come. */
+	e->signals = s->params.fill == MOE_FILL_PUSH && !e->ops->exports &&
+		     (uint64_t)e->n_step_slots * step_fills_max(s) <= MOE_TIMELINE_WINDOW;
+	if (e->signals) {
+		timeline = ALIGN_UP(bytes, (uint64_t)CACHE_LINE);
+		bytes = timeline + CACHE_LINE;
+	}
 	r = e->ops->alloc(e->device, bytes, &e->slots, err);
 	if (r == 0)
 		r = e->ops->alloc(e->device, step_work_bytes(s), &e->work, err);
 	if (r == 0 && s->params.fill == MOE_FILL_PUSH)
 		r = e->ops->exports ? session_send_slots(s, e->slots.export_fd, e->slots.bytes, err)
-				    : share_slots(e, err);
+				    : share_slots(e, timeline, err);
 	return r;
 }
 
@@ -234,6 +265,7 @@ void engine_close_device(struct engine *e)
 	if (ops) {
 		ops->stream_free(e->compute);
 		ops->stream_free(e->copy);
+		ops->stream_free(e->aid);
 		lanes_free(e);
 		ops->free(e->device, &e->work);
 		ops->free(e->device, &e->slots);

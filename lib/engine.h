@@ -29,6 +29,7 @@
 #define LIB_ENGINE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -65,6 +66,10 @@ struct engine {
 	struct device *device;
 	struct device_stream *compute, *copy;
 	struct device_memory slots; /* [n_rows * n_slots + 2 * miss_slots] of info.slot_bytes */
+	bool signals;               /* what the daemon pushes counts in a timeline, which streams wait for */
+	device_ptr timeline;        /* behind the slots */
+	_Atomic uint32_t numbered;  /* FILLs that have a number there; changes under `order` */
+	struct device_stream *aid;  /* writes the timeline where the daemon never will; the feeder's */
 	struct device_memory work;  /* x and y of the step that the compute stream is at; streams keep steps apart */
 	uint8_t *control;           /* [control_bytes] */
 	uint64_t control_bytes;

@@ -457,10 +457,10 @@ int session_registrar(struct moe_session *session, struct moe_error *err)
 	return r < 0 ? r : fd;
 }
 
-int session_send_device(struct moe_session *session, int fd, uint64_t bytes, const uint8_t uuid[MOE_DEVICE_UUID_BYTES],
-			struct moe_error *err)
+int session_send_device(struct moe_session *session, int fd, uint64_t bytes, uint64_t timeline,
+			const uint8_t uuid[MOE_DEVICE_UUID_BYTES], struct moe_error *err)
 {
-	struct moe_msg_device device = {.bytes = bytes};
+	struct moe_msg_device device = {.bytes = bytes, .timeline = timeline};
 	struct moe_msg reply;
 	int r;
 

@@ -75,9 +75,10 @@ int session_new_data(struct moe_session *session, uint64_t bytes, struct moe_err
 /* Registers the slot arena with the daemon; the fd stays the caller's. Once. */
 int session_send_slots(struct moe_session *session, int fd, uint64_t bytes, struct moe_error *err);
 
-/* The same for slots in a GPU's memory, by what its driver exports; waits until the daemon has imported them. */
-int session_send_device(struct moe_session *session, int fd, uint64_t bytes, const uint8_t uuid[MOE_DEVICE_UUID_BYTES],
-			struct moe_error *err);
+/* The same for slots in a GPU's memory, by what its driver exports; waits until the daemon has imported them. The
+ * timeline is at `timeline` in it, or 0. */
+int session_send_device(struct moe_session *session, int fd, uint64_t bytes, uint64_t timeline,
+			const uint8_t uuid[MOE_DEVICE_UUID_BYTES], struct moe_error *err);
 
 /* The file whose lock is the right to register (registrar.h): an fd, which is the caller's, or -errno. */
 int session_registrar(struct moe_session *session, struct moe_error *err);

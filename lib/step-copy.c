@@ -4,7 +4,8 @@
  *
  * Push: the daemon writes into the slot arena, so a FILL may only be posted once nobody reads the slots any more. When
  * that is so already, which is the rule, moe_submit posts them at once; else the feeder does, once the copy stream,
- * behind the events, has written `go`. Either way the copy stream goes on once the feeder says that all have come.
+ * behind the events, has written `go`. Either way the copy stream goes on once all have come: the feeder says so, or,
+ * in a GPU that the daemon pushes into, the timeline does, which the daemon's stream there writes (moe_ring.h).
  * A large slice is several FILLs, of chunks: each of them is a bounded piece of work for the pool, and what has not
  * begun can be taken back.
  * Pull: each record is leased; once the feeder says that all are, the copy stream copies the slices' planes from the
@@ -76,6 +77,10 @@ void step_post_fills(struct moe_step *step, uint8_t flags)
 		if (step->n_chunks > 1) {
 			sqe.fill.from = chunk_begin(step, chunk);
 			sqe.fill.bytes = chunk_begin(step, chunk + 1) - sqe.fill.from;
+		}
+		if (e->signals && flags == 0) {
+			sqe.flags = MOE_SQE_SIGNAL;
+			sqe.fill.signal = step->number + i;
 		}
 		step_post(step, &step->fills[i], &sqe);
 	}
@@ -206,9 +211,12 @@ static int wait_readers(struct engine *e, struct device_event *slots, struct dev
 static int start_push(struct moe_step *step, struct device_event *slots, struct device_event *missbuf)
 {
 	struct engine *e = step->engine;
+	const uint32_t before = atomic_load(&e->numbered), last = before + step->plan->n_copies * step->n_chunks;
 	int r = 0;
 
-	if (is_over(e, slots) && is_over(e, missbuf)) {
+	atomic_store(&e->numbered, last);
+	step->number = before + 1;
+	if (is_over(e, slots) && is_over(e, missbuf) && !step_missbuf_fills(step)) {
 		step_begin_push(step);
 	} else {
 		step->stage = STEP_GO;
@@ -216,7 +224,10 @@ static int start_push(struct moe_step *step, struct device_event *slots, struct 
 		if (r == 0)
 			r = e->ops->stream_write_word(e->copy, &step->words->go, step->turn);
 	}
-	return r == 0 ? e->ops->stream_wait_word(e->copy, &step->words->ready, step->turn) : r;
+	if (r < 0)
+		return r;
+	return e->signals ? e->ops->stream_wait_at(e->copy, e->timeline, last)
+			  : e->ops->stream_wait_word(e->copy, &step->words->ready, step->turn);
 }
 
 static int start_pull(struct moe_step *step, struct device_event *slots, struct device_event *missbuf)

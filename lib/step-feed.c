@@ -4,6 +4,11 @@
  *
  * push: GO -> FILLS -> over; pull: LEASES -> PULLED -> over. Every way out writes `ready`. What the copies have not
  * brought is judged before that, so that whoever reads the slots behind the word has been failed already.
+ *
+ * Where streams wait for the timeline instead, the daemon writes it, and only while nothing has failed. A FILL that
+ * fails is then the end of the session: nobody behind it would be let go. All steps are failed, and the timeline is
+ * written as if all had come, again and again until the copy stream has left it, because the daemon may still write
+ * smaller numbers that came late: FILLS -> AID -> over.
  */
 #include <errno.h>
 
@@ -32,6 +37,7 @@ static void fill_failed(struct moe_step *step, const struct moe_copy *copy, int 
 	struct engine *e = step->engine;
 	uint32_t i;
 
+	step->lost = true;
 	step_fail(step, code);
 	if ((uint32_t)copy->slot >= e->n_slots)
 		return; /* a miss buffer's place is nobody else's */
@@ -99,6 +105,11 @@ static void write_ready(struct moe_step *step)
 	step->engine->ops->word_write(&step->words->ready, step->turn);
 }
 
+bool step_missbuf_fills(const struct moe_step *step)
+{
+	return step->use && missbuf_state(missbuf_of(step)) == MISSBUF_FILLING;
+}
+
 void step_begin_push(struct moe_step *step)
 {
 	if (step->use)
@@ -157,6 +168,47 @@ static void give_leases_back(struct moe_step *step)
 	}
 }
 
+/* -- the timeline that has stopped -------------------------------------------------------------------------------- */
+
+static void fail_all_steps(struct engine *e, int code)
+{
+	uint32_t i;
+
+	pthread_mutex_lock(&e->lock);
+	for (i = 0; i < e->n_step_slots; i++)
+		if (e->steps[i].plan)
+			step_fail(&e->steps[i], code);
+	pthread_mutex_unlock(&e->lock);
+}
+
+/* Nobody who waits for the timeline reads what has not come: the session is over, every step has failed. */
+static void begin_aid(struct moe_step *step)
+{
+	struct engine *e = step->engine;
+	const int code = atomic_load(&step->error);
+
+	engine_give_up(e, code);
+	fail_all_steps(e, code);
+	step->stage = STEP_AID;
+	step->feed.deadline_ns = now_ns() + e->watchdog_ns;
+}
+
+/* True: the copy stream has left the timeline, or will not: then it does not live. */
+static bool end_aid(struct moe_step *step, struct feeder_need *ret)
+{
+	struct engine *e = step->engine;
+
+	if (e->ops->stream_write_at(e->aid, e->timeline, atomic_load(&e->numbered)) < 0)
+		return true;
+	if (e->ops->event_query(step->copied) != -EBUSY)
+		return true;
+	ret->word = &step->words->ready;
+	ret->value = step->turn;
+	return false;
+}
+
+/* -- the machines ------------------------------------------------------------------------------------------------- */
+
 static bool run_push(struct moe_step *step, struct feeder_need *ret)
 {
 	if (step->stage == STEP_GO) {
@@ -166,6 +218,11 @@ static bool run_push(struct moe_step *step, struct feeder_need *ret)
 		}
 		if (!end_word(step, &step->words->go, ret))
 			return false;
+		if (step_missbuf_fills(step)) { /* an earlier job judges that use of it first */
+			ret->word = &step->words->ready;
+			ret->value = step->turn;
+			return false;
+		}
 		step_begin_push(step);
 	}
 	if (!end_fills(step, ret))
@@ -200,11 +257,17 @@ static bool run_copies(struct feeder_job *job, bool late, struct feeder_need *re
 	struct moe_step *step = (struct moe_step *)((uint8_t *)job - offsetof(struct moe_step, feed));
 	bool over = true;
 
-	if (late) {
+	if (step->stage == STEP_AID) {
+		over = late || end_aid(step, ret);
+	} else if (late) {
 		engine_give_up(step->engine, -ETIME);
 		all_failed(step, -ETIME);
 	} else {
 		over = step->engine->session->params.fill == MOE_FILL_PULL ? run_pull(step, ret) : run_push(step, ret);
+	}
+	if (over && step->lost && step->engine->signals && step->stage != STEP_AID) {
+		begin_aid(step);
+		over = end_aid(step, ret);
 	}
 	if (over)
 		write_ready(step);
@@ -216,6 +279,7 @@ void step_feed(struct moe_step *step)
 	struct engine *e = step->engine;
 
 	step->n_ended = 0;
+	step->lost = false;
 	step->feed.run = run_copies;
 	step->feed.deadline_ns = step->submit_ns + e->watchdog_ns;
 	feeder_give(e->feeder, &step->feed);

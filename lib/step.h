@@ -28,10 +28,12 @@
 
 enum step_state { STEP_FREE, STEP_BUSY, STEP_LEFT };
 
-/* What the copies of a step wait for next, in this order (push: GO, FILLS; pull: LEASES, PULLED). */
+/* What the copies of a step wait for next, in this order (push: GO, FILLS, and AID if some failed; pull: LEASES,
+ * PULLED). */
 enum step_stage {
 	STEP_GO,     /* the copy stream: nobody reads the slots any more */
 	STEP_FILLS,  /* the daemon: all of them */
+	STEP_AID,    /* the copy stream: it has left the timeline, which the feeder writes */
 	STEP_LEASES, /* the daemon: the same */
 	STEP_PULLED  /* the copy stream: it has copied */
 };
@@ -81,6 +83,8 @@ struct moe_step {
 	struct feeder_job feed; /* while has_copies: the feeder's until it is over */
 	enum step_stage stage;  /* the same */
 	uint32_t n_ended;       /* the same: so many of the FILLs have, from the first on */
+	bool lost;              /* the same: some have not come */
+	uint32_t number;        /* of the first FILL in the timeline, where there is one */
 	uint32_t turn;          /* how many steps have had this place in the table */
 	uint32_t use;           /* of the miss buffer, or 0 */
 	int spoiled;            /* 0, or why the copy stream has not been given all of the copies */
@@ -170,6 +174,8 @@ void step_post_fills(struct moe_step *step, uint8_t flags);
 void step_feed(struct moe_step *step);
 /* Push: the slots are nobody's any more, so the FILLs are posted. By the feeder, or before step_feed. */
 void step_begin_push(struct moe_step *step);
+/* Whether the miss buffer's use before this step's is yet to be judged: with a timeline the device may be done first. */
+bool step_missbuf_fills(const struct moe_step *step);
 /* Of one copy, all of whose FILLs have ended: 0 when each has brought what it was asked for. */
 int step_fill_status(const struct moe_step *step, uint32_t copy);
 

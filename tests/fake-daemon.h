@@ -125,8 +125,8 @@ int session_send_slots(struct moe_session *session, int fd, uint64_t bytes, stru
 	return f->slots == MAP_FAILED ? -ENOMEM : 0;
 }
 
-int session_send_device(struct moe_session *session, int fd, uint64_t bytes, const uint8_t uuid[MOE_DEVICE_UUID_BYTES],
-			struct moe_error *err)
+int session_send_device(struct moe_session *session, int fd, uint64_t bytes, uint64_t timeline,
+			const uint8_t uuid[MOE_DEVICE_UUID_BYTES], struct moe_error *err)
 {
 	return moe_error_set(err, -EOPNOTSUPP, "the fake daemon has no GPU");
 }

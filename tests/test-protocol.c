@@ -193,8 +193,14 @@ static void test_fill_ranges(struct ring *r)
 			     (unsigned long long)cases[i].from, c.status);
 	}
 	ok(good, "FILL of ranges, those beyond the slice and empty ones are refused");
-	e = (struct moe_sqe){.user_data = 3, .op = MOE_OP_FILL, .fill = {.expert = 3, .bytes = 64, .reserved = {0, 1}}};
+	e = (struct moe_sqe){.user_data = 3, .op = MOE_OP_FILL, .fill = {.expert = 3, .bytes = 64, .reserved2 = 1}};
 	ok(ring_call(r, &e, NULL) == -EINVAL, "FILL with a reserved field set");
+	e = (struct moe_sqe){.user_data = 3, .op = MOE_OP_FILL, .fill = {.expert = 3, .bytes = 64, .reserved1 = 1}};
+	ok(ring_call(r, &e, NULL) == -EINVAL, "FILL with the other one set");
+	e = (struct moe_sqe){.user_data = 3, .op = MOE_OP_FILL, .fill = {.expert = 3, .signal = 1}};
+	ok(ring_call(r, &e, NULL) == -EINVAL, "FILL with a number that its flags do not name");
+	e.flags = MOE_SQE_SIGNAL;
+	ok(ring_call(r, &e, NULL) == -EINVAL, "FILL with a number, where there is no timeline");
 	e = (struct moe_sqe){
 		.user_data = 3, .op = MOE_OP_FILL, .fill = {.expert = 3, .dst = DATA_BYTES - 64, .bytes = 64}};
 	ok(ring_call(r, &e, NULL) == -EFAULT, "FILL of a range whose slot leaves the arena");

@@ -40,11 +40,12 @@ static void test_refused(int memory)
 {
 	static const struct {
 		const char *what;
-		uint64_t bytes, reserved;
+		uint64_t bytes, timeline;
 		char uuid;
 		int status;
 	} cases[] = {
-		{"a reserved field", GRANULE, 1, 's', -EINVAL},
+		{"a timeline at an odd place", GRANULE, 4, 's', -EINVAL},
+		{"a timeline behind the memory", GRANULE, GRANULE, 's', -EINVAL},
 		{"no bytes", 0, 0, 's', -EINVAL},
 		{"no whole pages", 100, 0, 's', -EINVAL},
 		{"a GPU that is not there", GRANULE, 0, 'x', -ENODEV},
@@ -60,7 +61,7 @@ static void test_refused(int memory)
 	sock = attach_bare();
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		const struct moe_msg_device m = {
-			.bytes = cases[i].bytes, .reserved = cases[i].reserved, .uuid = {cases[i].uuid, 'i', 'm'}};
+			.bytes = cases[i].bytes, .timeline = cases[i].timeline, .uuid = {cases[i].uuid, 'i', 'm'}};
 
 		ok(device(sock, m, memory) == MOE_MSG_ERROR && refused(cases[i].status), "%s", cases[i].what);
 	}
@@ -116,6 +117,72 @@ static void test_fills(int memory)
 	munmap(slots, GRANULE);
 }
 
+/* -- the timeline ------------------------------------------------------------------------------------------------- */
+
+#define TIMELINE (GRANULE - 64)
+
+static int signal_fill(struct ring *ring, uint32_t number, uint64_t dst)
+{
+	const struct moe_sqe sqe = {
+		.op = MOE_OP_FILL, .flags = MOE_SQE_SIGNAL, .layer = 1, .fill = {.dst = dst, .signal = number}};
+
+	return ring_call(ring, &sqe, NULL);
+}
+
+/* Each FILL has ended when ring_call returns, and what its stream wrote with it is there. */
+static void test_numbers(struct ring *ring, const uint32_t *word)
+{
+	ok(signal_fill(ring, 1, 0) == 0 && *word == 1, "the first number is written");
+	ok(signal_fill(ring, 3, 0) == 0 && *word == 1, "one that comes before its turn is not");
+	ok(signal_fill(ring, 3, 0) == -EINVAL && *word == 1, "nor may it come twice");
+	ok(signal_fill(ring, 2, 0) == 0 && *word == 3, "until the one before it has come");
+	ok(signal_fill(ring, 3, 0) == -EINVAL && signal_fill(ring, 0, 0) == -EINVAL, "numbers that have been there");
+	ok(signal_fill(ring, 3 + MOE_TIMELINE_WINDOW + 1, 0) == -EINVAL, "a number from too far ahead");
+	ok(signal_fill(ring, 3 + MOE_TIMELINE_WINDOW, 0) == 0 && *word == 3, "the farthest");
+	ok(signal_fill(ring, 4, GRANULE) == -EFAULT && *word == 3, "a FILL that fails does not count");
+	ok(signal_fill(ring, 5, 0) == 0 && *word == 3, "and holds all that come after it");
+	ok(signal_fill(ring, 4, 0) == 0 && *word == 5, "as long as its number does not come");
+}
+
+static void test_flags(struct ring *ring, const uint32_t *word)
+{
+	struct moe_sqe sqe = {.op = MOE_OP_FILL, .layer = 1, .fill = {.signal = 6}};
+	static const uint8_t flags[] = {0, MOE_SQE_LEASE, MOE_SQE_PREFETCH, MOE_SQE_SIGNAL | MOE_SQE_LEASE,
+					MOE_SQE_SIGNAL | MOE_SQE_PREFETCH};
+	bool refuses = true;
+
+	for (size_t i = 0; i < ARRAY_LEN(flags); i++) {
+		sqe.flags = flags[i];
+		refuses = refuses && ring_call(ring, &sqe, NULL) == -EINVAL;
+	}
+	ok(refuses && *word == 5, "a number with flags that it does not go with");
+	sqe.flags = 0;
+	sqe.fill.signal = 0;
+	ok(ring_call(ring, &sqe, NULL) == 0 && *word == 5, "a FILL without a number leaves the timeline alone");
+}
+
+static void test_timeline(int memory)
+{
+	struct moe_msg_device with = good;
+	struct ring ring;
+	uint8_t *slots = mmap(NULL, GRANULE, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+	const uint32_t *word = (const uint32_t *)(slots + TIMELINE);
+
+	require(slots != MAP_FAILED, "the slots are mapped here as well");
+	memset(slots + TIMELINE, 0, 64);
+	ring_open_bare(&ring);
+	with.timeline = TIMELINE;
+	ok(device(ring.sock, with, memory) == (MOE_MSG_DEVICE | MOE_MSG_REPLY), "slots with a timeline");
+	test_numbers(&ring, word);
+	test_flags(&ring, word);
+	ring_close(&ring);
+	ring_open_bare(&ring);
+	ok(device(ring.sock, good, memory) == (MOE_MSG_DEVICE | MOE_MSG_REPLY), "slots without one");
+	ok(signal_fill(&ring, 1, 0) == -EINVAL, "have no numbers");
+	ring_close(&ring);
+	munmap(slots, GRANULE);
+}
+
 /* Who leaves while its slots are imported leaves nothing. */
 static void test_leave(int memory)
 {
@@ -142,6 +209,7 @@ int main(void)
 	before = quiet_fds(-1);
 	test_refused(memory);
 	test_fills(memory);
+	test_timeline(memory);
 	test_leave(memory);
 	fdmsg_close_fds(answer_fds, n_answer_fds);
 	after = quiet_fds(before);

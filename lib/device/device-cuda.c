@@ -499,34 +499,45 @@ static int cuda_stream_wait_event(struct device_stream *stream, struct device_ev
 
 /* -- words -------------------------------------------------------------------------------------------------------- */
 
-static int cuda_stream_wait_word(struct device_stream *stream, const uint32_t *word, uint32_t value)
+static int cuda_stream_wait_at(struct device_stream *stream, device_ptr word, uint32_t value)
 {
-	CUdeviceptr at;
-	int r = cuda_find(stream->device, word, sizeof *word, &at);
+	int r = cuda_enter(stream->device);
 
-	if (r == 0)
-		r = cuda_enter(stream->device);
 	if (r == 0) {
-		r = CUDA_GIVE(stream->device, cuStreamWaitValue32, stream->stream, at, value, CU_STREAM_WAIT_VALUE_GEQ);
+		r = CUDA_GIVE(stream->device, cuStreamWaitValue32, stream->stream, word, value,
+			      CU_STREAM_WAIT_VALUE_GEQ);
 		cuda_leave(stream->device);
 	}
 	return r;
 }
 
 /* The default flag: a fence for the whole system stands before the write. */
+static int cuda_stream_write_at(struct device_stream *stream, device_ptr word, uint32_t value)
+{
+	int r = cuda_enter(stream->device);
+
+	if (r == 0) {
+		r = CUDA_GIVE(stream->device, cuStreamWriteValue32, stream->stream, word, value,
+			      CU_STREAM_WRITE_VALUE_DEFAULT);
+		cuda_leave(stream->device);
+	}
+	return r;
+}
+
+static int cuda_stream_wait_word(struct device_stream *stream, const uint32_t *word, uint32_t value)
+{
+	CUdeviceptr at;
+	int r = cuda_find(stream->device, word, sizeof *word, &at);
+
+	return r < 0 ? r : cuda_stream_wait_at(stream, at, value);
+}
+
 static int cuda_stream_write_word(struct device_stream *stream, uint32_t *word, uint32_t value)
 {
 	CUdeviceptr at;
 	int r = cuda_find(stream->device, word, sizeof *word, &at);
 
-	if (r == 0)
-		r = cuda_enter(stream->device);
-	if (r == 0) {
-		r = CUDA_GIVE(stream->device, cuStreamWriteValue32, stream->stream, at, value,
-			      CU_STREAM_WRITE_VALUE_DEFAULT);
-		cuda_leave(stream->device);
-	}
-	return r;
+	return r < 0 ? r : cuda_stream_write_at(stream, at, value);
 }
 
 /* One batch: a graph has one node of it. */
@@ -602,6 +613,8 @@ const struct device_ops device_cuda = {
 	.stream_wait_event = cuda_stream_wait_event,
 	.copy_to_device = cuda_copy_to_device,
 	.copy_to_host = cuda_copy_to_host,
+	.stream_wait_at = cuda_stream_wait_at,
+	.stream_write_at = cuda_stream_write_at,
 	.stream_wait_word = cuda_stream_wait_word,
 	.stream_write_word = cuda_stream_write_word,
 	.stream_take_word = cuda_stream_take_word,

@@ -131,6 +131,10 @@ struct device_ops {
 	int (*stream_write_word)(struct device_stream *stream, uint32_t *word, uint32_t value);
 	/* For words that go round: *waiting becomes 1, the stream waits until *word is 1 or more, both become 0. */
 	int (*stream_take_word)(struct device_stream *stream, uint32_t *word, uint32_t *waiting);
+	/* Both of them, or NULL where there is no share(): words in the device's own memory, which another process may
+	 * write as well. The host never looks at them. */
+	int (*stream_wait_at)(struct device_stream *stream, device_ptr word, uint32_t value);
+	int (*stream_write_at)(struct device_stream *stream, device_ptr word, uint32_t value);
 	void (*word_write)(uint32_t *word, uint32_t value);
 	int (*word_wait)(const uint32_t *word, uint32_t value, uint64_t timeout_ns);
 

@@ -105,7 +105,7 @@ struct moe_msg_device {
 	struct moe_msg msg;
 	__u64 bytes; /* all of the memory that the fd stands for */
 	__u8 uuid[MOE_DEVICE_UUID_BYTES];
-	__u64 reserved;
+	__u64 timeline; /* where in that memory the timeline is, 64-byte aligned; 0: there is none */
 };
 
 enum moe_query { MOE_QUERY_STATUS = 1, MOE_QUERY_STATS = 2, MOE_QUERY_MODELS = 3, MOE_QUERY_SESSIONS = 4 };

@@ -24,6 +24,11 @@
  * its head, then FUTEX_WAITs on the cq_tail that it loaded; the daemon after a cq_tail store: full fence; if cq_wait is
  * set, FUTEX_WAKEs cq_tail. Each fence's partner is the fence of the other side.
  *
+ * Law of the timeline. It is a 32-bit word in a GPU's memory, 0 at first, that a client's stream waits for without
+ * anybody's host in between. A client numbers the FILLs that count in it 1, 2, 3, ... modulo 2^32, each number once, in
+ * any order. The GPU writes n only when all FILLs up to the n-th have brought all that they were asked for, behind
+ * them, and it may leave numbers out. So one that fails stops the timeline; who waits beyond is the client's to free.
+ *
  * All integers are little-endian; every reserved byte is zero, and a set one is refused with -EINVAL, so that it can be
  * given a meaning later. Two arenas, memfds that the client makes, seals and registers (MOE_MSG_ARENA), hold what
  * moves: offsets named x, ids, weights, y count bytes from the start of the data arena, `dst` of a fill from the start
@@ -40,6 +45,7 @@
 #define MOE_RING_ENTRIES_MAX 4096
 #define MOE_TOPK_MAX 64
 #define MOE_TOKENS_MAX 65536
+#define MOE_TIMELINE_WINDOW 65536 /* numbers of the timeline that may come before their turn */
 
 enum moe_op {
 	MOE_OP_NOP = 0,     /* completes at once */
@@ -56,7 +62,8 @@ enum moe_op {
 #define MOE_SQE_LEASE 0x01    /* FILL: no copy; the completion names offset and lease */
 #define MOE_SQE_WHOLE 0x02    /* COMPUTE: whole experts, not the session's slice */
 #define MOE_SQE_PREFETCH 0x04 /* FILL: speculative, after all work that is not; not with MOE_SQE_LEASE */
-#define MOE_SQE_FLAGS 0x07
+#define MOE_SQE_SIGNAL 0x08   /* FILL into a GPU's memory: counts in the timeline; with neither of the two above */
+#define MOE_SQE_FLAGS 0x0f
 
 enum moe_type { MOE_TYPE_F32 = 0, MOE_TYPE_BF16 = 1, MOE_TYPE_F16 = 2 };
 enum moe_phase { MOE_PHASE_NONE = 0, MOE_PHASE_PREFILL = 1, MOE_PHASE_DECODE = 2 };
@@ -74,10 +81,12 @@ struct moe_sqe {
 		struct {
 			__u32 expert;
 			__u32 reserved0;
-			__u64 dst;   /* 64-byte aligned offset of the slot in the slot arena; 0 with MOE_SQE_LEASE */
-			__u64 from;  /* the range of the packed slice that is copied, to dst + from; any bytes ... */
-			__u64 bytes; /* ... of it, at least one; 0, with `from` 0: all of it */
-			__u64 reserved[2];
+			__u64 dst;    /* 64-byte aligned offset of the slot in the slot arena; 0 with MOE_SQE_LEASE */
+			__u64 from;   /* the range of the packed slice that is copied, to dst + from; any bytes ... */
+			__u64 bytes;  /* ... of it, at least one; 0, with `from` 0: all of it */
+			__u32 signal; /* with MOE_SQE_SIGNAL: its number in the timeline (MOE_MSG_DEVICE); else 0 */
+			__u32 reserved1;
+			__u64 reserved2;
 		} fill;
 		struct {
 			__u32 topk;
@@ -268,6 +277,7 @@ MOE_AT(struct moe_sqe, layer, 10);
 MOE_AT(struct moe_sqe, count, 12);
 MOE_AT(struct moe_sqe, fill.dst, 24);
 MOE_AT(struct moe_sqe, fill.bytes, 40);
+MOE_AT(struct moe_sqe, fill.signal, 48);
 MOE_AT(struct moe_sqe, cancel.user_data, 16);
 MOE_AT(struct moe_sqe, compute.x_type, 20);
 MOE_AT(struct moe_sqe, compute.x, 24);

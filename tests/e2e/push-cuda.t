@@ -95,6 +95,40 @@ same 'the second device'
 wait_for few_files "$files"
 ok $? "all that was imported is given back: $(open_files) open files, $files before"
 
+stop_daemon
+is $? 0 'the daemon ends with 0'
+
+# Copies that take their time: the worker's streams wait for the timeline, and for nothing else.
+CUSIM_DELAY=1500
+export CUSIM_DELAY
+start_daemon --model "$sample" --writable-weights --push-cuda
+require $? 'a daemon whose copies take their time' "$dir/daemon.log"
+unset CUSIM_DELAY
+head -c 300 "$sample/text.txt" >"$dir/short.txt"
+score 'a shorter text' --fill pull
+expected=$(json "$dir/score.json" nll_per_token)
+CUSIM_MUTANT=drop-wait:none
+CUSIM_LOG=$dir/sites
+export CUSIM_MUTANT CUSIM_LOG
+score 'slow copies' --fill push --device cuda --mode full
+same 'slow copies'
+unset CUSIM_LOG
+sites=$(sort -u "$dir/sites" | awk '$3 ~ "cuStreamWaitValue32" { print $2 }')
+is "$(echo "$sites" | wc -l)" 1 'streams wait for words at one place'
+CUSIM_MUTANT=drop-wait:$sites
+"$worker" score --model "$sample" --text "$dir/short.txt" --daemon "$socket" --experts cache --slots 8 --json --mode full \
+	--fill push --device cuda >"$dir/score.json" 2>"$dir/score.err"
+code=$?
+[ "$code" != 0 ] || awk -v x="$(json "$dir/score.json" nll_per_token)" -v y="$expected" \
+	'BEGIN { exit x > y * 0.999 && x < y * 1.001 }'
+ok $? 'without that wait the score is another one, or none'
+unset CUSIM_MUTANT
+stop_daemon
+is $? 0 'the daemon ends with 0'
+
+start_daemon --model "$sample" --writable-weights --push-cuda
+require $? 'a daemon that pushes' "$dir/daemon.log"
+files=$(open_files)
 work
 "$moectl" --socket "$socket" sessions --json >"$dir/sessions.json" 2>"$dir/err"
 within "$(json "$dir/sessions.json" sessions.0.device_bytes)" 1 1000000000000 'its session has slots in a GPU'
