@@ -174,7 +174,7 @@ void step_post_fills(struct moe_step *step, uint8_t flags);
 void step_feed(struct moe_step *step);
 /* Push: the slots are nobody's any more, so the FILLs are posted. By the feeder, or before step_feed. */
 void step_begin_push(struct moe_step *step);
-/* Whether the miss buffer's use before this step's is yet to be judged: with a timeline the device may be done first. */
+/* The miss buffer's use before this step's is yet to be judged: with a timeline the device may be done first. */
 bool step_missbuf_fills(const struct moe_step *step);
 /* Of one copy, all of whose FILLs have ended: 0 when each has brought what it was asked for. */
 int step_fill_status(const struct moe_step *step, uint32_t copy);
