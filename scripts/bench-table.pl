@@ -1,7 +1,10 @@
 #!/usr/bin/perl
 # SPDX-License-Identifier: MIT
 #
-# bench-table - lines of "FORMAT COLUMN JSON" (moe-bench ffn) -> the Markdown page of scripts/bench-ffn.sh.
+# bench-table - lines of "FORMAT COLUMN JSON" (moe-bench ffn) -> this machine's section of scripts/bench-ffn.sh's page.
+#
+#   bench-table.pl LINES PAGE    prints PAGE with the section in it: in place of the one of the same CPU model, or before
+#                                the section "Peers", or at the end. Other machines' sections stay as they are.
 use strict;
 use warnings;
 use JSON::PP;
@@ -15,8 +18,10 @@ my @columns = (
 	['mixtral-128', 'Mixtral-8x7B, 128 tokens an expert', 'compute'],
 	['deepseek-32', 'DeepSeek-V3, 32 tokens an expert', 'compute'],
 );
+my ($lines, $page) = @ARGV;
 my (%cell, @formats, $any, %limits);
-while (<>) {
+open my $in, '<', $lines or die "bench-table: $lines: $!\n";
+while (<$in>) {
 	my ($format, $column, $json) = /^(\S+) (\S+) (\{.*)/ or next;
 	my $d = decode_json($json);
 	push @formats, $format unless grep { $_ eq $format } @formats;
@@ -31,29 +36,42 @@ while (<>) {
 die "bench-table: no measurement in the input\n" unless $any;
 
 sub shell { my $text = `$_[0] 2>/dev/null`; chomp $text; return $text }
+sub cpu { return shell("sed -n 's/^$_[0]\\t*: //p' /proc/cpuinfo | head -n 1") }
 sub range { my @v = sort { $a <=> $b } @_; return sprintf '%.0f to %.0f', $v[0], $v[-1] }
-my $cpu = shell("sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1");
-my $kernel = shell('uname -r');
-my $cores = shell('nproc');
 
-print "# Performance\n\nWritten by `make bench` (`scripts/bench-ffn.sh`). ",
-	"Machine: $cpu, family ", shell("sed -n 's/^cpu family.*: //p' /proc/cpuinfo | head -n 1"), " model ",
-	shell("sed -n 's/^model\\t.*: //p' /proc/cpuinfo | head -n 1"),
-	", $cores CPUs, Linux $kernel; kernels: $any->{variant}, $any->{threads} threads.\n\n";
-print "Each figure is the best round over the best of the same run's limit: for few tokens the share of streaming reads of the\n",
-	"same memory by as many threads (\"of 52\": GB/s; ", range(@{$limits{'GB/s read'}}), " over these runs, as other users of the ",
-	"machine let it), weights counted\nas published; for prefill the share of the instructions that the format's dot products are made of.\n\n";
-print '| format | ', join(' | ', map { $_->[1] } @columns), " |\n|---|", '---|' x @columns, "\n";
+my $heading = '## ' . cpu('model name') . ', family ' . cpu('cpu family') . ' model ' . cpu('model');
+my $section = "$heading\n\n" . shell('nproc') . ' CPUs, Linux ' . shell('uname -r')
+	. "; kernels: $any->{variant}, $any->{threads} threads. Reads: " . range(@{$limits{'GB/s read'}})
+	. " GB/s over these runs,\nas other users of the machine let it.\n\n";
+$section .= '| format | ' . join(' | ', map { $_->[1] } @columns) . " |\n|---|" . '---|' x @columns . "\n";
 for my $format (@formats) {
-	print "| $format |";
+	$section .= "| $format |";
 	for (@columns) {
 		my ($name, undef, $limit) = @$_;
 		my $d = $cell{$format}{$name};
 		my $share = $d ? $d->{"share_of_$limit"} : 0;
 		my $rate = !$d ? '' : $limit eq 'read' ? sprintf ' of %.0f', $d->{read_limit_gbs} : sprintf ', %.0f GOP/s', $d->{gflops}{best};
-		print $share ? sprintf(' %.0f %%%s |', 100 * $share, $rate) : ' - |';
+		$section .= $share ? sprintf(' %.0f %%%s |', 100 * $share, $rate) : ' - |';
 	}
-	print "\n";
+	$section .= "\n";
 }
-print "\nMedians were ", range(map { my $f = $_; map { 100 * $_->{ms}{best} / $_->{ms}{median} } values %{$cell{$f}} } @formats),
-	" % of the best. A dash: the shape does not fit the format's blocks.\n";
+$section .= "\nMedians were " . range(map { my $f = $_; map { 100 * $_->{ms}{best} / $_->{ms}{median} } values %{$cell{$f}} } @formats)
+	. " % of the best. A dash: the shape does not fit the format's blocks.\n";
+
+# The page as what precedes the first section, and sections.
+my $text = '';
+if (open my $old, '<', $page) { local $/; $text = <$old> // '' }
+$text = <<'TEXT' . "\n$text" unless $text =~ /^# /;
+# Performance
+
+Each machine has a section, written by `make bench` (`scripts/bench-ffn.sh`) on it. Each figure is the best round over the best of
+the same run's limit: for few tokens the share of streaming reads of the same memory by as many threads ("of 52": GB/s), weights
+counted as published; for prefill the share of the instructions that the format's dot products are made of.
+TEXT
+my ($begin, @sections) = split /^(?=## )/m, $text;
+my ($at) = grep { $sections[$_] =~ /^\Q$heading\E\n/ } 0 .. $#sections;
+my ($peers) = grep { $sections[$_] =~ /^## Peers\n/ } 0 .. $#sections;
+if (defined $at) { splice @sections, $at, 1, $section }
+else { splice @sections, $peers // scalar @sections, 0, $section }
+s/\s*\z/\n/ for $begin, @sections;
+print join "\n", $begin, @sections;
