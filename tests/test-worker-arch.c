@@ -156,9 +156,9 @@ static int run_steps(struct forward *f, const int32_t *ids, uint32_t step, float
 	for (uint32_t at = 0; at < TOKENS; at += step) {
 		const uint32_t n = MIN(step, TOKENS - at);
 
-		if (forward_step(f, ids + at, n, MOE_STEP_PREFILL, err) < 0)
+		if (forward_step(f, ids + at, n, MOE_STEP_PREFILL, err) < 0 ||
+		    forward_logits(f, 0, n, logits + at * VOCAB, err) < 0)
 			return -EINVAL;
-		forward_logits(f, 0, n, logits + at * VOCAB);
 	}
 	return 0;
 }
@@ -179,7 +179,8 @@ static int run_worker(const struct model *model, const int32_t *ids, uint32_t st
 	if (arch_read(&arch, model, err) == 0 && weights_load(&weights, model, &arch, err) == 0 &&
 	    experts_local_new(&halves.part[0], model, &arch, split ? &pair[0] : &alone, TOKENS, err) == 0 &&
 	    experts_local_new(&halves.part[1], model, &arch, &pair[1], TOKENS, err) == 0 &&
-	    forward_new(&f, &arch, weights, split ? &halves.base : halves.part[0], &alone, TOKENS, TOKENS, err) == 0)
+	    forward_host_new(&f, &arch, weights, split ? &halves.base : halves.part[0], &alone, TOKENS, TOKENS, err) ==
+		    0)
 		r = run_steps(f, ids, step, logits, err);
 	forward_free(f);
 	experts_free(halves.part[0]);

@@ -4,14 +4,16 @@
 # fatbin - compiles the CUDA kernels for sm_80, sm_90 and sm_100, and PTX of the last for what comes later; writes an
 # assembler file that holds them, and what ptxas says of registers and spills.
 #
-#   fatbin.sh NVCC SOURCE-ROOT ALL.CU OUT.fatbin OUT.S OUT.txt
+#   fatbin.sh NVCC SOURCE-ROOT ALL.CU OUT.fatbin OUT.S OUT.txt [SYMBOL]
+#
+# In the object that comes of it they begin at SYMBOL (cuda_fatbin), and SYMBOL_bytes says how many there are.
 #
 # With a folder in $MOE_FATBIN_CACHE what was compiled from the same text before is taken from there.
 #
 # No contraction of products and sums (-fmad=false): the text says where there is an fma, and the host's twins do the same.
 set -eu
 
-nvcc=$1 root=$2 source=$3 fatbin=$4 assembler=$5 words=$6
+nvcc=$1 root=$2 source=$3 fatbin=$4 assembler=$5 words=$6 symbol=${7-cuda_fatbin}
 real=$(realpath "$(dirname "$fatbin")")/$(basename "$fatbin")
 
 compile() {
@@ -44,17 +46,17 @@ fi
 cat >"$assembler" <<END
 	.section .rodata
 	.balign 64
-	.globl cuda_fatbin
-	.type cuda_fatbin, @object
-cuda_fatbin:
+	.globl $symbol
+	.type $symbol, @object
+$symbol:
 	.incbin "$real"
 .Lend:
-	.size cuda_fatbin, .Lend - cuda_fatbin
+	.size $symbol, .Lend - $symbol
 	.balign 8
-	.globl cuda_fatbin_bytes
-	.type cuda_fatbin_bytes, @object
-cuda_fatbin_bytes:
-	.quad .Lend - cuda_fatbin
-	.size cuda_fatbin_bytes, 8
+	.globl ${symbol}_bytes
+	.type ${symbol}_bytes, @object
+${symbol}_bytes:
+	.quad .Lend - $symbol
+	.size ${symbol}_bytes, 8
 	.section .note.GNU-stack, "", @progbits
 END

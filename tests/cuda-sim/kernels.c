@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Kernels for the simulation's own test; kernels-moe.c has the library's. */
+/* Kernels for the simulation's own test; kernels-moe.c has the library's, kernels-worker.c the worker's. */
 #include <string.h>
 
 #include "tests/cuda-sim/kernels.h"
@@ -25,5 +25,7 @@ static const struct sim_kernel copy = {"cusim_copy", sizeof(struct cusim_copy), 
 
 const struct sim_kernel *sim_kernel_find(const char *name)
 {
-	return strcmp(name, copy.name) == 0 ? &copy : sim_kernel_find_moe(name);
+	const struct sim_kernel *found = strcmp(name, copy.name) == 0 ? &copy : sim_kernel_find_moe(name);
+
+	return found ? found : sim_kernel_find_worker(name);
 }

@@ -13,5 +13,7 @@ struct sim_kernel;
 
 /* Of the library; NULL when there is none of that name. */
 const struct sim_kernel *sim_kernel_find_moe(const char *name);
+/* Of the sample worker; likewise. */
+const struct sim_kernel *sim_kernel_find_worker(const char *name);
 
 #endif

@@ -12,8 +12,8 @@ use Style;
 my $shared_max = 48 * 1024;
 my @architectures = qw(sm_80 sm_90 sm_100);
 
-my $words = "$ENV{MOE_BUILD}/kernels/cuda-ptxas.txt";
-skip_all('this build has no nvcc') unless -e $words;
+my @words = ("$ENV{MOE_BUILD}/kernels/cuda-ptxas.txt", "$ENV{MOE_BUILD}/tools/worker-ptxas.txt");
+skip_all('this build has no nvcc') unless -e $words[0];
 
 # The lists in the header: the kernels, and of the products their variants.
 my $header = join '', lines('kernels/cuda/cuda-kernels.h');
@@ -26,22 +26,28 @@ for my $path ($kernels =~ /CUDA_PRODUCTS\(X, (\w+)\)/g) {
 		$expected{"moe_${path}_${product}_$_"} = 1 for $variants =~ /V\((\w+),/g;
 	}
 }
+# And the sample worker's.
+my $dense = join '', lines('tools/worker/cuda/dense-kernels.h');
+my ($worker) = $dense =~ /#define DENSE_KERNELS\(X\)(.*?)\n\n/s;
+$expected{$_} = 1 for $worker =~ /X\((worker_\w+),/g;
 
 my (%seen, @spills, @greedy, $at);
-open my $file, '<', $words or die "$words: $!";
-while (<$file>) {
-	$at = "$1 $2", $seen{$1}{$2} = 1 if /Compiling entry function '(\w+)' for '(\w+)'/;
-	push @spills, "$at: $_" if /bytes spill/ && !/ 0 bytes spill stores, 0 bytes spill loads/;
-	push @greedy, "$at: $1 bytes" if /(\d+) bytes smem/ && $1 > $shared_max;
+for my $words (@words) {
+	open my $file, '<', $words or die "$words: $!";
+	while (<$file>) {
+		$at = "$1 $2", $seen{$1}{$2} = 1 if /Compiling entry function '(\w+)' for '(\w+)'/;
+		push @spills, "$at: $_" if /bytes spill/ && !/ 0 bytes spill stores, 0 bytes spill loads/;
+		push @greedy, "$at: $1 bytes" if /(\d+) bytes smem/ && $1 > $shared_max;
+	}
+	close $file;
 }
-close $file;
 
 my @missing;
 for my $kernel (sort keys %expected) {
 	push @missing, map { "$kernel for $_" } grep { !$seen{$kernel}{$_} } @architectures;
 }
 my @unknown = grep { !$expected{$_} } sort keys %seen;
-ok(keys %expected > 30, 'there are kernels (' . keys(%expected) . ')');
+ok(keys %expected > 40, 'there are kernels (' . keys(%expected) . ')');
 ok(!@missing, "each is compiled for @architectures", @missing);
 ok(!@unknown, 'and no other', @unknown);
 ok(!@spills, 'none spills registers', @spills);

@@ -22,6 +22,8 @@ my %may = (
 	'kmod/' => [qw(kmod/ lib/uapi/)],
 	'daemon/' => [qw(daemon/ lib/base/ lib/uapi/ lib/manifest/ lib/model/ lib/policy/ lib/device/device.h lib/include/moe-error.h kernels/kernels.h kernels/record.h)],
 	'tools/' => [qw(tools/ lib/ kernels/kernels.h kernels/record.h)],
+	# Its kernels are written in the library's words for GPUs.
+	'tools/worker/cuda/' => [qw(tools/ lib/ kernels/kernels.h kernels/record.h kernels/cuda/)],
 	# The one tool that looks inside: it times the pool without a daemon around it.
 	'tools/bench/' => [qw(tools/bench/ lib/ kernels/kernels.h kernels/record.h daemon/pool.h daemon/store.h)],
 	'tests/' => [''],

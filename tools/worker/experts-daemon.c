@@ -10,6 +10,9 @@
 #include "base/error.h"
 #include "base/util.h"
 #include "tools/worker/proof.h"
+#include "uapi/moe_ring.h"
+
+#define LANES 2u /* of one micro-batch: for layers in turn */
 
 struct experts_daemon {
 	struct experts base;
@@ -36,17 +39,11 @@ static int daemon_phase(struct experts *base, enum moe_step_phase phase, uint64_
 	return explain(d, moe_phase(d->session, phase, number, false, err), err);
 }
 
-static int daemon_begin(struct experts *base, const struct experts_step *s, struct moe_error *err)
+static void count(struct experts_daemon *d, const struct moe_plan *plan)
 {
-	struct experts_daemon *d = (struct experts_daemon *)base;
-	struct experts_stats *stats = &base->stats;
+	struct experts_stats *stats = &d->base.stats;
 	struct moe_plan_view view;
-	struct moe_plan *plan = NULL;
-	int r;
 
-	r = moe_plan(d->session, s->layer, d->mode, s->tokens, d->topk, s->ids, s->weights, &plan, err);
-	if (r < 0)
-		return r;
 	moe_plan_view(plan, &view);
 	stats->hit += view.pairs_hit;
 	stats->miss_buffer += view.pairs_miss_buffer;
@@ -55,6 +52,20 @@ static int daemon_begin(struct experts *base, const struct experts_step *s, stru
 	stats->resident += view.pairs_resident;
 	stats->fills += view.n_copies;
 	stats->fill_bytes += view.n_copies * d->info.slot_bytes;
+}
+
+static int daemon_begin(struct experts *base, const struct experts_step *s, struct moe_error *err)
+{
+	struct experts_daemon *d = (struct experts_daemon *)base;
+	struct moe_plan *plan = NULL;
+	int r;
+
+	r = moe_plan(d->session, s->layer, d->mode, s->tokens, d->topk, s->ids, s->weights, &plan, err);
+	if (r < 0)
+		return r;
+	count(d, plan);
+	if (s->stream)
+		return explain(d, moe_submit_on(d->session, plan, s->stream, s->on_x, s->on_y, &d->step, err), err);
 	return explain(d, moe_submit_carry(d->session, plan, s->x, &d->carry, &d->step, err), err);
 }
 
@@ -64,6 +75,76 @@ static int daemon_end(struct experts *base, float *y, struct moe_error *err)
 
 	return explain(d, moe_wait(steal_ptr(d->step), y, 0, err), err);
 }
+
+/* -- captured steps ----------------------------------------------------------------------------------------------- */
+
+static int daemon_fix(struct experts *base, struct moe_error *err)
+{
+	struct experts_daemon *d = (struct experts_daemon *)base;
+
+	return explain(d, moe_lanes_fix(d->session, err), err);
+}
+
+static void daemon_release(struct experts *base)
+{
+	moe_lanes_release(((struct experts_daemon *)base)->session);
+}
+
+static int daemon_lane(struct experts *base, const struct experts_lane *s, struct moe_error *err)
+{
+	struct experts_daemon *d = (struct experts_daemon *)base;
+	const struct moe_lane_step step = {
+		.size = sizeof(step),
+		.lane = s->lane,
+		.layer = s->layer,
+		.tokens = 1,
+		.topk = d->topk,
+		.stream = s->stream,
+		.x = s->x,
+		.ids = s->ids,
+		.weights = s->weights,
+		.y = s->y,
+	};
+
+	return explain(d, moe_lane_submit(d->session, &step, err), err);
+}
+
+/* Which pairs were whose: a plan of the same ids, while nobody leaves a slot, copies nothing and says so. */
+static int count_replayed(struct experts_daemon *d, const int32_t *ids, uint32_t pitch, struct moe_error *err)
+{
+	float weights[MOE_TOPK_MAX] = {0};
+
+	for (uint32_t layer = 0; layer < d->info.n_layers; layer++) {
+		const int32_t row = d->info.layer_index[layer];
+		struct moe_plan *plan;
+		int r;
+
+		if (row < 0)
+			continue;
+		r = moe_plan(d->session, layer, MOE_MODE_DECODE, 1, d->topk, ids + (size_t)row * pitch, weights, &plan,
+			     err);
+		if (r < 0)
+			return r;
+		count(d, plan);
+		moe_plan_free(plan);
+	}
+	return 0;
+}
+
+static int daemon_replayed(struct experts *base, const int32_t *ids, uint32_t pitch, struct moe_error *err)
+{
+	struct experts_daemon *d = (struct experts_daemon *)base;
+
+	for (uint32_t i = 0; i < LANES; i++) {
+		const int r = moe_lane_error(d->session, i, err);
+
+		if (r < 0)
+			return explain(d, r, err);
+	}
+	return count_replayed(d, ids, pitch, err);
+}
+
+/* -- life --------------------------------------------------------------------------------------------------------- */
 
 static struct experts *daemon_free(struct experts *base)
 {
@@ -142,6 +223,8 @@ int experts_daemon_new(struct experts **ret, const struct options *o, const char
 		.share = o->share,
 		.n_copy = o->n_copy_rule == N_COPY_COST ? MOE_N_COPY_COST : MOE_N_COPY_STAIRS,
 		.approximate_defer = o->defer,
+		.lanes = o->graph ? LANES : 0,
+		.lane_tokens = o->graph ? 1 : 0,
 		.register_progress = show_registering,
 		.register_userdata = &shown,
 	};
@@ -150,7 +233,14 @@ int experts_daemon_new(struct experts **ret, const struct options *o, const char
 	if (!d)
 		return moe_error_set(err, -ENOMEM, "no memory for a session");
 	base = &d->base;
-	*base = (struct experts){.phase = daemon_phase, .begin = daemon_begin, .end = daemon_end, .free = daemon_free};
+	*base = (struct experts){.phase = daemon_phase,
+				 .begin = daemon_begin,
+				 .end = daemon_end,
+				 .lanes_fix = daemon_fix,
+				 .lanes_release = daemon_release,
+				 .lane = daemon_lane,
+				 .replayed = daemon_replayed,
+				 .free = daemon_free};
 	d->socket = socket;
 	d->topk = arch->router.topk;
 	d->mode = cached ? o->mode : MOE_MODE_DECODE; /* without slots there is nothing to prefetch into */

@@ -27,13 +27,32 @@ struct experts_step {
 	const int32_t *ids;   /* [tokens][topk] */
 	const float *weights; /* [tokens][topk] */
 	const float *x;       /* [tokens][hidden] */
+	/* Not 0: a stream of the device that slots lie on; x and y are there too, as moe_submit_on takes them. */
+	uintptr_t stream;
+	uint64_t on_x, on_y;
+};
+
+/* A step of one token that can be captured (moe_lane_submit): device addresses. */
+struct experts_lane {
+	uint32_t layer, lane; /* lane: 0 or 1, in turn */
+	uintptr_t stream;
+	uint64_t x, ids, weights, y;
 };
 
 struct experts {
 	struct experts_stats stats;
 	int (*phase)(struct experts *experts, enum moe_step_phase phase, uint64_t number, struct moe_error *err);
 	int (*begin)(struct experts *experts, const struct experts_step *step, struct moe_error *err);
-	int (*end)(struct experts *experts, float *y, struct moe_error *err); /* writes y [tokens][hidden] whole */
+	/* Writes y [tokens][hidden] whole; NULL with a step on a stream. */
+	int (*end)(struct experts *experts, float *y, struct moe_error *err);
+
+	/* Captured steps; NULL where there are none. Between fix and release the slots keep what is in them. Once the
+	 * stream has been waited for, `replayed` says whether all lanes did well, and counts the pairs of a pass: ids
+	 * [n_moe_layers][pitch], topk of each. */
+	int (*lanes_fix)(struct experts *experts, struct moe_error *err);
+	void (*lanes_release)(struct experts *experts);
+	int (*lane)(struct experts *experts, const struct experts_lane *step, struct moe_error *err);
+	int (*replayed)(struct experts *experts, const int32_t *ids, uint32_t pitch, struct moe_error *err);
 	struct experts *(*free)(struct experts *experts);
 };
 

@@ -106,7 +106,9 @@ static int decode(struct run *run, struct sampler *sampler, float *logits, struc
 
 		if (run_interrupted())
 			return moe_error_set(err, -EINTR, "interrupted");
-		forward_logits(f, last, 1, logits);
+		r = forward_logits(f, last, 1, logits, err);
+		if (r < 0)
+			return r;
 		id = sampler_next(sampler, logits);
 		if (is_end(c->arch, id))
 			break;

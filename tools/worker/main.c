@@ -163,33 +163,60 @@ static int open_all(struct worker *w, struct moe_error *err)
 	return w->spawn ? spawn_wait(w->spawn, err) : 0;
 }
 
-/* In every rank. */
-static int run_rank(struct worker *w, struct moe_error *err)
+/* `auto` is the first GPU, or else this host; both parts of a pass are to be on the same one. */
+static int choose_device(struct options *o, struct moe_error *err)
+{
+	if (o->dense != DENSE_DEVICE || strcmp(o->device, "auto") != 0)
+		return 0;
+	if (forward_cuda_finds("cuda")) {
+		o->device = "cuda";
+		return 0;
+	}
+	if (o->graph)
+		return moe_error_set(err, -ENODEV, "--graph: --device auto finds no GPU");
+	o->device = "host";
+	o->dense = DENSE_HOST;
+	return 0;
+}
+
+static int open_forward(struct worker *w, struct moe_error *err)
 {
 	const struct options *o = &w->options;
 	struct run *run = &w->run;
+
+	if (o->dense == DENSE_DEVICE)
+		return forward_cuda_new(&run->forward, o->device, o->graph, &w->arch, w->weights, run->experts,
+					&w->group, w->positions, w->tokens_max, err);
+	return forward_host_new(&run->forward, &w->arch, w->weights, run->experts, &w->group, w->positions,
+				w->tokens_max, err);
+}
+
+/* In every rank. */
+static int run_rank(struct worker *w, struct moe_error *err)
+{
+	struct options *o = &w->options;
+	struct run *run = &w->run;
 	const char *socket = w->spawn ? spawn_socket(w->spawn) : o->daemon;
-	int r;
+	int r = choose_device(o, err);
 
 	run->options = o;
 	run->arch = &w->arch;
 	run->group = &w->group;
 	run->input = &w->input;
 	run->speaks = w->group.rank == 0;
-	if (o->experts == EXPERTS_LOCAL)
+	if (r == 0 && o->experts == EXPERTS_LOCAL)
 		r = experts_local_new(&run->experts, experts_model(w), &w->arch, &w->group, w->tokens_max, err);
-	else
+	else if (r == 0)
 		r = experts_daemon_new(&run->experts, o, socket, w->model_name, experts_model(w), &w->arch, &w->group,
 				       w->tokens_max, err);
 	if (r == 0)
-		r = forward_new(&run->forward, &w->arch, w->weights, run->experts, &w->group, w->positions,
-				w->tokens_max, err);
+		r = open_forward(w, err);
 	if (r == 0)
 		r = (o->command == COMMAND_SCORE ? run_score : run_generate)(run, err);
 	if (r < 0)
 		group_fail(&w->group, w->group.rank, err->text);
+	run->experts = experts_free(run->experts); /* what is in flight may use the pass's memory */
 	run->forward = forward_free(run->forward);
-	run->experts = experts_free(run->experts);
 	return r;
 }
 

@@ -47,6 +47,11 @@ static const char usage_text[] =
 	"  --cache-topk N             original: a token's first choices that count as touches (default 2)\n"
 	"  --update N                 decode: fills per layer and step at most (default 2)\n"
 	"  --device host|cuda|auto    where slots lie and are computed on; cuda:N one of several GPUs (default host)\n"
+	"  --dense host|device        where attention, router and all else but the experts are computed (default: "
+	"where "
+	"the\n"
+	"                             slots lie)\n"
+	"  --graph                    on a GPU: decode steps are captured once as a CUDA graph and replayed\n"
 	"  --fill push|pull           the daemon copies into slots, or the worker out of the pool (default push; pull "
 	"with\n"
 	"                             another device than host)\n"
@@ -76,6 +81,7 @@ static const char usage_text[] =
 
 const char *const experts_names[] = {"local", "cpu", "cache", NULL};
 const char *const mode_names[] = {"auto", "decode", "prefetch", "full", NULL};
+const char *const dense_names[] = {"host", "device", NULL};
 static const char *const policy_names[] = {"lru", "original", NULL};
 static const char *const fill_names[] = {"push", "pull", NULL};
 static const char *const share_names[] = {"part", "group", NULL};
@@ -103,6 +109,8 @@ enum option_code {
 	OPTION_CACHE_TOPK,
 	OPTION_UPDATE,
 	OPTION_DEVICE,
+	OPTION_DENSE,
+	OPTION_GRAPH,
 	OPTION_FILL,
 	OPTION_SHARE,
 	OPTION_N_COPY,
@@ -137,6 +145,8 @@ static const struct option long_options[] = {
 	{"cache-topk", required_argument, NULL, OPTION_CACHE_TOPK},
 	{"update", required_argument, NULL, OPTION_UPDATE},
 	{"device", required_argument, NULL, OPTION_DEVICE},
+	{"dense", required_argument, NULL, OPTION_DENSE},
+	{"graph", no_argument, NULL, OPTION_GRAPH},
 	{"fill", required_argument, NULL, OPTION_FILL},
 	{"share", required_argument, NULL, OPTION_SHARE},
 	{"n-copy", required_argument, NULL, OPTION_N_COPY},
@@ -304,6 +314,13 @@ static int parse_experts(struct options *o, int option, const char *name, const 
 	case OPTION_DEVICE:
 		o->device = arg; /* the library knows which there are */
 		break;
+	case OPTION_DENSE:
+		r = word = parse_word(name, arg, dense_names);
+		o->dense = (enum dense_place)MAX(word, 0);
+		break;
+	case OPTION_GRAPH:
+		o->graph = true;
+		break;
 	case OPTION_SHARE:
 		r = word = parse_word(name, arg, share_names);
 		o->share = (enum moe_share)MAX(word, 0);
@@ -383,6 +400,28 @@ static int check_defer(const struct options *o)
 	return 0;
 }
 
+/* What lies on a GPU is computed there. `auto` is decided when the GPU is looked for. */
+static int check_dense(struct options *o)
+{
+	const bool slots = o->experts == EXPERTS_CACHE && o->slots > 0 && !options_on_host(o);
+
+	if (o->dense == DENSE_WITH_SLOTS)
+		o->dense = slots ? DENSE_DEVICE : DENSE_HOST;
+	if (o->dense == DENSE_DEVICE && !slots)
+		return wrong("--dense", "device", "host: there are no slots on a GPU (--device cuda, --experts cache)");
+	if (o->dense == DENSE_DEVICE && o->defer)
+		return wrong("--dense", "device", "host with --defer");
+	if (!o->graph)
+		return 0;
+	if (o->dense != DENSE_DEVICE)
+		return wrong("--graph", dense_names[o->dense], "attention and router on a GPU: --device cuda");
+	if (o->tp > 1)
+		return wrong("--graph", "--tp", "one rank: the ranks' sums are not captured");
+	if (o->command == COMMAND_SCORE && !o->decode)
+		return wrong("--graph", "prefill", "score with --decode: only decode steps are captured");
+	return 0;
+}
+
 static int check(struct options *o, int argc, char **argv)
 {
 	const char *input;
@@ -414,7 +453,7 @@ static int check(struct options *o, int argc, char **argv)
 		return -EINVAL;
 	}
 	choose_fill(o);
-	return check_defer(o) < 0 ? -EINVAL : check_n_copy(o);
+	return check_defer(o) < 0 || check_dense(o) < 0 ? -EINVAL : check_n_copy(o);
 }
 
 int options_parse(struct options *ret, int argc, char **argv)
@@ -425,6 +464,7 @@ int options_parse(struct options *ret, int argc, char **argv)
 		.tp = 1,
 		.slots = 8,
 		.n_copy_rule = N_COPY_DEFAULT,
+		.dense = DENSE_WITH_SLOTS,
 		.tokens = 64,
 		.top_p = 1.0,
 	};

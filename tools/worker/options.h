@@ -11,6 +11,7 @@
 
 enum command { COMMAND_GENERATE, COMMAND_SCORE };
 enum experts_kind { EXPERTS_LOCAL, EXPERTS_CPU, EXPERTS_CACHE };
+enum dense_place { DENSE_HOST, DENSE_DEVICE, DENSE_WITH_SLOTS /* replaced by one of the others */ };
 enum n_copy_rule { N_COPY_COST, N_COPY_STAIRS, N_COPY_NUMBER, N_COPY_DEFAULT /* replaced by one of the others */ };
 
 struct options {
@@ -22,6 +23,8 @@ struct options {
 	uint32_t tp, slots, cache_topk, update; /* the last two 0: the library's defaults */
 	const char *policy;
 	const char *device; /* NULL: the host */
+	enum dense_place dense;
+	bool graph;
 	enum moe_fill fill;
 	bool fill_given;
 	enum moe_share share;
@@ -51,6 +54,7 @@ static inline const char *options_experts(const struct options *options)
 
 extern const char *const experts_names[];
 extern const char *const mode_names[];
+extern const char *const dense_names[];
 
 /* 0; 1 when help or version was asked for and printed; -EINVAL after a line on stderr. */
 int options_parse(struct options *ret, int argc, char **argv);

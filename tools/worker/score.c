@@ -35,18 +35,23 @@ static double negative_log_likelihood(const float *logits, uint32_t n, int32_t i
 }
 
 /* `targets` are the tokens that follow the last step's tokens 0 .. n - 1. */
-static void score_step(const struct run *run, const int32_t *targets, uint32_t n, float *logits, struct score *score)
+static int score_step(const struct run *run, const int32_t *targets, uint32_t n, float *logits, struct score *score,
+		      struct moe_error *err)
 {
 	const uint32_t vocab = run->arch->vocab;
 
 	for (uint32_t first = 0; first < n; first += LOGITS_AT_ONCE) {
 		const uint32_t some = MIN(n - first, LOGITS_AT_ONCE);
 
-		forward_logits(run->forward, first, some, logits);
+		const int r = forward_logits(run->forward, first, some, logits, err);
+
+		if (r < 0)
+			return r;
 		for (uint32_t i = 0; i < some; i++)
 			score->nll += negative_log_likelihood(logits + (size_t)i * vocab, vocab, targets[first + i]);
 	}
 	score->tokens += n;
+	return 0;
 }
 
 static int score_window(struct run *run, const int32_t *ids, float *logits, struct score *score, struct moe_error *err)
@@ -64,7 +69,9 @@ static int score_window(struct run *run, const int32_t *ids, float *logits, stru
 			return r;
 		/* Only the rank that speaks needs the numbers. The window's last token has no successor. */
 		if (run->speaks)
-			score_step(run, ids + at + 1, MIN(n, run->window - at - 1), logits, score);
+			r = score_step(run, ids + at + 1, MIN(n, run->window - at - 1), logits, score, err);
+		if (r < 0)
+			return r;
 		at += n;
 	}
 	score->windows++;

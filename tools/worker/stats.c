@@ -56,6 +56,11 @@ void stats_print(const struct run *run, const struct stats_times *times)
 		       run->options->defer);
 	printf("%-12s %14llu fills, %.1f MB; %.1f %% of the pairs found their expert in a slot already (hit rate)\n",
 	       "copies", (unsigned long long)s->fills, (double)s->fill_bytes / 1e6, 100.0 * share(s->resident, all));
+	printf("%-12s on %s", "dense part", run->forward->where);
+	if (run->forward->on_device)
+		printf("; %llu of %llu steps by a captured graph", (unsigned long long)run->forward->replays,
+		       (unsigned long long)run->forward->steps);
+	putchar('\n');
 	print_rate("prefill", times->prefill_tokens, times->prefill_ns);
 	print_rate("decode", times->decode_tokens, times->decode_ns);
 }
@@ -65,14 +70,15 @@ int stats_add(const struct run *run, json_t *object, struct moe_error *err)
 	const struct options *o = run->options;
 	const struct experts_stats *s = &run->experts->stats;
 	const bool cached = o->experts == EXPERTS_CACHE;
-	json_t *all = json_pack("{s:{s:I,s:I,s:I,s:I,s:I},s:I,s:I,s:f,s:s,s:s,s:i,s:i,s:i,s:b}", "pairs", "hit",
+	json_t *all = json_pack("{s:{s:I,s:I,s:I,s:I,s:I},s:I,s:I,s:f,s:s,s:s,s:i,s:i,s:i,s:b,s:s,s:I}", "pairs", "hit",
 				(json_int_t)s->hit, "miss_buffer", (json_int_t)s->miss_buffer, "cpu",
 				(json_int_t)s->cpu, "deferred", (json_int_t)s->deferred, "local", (json_int_t)s->local,
 				"fills", (json_int_t)s->fills, "fill_bytes", (json_int_t)s->fill_bytes, "hit_rate",
 				share(s->resident, stats_pairs(s)), "experts", experts_names[o->experts], "mode",
 				mode_names[o->mode], "tp", (int)o->tp, "slots",
 				cached ? (int)MIN(o->slots, run->arch->router.n_experts) : 0, "defer", (int)o->defer,
-				"approximate", o->defer > 0);
+				"approximate", o->defer > 0, "dense", dense_names[run->forward->on_device],
+				"graph_steps", (json_int_t)run->forward->replays);
 
 	if (!all || json_object_update_new(object, all) < 0)
 		return moe_error_set(err, -ENOMEM, "no memory for the JSON");
