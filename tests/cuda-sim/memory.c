@@ -169,13 +169,16 @@ struct sim_region *sim_resolve_host(const char *call, const void *host, uint64_t
 
 void sim_expose(bool exposed)
 {
-	const struct sim_region *region;
+	struct sim_region *region;
 
-	for (region = sim.regions; region; region = region->next)
-		if (!region->host && region->readable &&
-		    mprotect((void *)(uintptr_t)region->base, region->room ? region->room : region->bytes,
+	for (region = sim.regions; region; region = region->next) {
+		if (region->host || !region->readable || region->exposed == exposed)
+			continue;
+		if (mprotect((void *)(uintptr_t)region->base, region->room ? region->room : region->bytes,
 			     exposed ? PROT_READ | PROT_WRITE : PROT_NONE) < 0)
 			abort();
+		region->exposed = exposed;
+	}
 }
 
 void sim_check_ends(const char *what)
@@ -476,6 +479,7 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
 		SIM_RULE(desc && count == 1 && desc->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
 				 desc->location.id == region->device,
 			 "access is for the device that has the memory");
+		sim_expose(false);
 		region->readable = desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
 		region->writable = desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 	}

@@ -71,6 +71,7 @@ struct sim_region {
 	uint64_t host;        /* registered: as the host sees it; 0 in device memory */
 	uint64_t room;        /* allocated: whole pages, the rest of which must stay poison */
 	struct sim_physical *physical;
+	bool exposed;                    /* kernels, and so the host, reach device memory now */
 	bool readable, writable, mapped; /* mapped: device addresses of host memory were made for kernels too */
 	struct sim_access *accesses;
 	uint32_t n_accesses, accesses_room;

@@ -5,6 +5,8 @@
 # with an error soon after their daemon was killed.
 # shellcheck source=tests/e2e/lib.sh
 . "$(dirname -- "$0")/lib.sh"
+# shellcheck source=tests/e2e/gpu-worker.sh
+. "$(dirname -- "$0")/gpu-worker.sh"
 
 [ -e "$build/tests/cuda-sim/libcuda.so.1" ] || skip_all 'built without CUDA'
 LD_LIBRARY_PATH=$build/tests/cuda-sim
@@ -35,12 +37,14 @@ same() {
 		"$(awk -v x="$expected" -v e="$(slack 0.001)" 'BEGIN { printf "%.9f", x * (1 + e) }')" "$1: nll_per_token is the host's"
 }
 
+# With attention and router on the host; gpu_scores has them on the device.
 for mode in decode prefetch full; do
 	knobs=CUSIM_SEED=${TEST_SEED:-$$}
-	score "$mode" --device cuda --experts cache --slots 8 --mode $mode --fill pull --daemon "$socket"
+	score "$mode" --device cuda --dense host --experts cache --slots 8 --mode $mode --fill pull --daemon "$socket"
 	same "$mode"
 	pairs=$(($(json "$dir/score.json" pairs.hit) + $(json "$dir/score.json" pairs.miss_buffer)))
 	within "$pairs" 1 1000000000 "$mode: the device has computed pairs"
+	is "$(json "$dir/score.json" dense)" host "$mode: attention and router were on the host"
 done
 knobs='CUSIM_READ_ONLY=1 CUSIM_DELAY=50'
 score 'read-only registration' --device cuda --experts cache --slots 4 --fill pull \
@@ -52,6 +56,14 @@ same 'the second device'
 knobs=
 score 'two ranks' --device cuda --experts cache --slots 8 --fill pull --tp 2 --daemon "$socket"
 same 'two ranks'
+is "$(json "$dir/score.json" dense)" device 'two ranks: attention and router were on the device'
+
+# A sanitizer makes a step twenty times slower.
+replays=1000
+[ -z "${MOE_SANITIZED-}" ] || replays=256
+knobs=CUSIM_SEED=$$
+gpu_scores $replays
+knobs=
 
 refuse() { # NAME WORDS OPTION...
 	name=$1 words=$2
@@ -76,8 +88,8 @@ shows_modes() {
 }
 
 long_text
-"$worker" score --model "$sample" --daemon "$socket" --text "$dir/long.txt" --device cuda --experts cache --slots 4 \
-	--fill pull >"$dir/text" 2>"$dir/err" &
+"$worker" score --model "$sample" --daemon "$socket" --text "$dir/long.txt" --device cuda --dense host \
+	--experts cache --slots 4 --fill pull >"$dir/text" 2>"$dir/err" &
 job=$!
 started="$started $job"
 wait_for have_sessions 1
@@ -86,6 +98,45 @@ sleep 0.5
 wait_for shows_modes
 ok $? 'moectl stats shows its steps by mode' "$dir/table"
 daemon_dies "$job" 'a device'
+
+start_daemon --model "$sample" --writable-weights
+require $? 'a daemon once more' "$dir/daemon.log"
+gpu_death
+
+# usage WORDS OPTION...: what cannot be is a wrong command line, and says why.
+usage() {
+	words=$1
+	shift
+	"$worker" score --model "$sample" --text "$dir/short.txt" "$@" >"$dir/refused" 2>&1
+	is $? 2 "$*: a wrong command line" "$dir/refused"
+	grep -q -e "$words" "$dir/refused"
+	ok $? "$*: it says why" "$dir/refused"
+}
+usage 'device cuda' --graph --decode
+usage 'one rank' --device cuda --graph --decode --tp 2
+usage 'only decode steps' --device cuda --graph
+usage 'no slots on a GPU' --dense device
+usage 'host with --defer' --device cuda --dense device --defer 1 --decode
+
+# Each family's attention and router: FP32 activations leave nothing but another order of sums.
+for family in mixtral qwen2_moe qwen3_moe olmoe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe; do
+	rm -rf "$dir/model"
+	"$mkmodel" --family $family --out "$dir/model" >"$dir/mkmodel.log" 2>&1
+	ok $? "$family: a model is made" "$dir/mkmodel.log" || continue
+	for way in '--experts local' '--device cuda --slots 3' '--device cuda --slots 3 --decode --graph'; do
+		# shellcheck disable=SC2086 # a list
+		"$worker" score --model "$dir/model" --text "$dir/short.txt" --window 48 --limit 96 --json --isa avx2 $way \
+			>"$dir/score.json" 2>"$dir/score.err"
+		ok $? "$family: $way" "$dir/score.err" || continue
+		case $way in
+		*local) expected=$(json "$dir/score.json" nll_per_token) ;;
+		*) within "$(json "$dir/score.json" nll_per_token)" \
+			"$(awk -v x="$expected" 'BEGIN { print x - 3e-3 }')" \
+			"$(awk -v x="$expected" 'BEGIN { print x + 3e-3 }')" "$family: $way: nll_per_token" ;;
+		esac
+	done
+	is "$(json "$dir/score.json" graph_steps)" 80 "$family: all but the first 16 steps were replayed"
+done
 
 start_daemon --model "$sample"
 require $? 'a daemon with sealed weights' "$dir/daemon.log"
