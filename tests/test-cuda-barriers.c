@@ -290,6 +290,29 @@ static void make_add(struct subject *s)
 	subject_settle(s, p->y, 4000);
 }
 
+static void make_read(struct subject *s)
+{
+	uint64_t from, sums;
+
+	subject_start(s, CUDA_KERNEL_moe_read, 2, 256);
+	from = take(s, 100000);
+	sums = take(s, 512 * 4);
+	for (size_t i = 0; i < 100000; i++)
+		s->memory[i] = (uint8_t)below(256);
+	cuda_launch_read(from, 100000, sums, 2, &s->launch);
+	subject_settle(s, sums, 512 * 4);
+}
+
+static void make_peak(struct subject *s)
+{
+	uint64_t sums;
+
+	subject_start(s, CUDA_KERNEL_moe_peak, 2, 256);
+	sums = take(s, 512 * 4);
+	cuda_launch_peak(2, sums, 2, &s->launch);
+	subject_settle(s, sums, 512 * 4);
+}
+
 static void make_policy(struct subject *s, uint32_t rule)
 {
 	enum { experts = 1100, slots = 500, pairs = 800 };
@@ -387,7 +410,7 @@ static const uint32_t families[] = {MOE_FORMAT_BF16,  MOE_FORMAT_F16,  MOE_FORMA
 				    MOE_FORMAT_MXFP4, MOE_FORMAT_Q5_K, MOE_FORMAT_Q6_K,      MOE_FORMAT_Q8_0};
 
 #define FAMILIES (sizeof families / sizeof families[0])
-#define SUBJECTS (6 + 4 * FAMILIES)
+#define SUBJECTS (8 + 4 * FAMILIES)
 
 static void subject_make(struct subject *s, size_t i)
 {
@@ -408,8 +431,14 @@ static void subject_make(struct subject *s, size_t i)
 	case 5:
 		make_policy(s, i == 4 ? CUDA_POLICY_LRU : CUDA_POLICY_ORIGINAL);
 		return;
+	case 6:
+		make_read(s);
+		return;
+	case 7:
+		make_peak(s);
+		return;
 	default:
-		i -= 6;
+		i -= 8;
 		make_product(s, families[i / 4], i % 2, i / 2 % 2);
 	}
 }

@@ -148,6 +148,37 @@ struct cuda_policy {
 	uint32_t cache_topk, max_fills, reserved;
 };
 
+/*
+ * Limits, for moe-bench. moe_read: reads `bytes` (a multiple of 16) in blocks of 256 threads; each leaves the sum of the
+ * words that it has read. moe_peak: `rounds` products of 16 rows and 64 tokens over 16 columns by each warp of blocks
+ * of 256 threads, CUDA_PEAK_OPERATIONS each, of ones and minus ones: each thread leaves the sum of its results.
+ */
+struct cuda_read {
+	uint64_t from, bytes;
+	uint64_t sums; /* uint32_t [blocks][256] */
+};
+
+struct cuda_peak {
+	uint64_t sums; /* float [blocks][256] */
+	uint32_t rounds, reserved;
+};
+
+#define CUDA_PEAK_ROUNDS_MAX 16384 /* sums are whole numbers that a float can hold */
+#define CUDA_PEAK_ROWS 16
+#define CUDA_PEAK_TOKENS 64
+#define CUDA_PEAK_COLS 16
+#define CUDA_PEAK_OPERATIONS (2ull * CUDA_PEAK_ROWS * CUDA_PEAK_TOKENS * CUDA_PEAK_COLS)
+
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+	/* Which are minus one: of the rows (which = 0) or the tokens (1). */
+	static inline int
+	cuda_peak_negative(unsigned which, unsigned row, unsigned col)
+{
+	return (row * 7 + col * (which ? 5 : 3) + row * col) / 3 % 2;
+}
+
 /* How a product computes. */
 enum cuda_family { CUDA_FAMILY_BF16, CUDA_FAMILY_F16, CUDA_FAMILY_FP8, CUDA_FAMILY_INT8, CUDA_FAMILY_PANEL };
 
@@ -176,6 +207,8 @@ enum cuda_family { CUDA_FAMILY_BF16, CUDA_FAMILY_F16, CUDA_FAMILY_FP8, CUDA_FAMI
 	X(moe_combine, cuda_combine)                                                                                   \
 	X(moe_add, cuda_add)                                                                                           \
 	X(moe_policy, cuda_policy)                                                                                     \
+	X(moe_read, cuda_read)                                                                                         \
+	X(moe_peak, cuda_peak)                                                                                         \
 	CUDA_PRODUCTS(X, decode)                                                                                       \
 	CUDA_PRODUCTS(X, prefill)
 

@@ -355,3 +355,15 @@ void cuda_launch_policy(const struct cuda_policy *policy, struct cuda_launch *re
 	launch(ret, CUDA_KERNEL_moe_policy, 1, 1024);
 	ret->params.policy = *policy;
 }
+
+void cuda_launch_read(uint64_t from, uint64_t bytes, uint64_t sums, uint32_t blocks, struct cuda_launch *ret)
+{
+	launch(ret, CUDA_KERNEL_moe_read, blocks, 256);
+	ret->params.read = (struct cuda_read){.from = from, .bytes = bytes, .sums = sums};
+}
+
+void cuda_launch_peak(uint32_t rounds, uint64_t sums, uint32_t blocks, struct cuda_launch *ret)
+{
+	launch(ret, CUDA_KERNEL_moe_peak, blocks, 256);
+	ret->params.peak = (struct cuda_peak){.sums = sums, .rounds = rounds};
+}

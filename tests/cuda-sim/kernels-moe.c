@@ -165,9 +165,20 @@ static void touch_policy(const struct toucher *t, const struct cuda_policy *p)
 	writes(t, p->scratch, 2 * p->n_experts * sizeof(uint64_t));
 }
 
+static void touch_read(const struct toucher *t, const struct cuda_read *p, const struct sim_launch *l)
+{
+	reads(t, p->from, p->bytes);
+	writes(t, p->sums, (uint64_t)l->grid[0] * l->block[0] * sizeof(uint32_t));
+}
+
+static void touch_peak(const struct toucher *t, const struct cuda_peak *p, const struct sim_launch *l)
+{
+	writes(t, p->sums, (uint64_t)l->grid[0] * l->block[0] * sizeof(float));
+}
+
 /* -- table -------------------------------------------------------------------------------------------------------- */
 
-static void touch_all(enum cuda_kernel_id id, const struct toucher *t, const void *params)
+static void touch_all(enum cuda_kernel_id id, const struct toucher *t, const void *params, const struct sim_launch *l)
 {
 	switch (id) {
 	case CUDA_KERNEL_moe_group:
@@ -185,6 +196,12 @@ static void touch_all(enum cuda_kernel_id id, const struct toucher *t, const voi
 	case CUDA_KERNEL_moe_policy:
 		touch_policy(t, params);
 		break;
+	case CUDA_KERNEL_moe_read:
+		touch_read(t, params, l);
+		break;
+	case CUDA_KERNEL_moe_peak:
+		touch_peak(t, params, l);
+		break;
 	default:
 		touch_product(t, params, strstr(cuda_kernels[id].name, "_down_") != NULL);
 	}
@@ -198,7 +215,7 @@ static void touch_all(enum cuda_kernel_id id, const struct toucher *t, const voi
 	}                                                                                                              \
 	static void touch_##name(const void *p, const struct sim_launch *l, touch_fn *touch, void *arg)                \
 	{                                                                                                              \
-		touch_all(CUDA_KERNEL_##name, &(struct toucher){touch, arg}, p);                                       \
+		touch_all(CUDA_KERNEL_##name, &(struct toucher){touch, arg}, p, l);                                      \
 	}
 CUDA_KERNELS(X)
 #undef X

@@ -115,6 +115,14 @@ static uint32_t count_distinct(const struct ffn_run *b)
 	return distinct;
 }
 
+int ffn_run_retake(struct ffn_run *b, const struct options *o)
+{
+	b->o = o;
+	b->active = MIN(b->shape.experts, o->tokens * b->shape.topk);
+	b->distinct = count_distinct(b);
+	return b->distinct ? 0 : -ENOMEM;
+}
+
 double ffn_run_bytes(const struct ffn_run *b)
 {
 	return ffn_published_bytes(&b->shape, b->format) * b->distinct;

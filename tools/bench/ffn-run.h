@@ -38,6 +38,9 @@ struct ffn_run {
 int ffn_run_make(struct ffn_run *ret, const struct options *o);
 void ffn_run_free(struct ffn_run *run);
 
+/* Another number of tokens, no more than it was made with; *o lives as long as the run. -ENOMEM. */
+int ffn_run_retake(struct ffn_run *run, const struct options *o);
+
 /* The experts of the next request: ids. */
 void ffn_run_route(struct ffn_run *run);
 

@@ -22,6 +22,7 @@ enum {
 	OPTION_BYTES,
 	OPTION_CHECK,
 	OPTION_SESSIONS,
+	OPTION_DEVICE,
 };
 
 static const struct verb {
@@ -35,6 +36,8 @@ static const struct verb {
 	{"ffn", bench_ffn, 15, "ffn [OPTION]...",
 	 "the CPU pool alone, in this process, on weights of any shape and format"},
 	{"compare", bench_compare, 9, "compare [OPTION]...", "the same beside other libraries, on the same weights"},
+	{"device", bench_device, 9, "device [OPTION]...",
+	 "a GPU: copies, fills, lanes, kernels, each beside its limit"},
 	{"load", bench_load, 5, "load DIR", "loading, beside bare O_DIRECT reads"},
 	{"attach", bench_attach, 100, "attach [--hold N --seconds S]",
 	 "time to attach; or N idle sessions for S seconds"},
@@ -54,16 +57,20 @@ static void print_help(void)
 	       "  --tokens N      of a request (default 1)\n"
 	       "  --sessions N    of ring: that are attached and take turns (default 1)\n"
 	       "  --json          one JSON object a line\n"
-	       "\nOf ffn and compare:\n"
+	       "\nOf device:\n"
+	       "  --device NAME   cuda (the default) or cuda:N\n"
+	       "\nOf ffn, compare and device:\n"
 	       "  --model-shape NAME  qwen3-30b-a3b (the default), mixtral-8x7b, deepseek-v3, gpt-oss-20b, kimi-k2\n"
 	       "  --hidden N --inter N --experts N --topk N  another shape, or part of it\n"
 	       "  --format NAME   of the weights (default bf16); list: their names\n"
+	       "  --bytes SIZE    of weights in rotation, of device memory that is read, at least: a number with K, M, G\n"
+	       "                  or T (default 4G)\n"
+	       "  --check         compare what was timed with the reference; a wrong result is a failure\n"
+	       "\nOf ffn and compare:\n"
 	       "  --threads N     of the pool (default: one per core)\n"
 	       "  --isa LEVEL     auto, ref, avx2, avx512 or amx (default auto)\n"
 	       "  --active N      distinct experts of a request (default: as many as its tokens can choose)\n"
-	       "  --skew          nine tokens in ten choose the same expert\n"
-	       "  --bytes SIZE    of weights in rotation, at least: a number with K, M, G or T (default 4G)\n"
-	       "  --check         compare what was timed with the reference; a wrong result is a failure\n\n"
+	       "  --skew          nine tokens in ten choose the same expert\n\n"
 	       "  -h, --help      this text\n"
 	       "  --version       version and exit\n\n"
 	       "Exit status: 0 done, 1 failed, 2 usage.\n",
@@ -159,6 +166,9 @@ static int set_option(struct options *o, int id, char *word)
 		return 0;
 	case OPTION_SESSIONS:
 		return parse_count(&o->sessions, word);
+	case OPTION_DEVICE:
+		o->device = word;
+		return 0;
 	case OPTION_SHAPE:
 		o->shape = word;
 		return 0;
@@ -212,6 +222,7 @@ int main(int argc, char **argv)
 		{"bytes", required_argument, NULL, OPTION_BYTES},
 		{"check", no_argument, NULL, OPTION_CHECK},
 		{"sessions", required_argument, NULL, OPTION_SESSIONS},
+		{"device", required_argument, NULL, OPTION_DEVICE},
 		{"seconds", required_argument, NULL, 's'},
 		{"json", no_argument, NULL, 'j'},
 		{"help", no_argument, NULL, 'h'},
