@@ -74,8 +74,8 @@ void cuda_launch_add(uint64_t y, uint64_t z, uint64_t n, struct cuda_launch *ret
 /* One decode step of one layer's cache on the device; *policy is copied. */
 void cuda_launch_policy(const struct cuda_policy *policy, struct cuda_launch *ret);
 
-/* Limits, for moe-bench, of so many blocks: reading (bytes: a multiple of 16), and the tensor cores' bfloat16. Sums: 256
- * numbers of 32 bits for each block. */
+/* Limits, for moe-bench, of so many blocks: reading (bytes: a multiple of 16), and the tensor cores' bfloat16. Sums:
+ * 256 numbers of 32 bits for each block. */
 void cuda_launch_read(uint64_t from, uint64_t bytes, uint64_t sums, uint32_t blocks, struct cuda_launch *ret);
 void cuda_launch_peak(uint32_t rounds, uint64_t sums, uint32_t blocks, struct cuda_launch *ret);
 

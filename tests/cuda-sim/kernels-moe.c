@@ -215,7 +215,7 @@ static void touch_all(enum cuda_kernel_id id, const struct toucher *t, const voi
 	}                                                                                                              \
 	static void touch_##name(const void *p, const struct sim_launch *l, touch_fn *touch, void *arg)                \
 	{                                                                                                              \
-		touch_all(CUDA_KERNEL_##name, &(struct toucher){touch, arg}, p, l);                                      \
+		touch_all(CUDA_KERNEL_##name, &(struct toucher){touch, arg}, p, l);                                    \
 	}
 CUDA_KERNELS(X)
 #undef X
