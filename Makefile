@@ -4,7 +4,7 @@ BUILD = build
 prefix = /usr/local
 DESTDIR =
 
-.PHONY: all run check check-amx bench install clean format
+.PHONY: all run check check-amx bench breakeven install clean format
 
 all: $(BUILD)/build.ninja
 	ninja -C $(BUILD)
@@ -28,6 +28,11 @@ bench: all
 	scripts/bench.sh
 	scripts/bench-ffn.sh
 	scripts/bench-compare.sh
+	scripts/bench-device.sh
+
+# The pictures of docs/BREAKEVEN.md, from their input.
+breakeven:
+	for i in docs/breakeven docs/breakeven-server; do perl scripts/breakeven.pl $$i.json >$$i.svg.new && mv $$i.svg.new $$i.svg; done
 
 install: all
 	meson configure $(BUILD) -Dprefix=$(prefix)

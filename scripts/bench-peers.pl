@@ -17,7 +17,8 @@ if (open(my $old, '<', $page)) {
 	local $/;
 	$text = <$old> // '';
 }
-$text =~ s/\n*^## Peers\n.*//ms;
+$text =~ s/\n*^## Peers\n.*?(?=^## |\z)/\n\n/ms;
+my $behind = $text =~ s/\n*(^## GPU\n.*)\z//ms ? $1 : ''; # bench-device's
 print $text =~ s/\n*\z//r, $text =~ /\S/ ? "\n\n" : '';
 
 my (@names, %why);
@@ -49,3 +50,4 @@ for my $run (@runs) {
 	print "| $run->{shape}{name} | $run->{format} | $run->{tokens} | $limit | ", join(' | ', map { cell($run, $_) } @names), " |\n";
 }
 print "\nAbsent: ", join('; ', sort keys %why), ".\n" if %why;
+print "\n$behind" if $behind;

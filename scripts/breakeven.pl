@@ -10,8 +10,9 @@
 #                                         then of the CPU's
 #
 # INPUT has "ffn", objects of `moe-bench ffn --json` of one shape and format and different tokens, and either "device", the
-# object of `moe-bench device --json` of the same shape on a GPU, or "published", rates with their sources. The model is
-# the library's (lib/ncopy.h): docs/BREAKEVEN.md says it in full.
+# object of `moe-bench device --json` of the same shape on a GPU, or "published", rates with their sources. "cpu_times"
+# {"factor", "why"} assumes a faster CPU than the one that was measured, and the picture says so. The model is the library's
+# (lib/ncopy.h): docs/BREAKEVEN.md says it in full.
 use strict;
 use warnings;
 use JSON::PP;
@@ -41,11 +42,13 @@ sub fit {
 
 sub ns_of { my ($line, $experts, $pairs) = @_; return $line->{a} * $experts + $line->{b} * $pairs }
 
-# The split of the missing experts that ends first, and when; each expert has so many pairs.
+# The split of the missing experts that ends first, and when; each expert has so many pairs. In the mean over batches there
+# are fractions of experts: all of them is one of the splits.
 sub choose {
 	my ($m, $hits, $missing, $room, $pairs) = @_;
 	my ($best, $best_ns);
-	for my $n (0 .. min($missing, $room)) {
+	my $most = min($missing, $room);
+	for my $n (0 .. int $most, $most > int $most ? $most : ()) {
 		my $gpu = $m->{copy} * $n + ns_of($m->{gpu}, $hits + $n, ($hits + $n) * $pairs);
 		my $cpu = ns_of($m->{cpu}, $missing - $n, ($missing - $n) * $pairs);
 		my $ns = max($gpu, $cpu);
@@ -67,14 +70,11 @@ sub streaming {
 
 sub cpu_only { my ($m, $t) = @_; return ns_of($m->{cpu}, distinct($m, $t), $t * $m->{topk}) }
 
-# As many whole experts as the batch has; the rest of the numbers are the exact ones.
 sub hybrid {
 	my ($m, $t, $share) = @_;
 	my $d = distinct($m, $t);
-	my $whole = max(1, int($d + 0.5));
-	my $hits = int($share * $whole + 0.5);
-	my ($n, $ns) = choose($m, $hits, $whole - $hits, $whole, $t * $m->{topk} / $whole);
-	return $ns * $d / $whole > 0 ? $ns : 0;
+	my ($n, $ns) = choose($m, $share * $d, (1 - $share) * $d, $d, $t * $m->{topk} / $d);
+	return $ns;
 }
 
 # The cached share from which on streaming is no slower than the CPU: below 0 where it never is slower, above 1 where
@@ -104,6 +104,10 @@ sub read_input {
 	$m{bytes} = $first->{weight_gbs}{best} * $first->{ms}{best} * 1e6 / $s->{active_experts};
 	$m{cpu_words} = "CPU measured: $first->{threads} threads, $first->{variant}" . ($in->{machine} ? ", $in->{machine}" : '');
 	$m{date} = $in->{date} // '';
+	if (my $times = $in->{cpu_times}) {
+		$_ /= $times->{factor} for @{$m{cpu}}{qw(a b)};
+		$m{cpu_words} .= "; shown: $times->{factor} times as fast, $times->{why}";
+	}
 	return $in->{device} ? of_device(\%m, $in->{device}, $path) : of_published(\%m, $in->{published}, $s, $path);
 }
 
@@ -230,7 +234,7 @@ sub map_legend {
 	my $y = $top + $high + 62;
 	my $out = text($left, $y, 'times that the hybrid is faster than the better one alone:', 'small');
 	for my $i (0 .. $#gains) {
-		my $x = $left + 100 * $i;
+		my $x = $left + 112 * $i;
 		$out .= sprintf "<rect x=\"%.1f\" y=\"%.1f\" width=\"14\" height=\"14\" class=\"c%d\"/>\n", $x, $y + 10, $i;
 		$out .= sprintf "<rect x=\"%.1f\" y=\"%.1f\" width=\"14\" height=\"14\" class=\"g%d\"/>\n", $x + 16, $y + 10, $i;
 		$out .= text($x + 34, $y + 21, $gains[$i][1], 'small');
@@ -240,7 +244,7 @@ sub map_legend {
 	$out .= sprintf "<rect x=\"%.1f\" y=\"%.1f\" width=\"14\" height=\"14\" class=\"g2\"/>\n", $left + 160, $y + 34;
 	$out .= text($left + 180, $y + 45, 'streaming to the GPU is', 'small');
 	return $out unless $has_even;
-	return $out . line($left + 312, $y + 41, $left + 332, $y + 41, 'even') . text($left + 338, $y + 45, 'both alike', 'small');
+	return $out . line($left + 326, $y + 41, $left + 350, $y + 41, 'even') . text($left + 356, $y + 45, 'both alike', 'small');
 }
 
 sub time_panel {
@@ -320,6 +324,6 @@ if ($what eq '--choose' && @ARGV == 5) {
 } else {
 	open my $self, '<', $0 or die;
 	my @words = grep { /^#/ } <$self>;
-	print STDERR map { s/^# ?//r } @words[3 .. 13];
+	print STDERR map { s/^# ?//r } @words[3 .. 15];
 	exit 2;
 }

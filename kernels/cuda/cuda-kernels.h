@@ -150,8 +150,8 @@ struct cuda_policy {
 
 /*
  * Limits, for moe-bench. moe_read: reads `bytes` (a multiple of 16) in blocks of 256 threads; each leaves the sum of
- * the words that it has read. moe_peak: `rounds` products of 16 rows and 64 tokens over 16 columns by each warp of blocks
- * of 256 threads, CUDA_PEAK_OPERATIONS each, of ones and minus ones: each thread leaves the sum of its results.
+ * the words that it has read. moe_peak: `rounds` products of 16 rows and 64 tokens over 16 columns by each warp of
+ * blocks of 256 threads, CUDA_PEAK_OPERATIONS each, of ones and minus ones: each thread leaves the sum of its results.
  */
 struct cuda_read {
 	uint64_t from, bytes;

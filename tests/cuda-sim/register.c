@@ -90,7 +90,8 @@ CUresult cuMemHostUnregister(void *host)
 	CUresult r = sim_enter(__func__, SIM_RELEASES);
 	struct sim_region *region = sim_region_of_host(host, 1);
 
-	SIM_RULE(region && region->host == (uintptr_t)host, "%p is not where registered memory begins", host);
+	SIM_RULE(region && region->host == (uintptr_t)host && !region->managed,
+		 "%p is not where registered memory begins", host);
 	if (r == CUDA_SUCCESS) {
 		if (region->base != region->host)
 			munmap((void *)(uintptr_t)region->base, region->bytes);

@@ -72,6 +72,7 @@ struct sim_region {
 	uint64_t room;        /* allocated: whole pages, the rest of which must stay poison */
 	struct sim_physical *physical;
 	bool exposed;                    /* kernels, and so the host, reach device memory now */
+	bool managed;                    /* the host's and the device's at the same address */
 	bool readable, writable, mapped; /* mapped: device addresses of host memory were made for kernels too */
 	struct sim_access *accesses;
 	uint32_t n_accesses, accesses_room;

@@ -20,7 +20,7 @@ sample=models/tinymoe
 dir=$(mktemp -d "${TMPDIR:-/tmp}/moe-e2e.XXXXXX") || exit 1
 socket=$dir/socket
 patience=120 # seconds after which what has not come is an error
-soon_ms=20000 # what takes milliseconds has come by then, on a busy machine and under a sanitizer too
+soon_ms=40000 # what takes milliseconds has come by then, on a busy machine, under a sanitizer and by a watchdog too
 started= # processes to end
 daemon=  # the one that start_daemon started
 

@@ -5,6 +5,7 @@
  * out, and said to be, where none answers; a part that fails is noted, and the others go on.
  */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -45,7 +46,7 @@ static json_t *describe(const struct gpu *g)
 
 static double least(const json_t *rows, const char *key, const char *only, const char *is)
 {
-	double found = -1;
+	double found = NAN;
 	const json_t *each;
 	size_t i;
 
@@ -54,7 +55,7 @@ static double least(const json_t *rows, const char *key, const char *only, const
 		const char *word = only ? json_string_value(json_object_get(each, only)) : NULL;
 
 		if (!only || (word && strcmp(word, is) == 0))
-			found = found < 0 ? value : MIN(found, value);
+			found = isnan(found) ? value : MIN(found, value);
 	}
 	return found;
 }
@@ -68,7 +69,7 @@ static json_t *judge(const json_t *all)
 		{"a pull's share of bare pinned copies, the worst row",
 		 least(json_object_get(all, "fills"), "share", "how", "pull"), 0.9, false},
 		{"a lane's round trip, p50 in microseconds",
-		 trip ? json_number_value(json_object_get(trip, "p50")) : -1, 10, true},
+		 trip ? json_number_value(json_object_get(trip, "p50")) : NAN, 10, true},
 		{"a step over the longest of copies, GPU and CPU, the best row",
 		 least(json_object_get(all, "overlap"), "step_over_ideal", NULL, NULL), 1.1, true},
 		{"decode's share of reading memory, the worst row", least(experts, "share_of_read", "path", "decode"),
@@ -82,7 +83,7 @@ static json_t *judge(const json_t *all)
 		const struct goal *goal = &goals[i];
 		const bool met = goal->at_most ? goal->found <= goal->expected : goal->found >= goal->expected;
 
-		if (goal->found >= 0)
+		if (!isnan(goal->found))
 			json_array_append_new(list, json_pack("{s:s, s:f, s:s, s:f, s:b}", "what", goal->what, "found",
 							      goal->found, "limit", goal->at_most ? "most" : "least",
 							      "expected", goal->expected, "met", met));

@@ -23,7 +23,7 @@ void gpu_session_detach(struct gpu_session *s);
 
 /* Each token's experts: all different, evenly drawn. */
 void gpu_session_draw(struct gpu_session *s, uint32_t tokens);
-/* `count` experts from `first` on, round the layer, each once; the pairs behind them are padding. Returns the tokens. */
+/* `count` experts from `first` on, round the layer, each once; pairs behind them are padding. Returns the tokens. */
 uint32_t gpu_session_list(struct gpu_session *s, uint32_t first, uint32_t count);
 
 /* Plans and submits; *ret_bytes (may be NULL): what it copies. */

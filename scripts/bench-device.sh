@@ -1,0 +1,120 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# bench-device - all figures of a GPU in one go, written into docs/PERFORMANCE.md: skipped, with the reason, where there is none.
+#
+#   scripts/bench-device.sh [--model DIR] [--out FILE] [--chart FILE] [-- OPTION OF moe-bench device...]
+#
+# A private daemon serves random models whose experts have 1, 9 and 66 MiB (made in build/ once; 4 GB), or only DIR, and pushes
+# into GPUs if it can. `moe-bench device --check` measures (about two minutes), compute-sanitizer looks at a small run
+# where it is installed, and the chart's input (default docs/breakeven.json) and picture are made anew. All that was
+# measured stays in build/bench-device.json.
+set -eu
+
+cd "$(dirname -- "$0")/.."
+build=${MOE_BUILD:-build}
+out=docs/PERFORMANCE.md chart=docs/breakeven.json model=
+while [ $# -gt 0 ]; do
+	case $1 in
+	--model) model=${2:?--model takes a folder} ;;
+	--out) out=${2:?--out takes a file} ;;
+	--chart) chart=${2:?--chart takes a file} ;;
+	--) shift && break ;;
+	-h | --help) sed -n '4,12s/^# \{0,1\}//p' "$0" && exit 0 ;;
+	*) echo "bench-device: unknown option $1 (try --help)" >&2 && exit 2 ;;
+	esac
+	shift 2
+done
+if ! nvidia-smi --query-gpu=name,driver_version --format=csv,noheader >"$build/bench-device.gpus" 2>/dev/null; then
+	echo 'bench-device: skipped: no NVIDIA GPU and driver here (nvidia-smi lists none)'
+	exit 0
+fi
+driver=$(sed -n '1s/.*, *//p' "$build/bench-device.gpus")
+
+dir=$(mktemp -d "${TMPDIR:-/tmp}/moe-bench.XXXXXX")
+daemon=
+# shellcheck disable=SC2317 # trap calls it
+end() {
+	[ -z "$daemon" ] || kill "$daemon" 2>/dev/null || true
+	[ -z "$daemon" ] || wait "$daemon" 2>/dev/null || true
+	rm -rf "$dir"
+}
+trap end EXIT
+trap 'exit 130' INT TERM
+
+# make_model NAME LAYERS HIDDEN INTER EXPERTS TOPK
+make_model() {
+	[ ! -f "$build/$1/config.json" ] || return 0
+	echo "bench-device: making a random model in $build/$1"
+	"$build/tools/moe-mkmodel" --family qwen3_moe --layers "$2" --hidden "$3" --inter "$4" --experts "$5" --topk "$6" \
+		--heads 8 --kv-heads 2 --head-dim 64 --vocab 256 --shards 4 --out "$build/$1"
+}
+first=$model
+if [ -z "$model" ]; then
+	make_model bench-model 2 2048 768 128 8
+	make_model bench-model-small 1 1024 176 64 8
+	make_model bench-model-large 1 4096 2816 16 2
+	first=$build/bench-model
+fi
+
+# start OPTION...: false if the daemon does not become ready
+start() {
+	rm -f "$dir/ready" && mkfifo "$dir/ready"
+	"$build/daemon/moe-expertd" --socket "$dir/socket" --model "$first" --name bench --writable-weights --ready-fd 3 "$@" \
+		3>"$dir/ready" 2>"$dir/log" &
+	daemon=$!
+	read -r _ <"$dir/ready"
+}
+start --push-cuda || start || { cat "$dir/log" >&2 && exit 1; }
+export MOE_EXPERTD_SOCKET="$dir/socket"
+if [ -z "$model" ]; then
+	for size in small large; do
+		"$build/tools/moectl" load "$(realpath "$build/bench-model-$size")" --name "bench-$size" >"$dir/load" 2>&1 ||
+			cat "$dir/load" >&2
+	done
+fi
+
+# The figures are printed whatever has failed; then this script fails too, at its end.
+failed=0
+timeout 480 "$build/tools/moe-bench" device --check --json "$@" >"$dir/device.json" || failed=$?
+[ -s "$dir/device.json" ] || exit 1
+mv "$dir/device.json" "$build/bench-device.json"
+kill "$daemon" 2>/dev/null || true
+wait "$daemon" || true
+daemon=
+
+# sanitize TOOL: what it says of small layers and copies, in a word or two
+sanitize() {
+	command -v compute-sanitizer >/dev/null || { echo 'not installed' && return; }
+	timeout 240 compute-sanitizer --tool "$1" --error-exitcode 9 "$build/tools/moe-bench" device --daemon "$dir/none" \
+		--hidden 256 --inter 256 --experts 16 --topk 4 --bytes 64M --samples 1 --check >"$build/bench-device.$1" 2>&1 &&
+		echo clean && return
+	[ $? != 124 ] || { echo 'not finished in 240 s' && return; }
+	echo "found something: see $build/bench-device.$1"
+}
+memcheck=$(sanitize memcheck)
+racecheck=$(sanitize racecheck)
+echo "bench-device: compute-sanitizer: memcheck: $memcheck; racecheck: $racecheck" >&2
+
+perl scripts/bench-device-table.pl "$build/bench-device.json" "$driver" "$memcheck" "$racecheck" >"$dir/table"
+sed '/^## GPU/,$d' "$out" | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}' >"$dir/page"
+{
+	cat "$dir/page"
+	echo
+	cat "$dir/table"
+} >"$out.new"
+mv "$out.new" "$out"
+echo "bench-device: written to $out" >&2
+
+# The chart: the CPU's rates of today beside the GPU's.
+for tokens in 1 4 16 512; do
+	"$build/tools/moe-bench" ffn --format int4-g128-f16 --tokens "$tokens" --bytes 1G --json
+done >"$dir/ffn"
+if perl scripts/bench-device-table.pl --chart "$build/bench-device.json" "$dir/ffn" >"$dir/chart.json" &&
+	perl scripts/breakeven.pl "$dir/chart.json" >"$dir/chart.svg"; then
+	mv "$dir/chart.json" "$chart"
+	mv "$dir/chart.svg" "${chart%.json}.svg"
+else
+	failed=1
+fi
+exit "$failed"
