@@ -186,13 +186,22 @@ static int measure(struct links *l, json_t *to, struct moe_error *err)
 	return r;
 }
 
-/* Managed memory of one burst's size, with the pattern in it. */
+static void drop_managed(struct links *l)
+{
+	if (l->managed)
+		l->g->managed.free(l->managed);
+	l->managed = 0;
+}
+
+/* Managed memory of one burst's size, with the pattern in it, that has been brought over once: whether it can be is
+ * known then. */
 static void make_managed(struct links *l, uint64_t bytes)
 {
 	struct gpu *g = l->g;
+	struct moe_error err = {0};
+	double unused;
 	int r;
 
-	l->managed = 0;
 	if (!g->managed.alloc) {
 		gpu_note(g->absent, "managed memory", "the driver has no cuMemAllocManaged and cuMemPrefetchAsync_v2");
 		return;
@@ -204,6 +213,12 @@ static void make_managed(struct links *l, uint64_t bytes)
 		return;
 	}
 	memcpy((void *)l->managed, g->host, bytes);
+	l->bytes = bytes;
+	l->pieces = 1;
+	if (time_migration(l, &unused, &err) < 0) {
+		gpu_note(g->absent, "managed memory", err.text);
+		drop_managed(l);
+	}
 }
 
 int gpu_links(struct gpu *g, json_t *to, struct moe_error *err)
@@ -225,7 +240,6 @@ int gpu_links(struct gpu *g, json_t *to, struct moe_error *err)
 		l.pieces = (uint32_t)MIN(unit / l.bytes, PIECES_MAX);
 		r = measure(&l, rows, err);
 	}
-	if (l.managed)
-		g->managed.free(l.managed);
+	drop_managed(&l);
 	return r;
 }
