@@ -146,9 +146,9 @@ score_for() {
 }
 
 # amount N: of work of which a quarter is enough under a sanitizer, which looks for other things than numbers.
-amount() { [ -z "${MOE_SANITIZED-}" ] && echo "$1" || echo $(($1 / 4)); }
+amount() { echo $(($1 / (${MOE_SANITIZED:+3} + 1))); }
 # slack X: a bound on scores, which differ more over fewer tokens.
-slack() { [ -z "${MOE_SANITIZED-}" ] && echo "$1" || awk -v x="$1" 'BEGIN { print 4 * x }'; }
+slack() { awk -v x="$1" -v times="${MOE_SANITIZED:+4}" 'BEGIN { print (times ? times : 1) * x }'; }
 
 have_proc() { [ -r /proc/self/smaps ]; }
 

@@ -53,17 +53,20 @@ require $? 'the daemon serves the sample' "$dir/daemon.log"
 reference=$(json $sample/REFERENCE.json nll_per_token)
 check "$reference" local --experts local
 is "$(json "$dir/score.json" tokens)" "$(json $sample/REFERENCE.json tokens)" 'local: all tokens of the text are scored'
-for tp in 1 2 4; do
-	check "$reference" "cpu, tp $tp" --experts cpu --tp $tp --daemon "$socket"
-done
-check "$reference" 'cpu, one rank asks for all' --experts cpu --tp 2 --share group --daemon "$socket"
+check "$reference" 'cpu' --experts cpu --daemon "$socket"
 check "$reference" 'cache, a private daemon' --experts cache
 
-# Each number of slots meets each mode, and each of both meets each number of ranks. Of the beginning of the text.
+# The rest with the beginning of the text, 31 windows.
 head -c 7936 "$text" >"$dir/beginning"
 text=$dir/beginning
 score 'local, the beginning' --experts local
 reference=$(json "$dir/score.json" nll_per_token)
+for tp in 2 4; do
+	check "$reference" "cpu, tp $tp" --experts cpu --tp $tp --daemon "$socket"
+done
+check "$reference" 'cpu, one rank asks for all' --experts cpu --tp 2 --share group --daemon "$socket"
+
+# Each number of slots meets each mode, and each of both meets each number of ranks.
 row=0
 for slots in 4 8 32; do
 	column=0
