@@ -51,8 +51,10 @@ void cpu_words_read(struct cpu_words *ret)
 	*ret = (struct cpu_words){0};
 	if (__get_cpuid(0, &eax, &ebx, &ecx, &edx))
 		ret->vendor_ebx = ebx;
-	if (__get_cpuid(1, &eax, &ebx, &ecx, &edx))
+	if (__get_cpuid(1, &eax, &ebx, &ecx, &edx)) {
+		ret->leaf1_eax = eax;
 		ret->leaf1_ecx = ecx;
+	}
 	if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
 		ret->leaf7_ebx = ebx;
 		ret->leaf7_ecx = ecx;
@@ -76,6 +78,21 @@ static bool bf16_wins(const struct cpu_words *w)
 	return has(w->leaf7_1_eax, LEAF7_1_EAX_BF16) && w->vendor_ebx == VENDOR_AMD;
 }
 
+/* The family, as the manual puts it together. */
+static uint32_t family(const struct cpu_words *w)
+{
+	const uint32_t base = w->leaf1_eax >> 8 & 15;
+
+	return base == 15 ? base + (w->leaf1_eax >> 20 & 255) : base;
+}
+
+/* AMD's family 25, of which Zen 4 has AVX-512, is faster without prefetches in all formats; family 26, Zen 5, slower
+ * (docs/decisions/0018 and 0030). Of later ones nothing is known. */
+static bool reads_ahead(const struct cpu_words *w)
+{
+	return w->vendor_ebx == VENDOR_AMD && family(w) == 25;
+}
+
 uint32_t cpu_features(const struct cpu_words *w)
 {
 	uint32_t features = 0;
@@ -95,6 +112,8 @@ uint32_t cpu_features(const struct cpu_words *w)
 	features |= CPU_VNNI;
 	if (bf16_wins(w))
 		features |= CPU_BF16_FAST;
+	if (reads_ahead(w))
+		features |= CPU_UNASKED;
 	if (has(w->leaf7_edx, LEAF7_EDX_AMX_BF16 | LEAF7_EDX_AMX_TILE | LEAF7_EDX_AMX_INT8) &&
 	    has(w->leaf7_1_eax, LEAF7_1_EAX_BF16) && has(w->leaf7_ecx, LEAF7_ECX_GFNI) && has(w->xcr0, XCR0_TILES))
 		features |= CPU_AMX;

@@ -19,11 +19,13 @@ enum cpu_feature {
 	CPU_VNNI = 1 << 3,      /* 8-bit dot products on 512 bits, and byte permutations (VBMI) */
 	CPU_BF16_FAST = 1 << 4, /* the bfloat16 dot product, where it does more than FP32 FMA with widened weights */
 	CPU_AMX = 1 << 5,       /* tiles of BF16 and INT8, and GFNI, which decodes FP8 for them */
+	CPU_UNASKED =
+		1 << 6, /* the caches read ahead by themselves, and what software asks for ahead is in their way */
 };
 
 /* Zero where the CPU does not have the leaf, or (xcr0) where the system has not enabled XGETBV. */
 struct cpu_words {
-	uint32_t leaf1_ecx;                       /* CPUID leaf 1 */
+	uint32_t leaf1_eax, leaf1_ecx;            /* CPUID leaf 1 */
 	uint32_t leaf7_ebx, leaf7_ecx, leaf7_edx; /* CPUID leaf 7, subleaf 0 */
 	uint32_t leaf7_1_eax;                     /* subleaf 1 */
 	uint32_t vendor_ebx;                      /* leaf 0: the first four letters of the vendor's name */

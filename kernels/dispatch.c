@@ -24,6 +24,9 @@ static const struct variant {
 	{ISA_AVX512, CPU_AVX2 | CPU_AVX512 | CPU_VNNI, &kernels_avx512_vnni, "AVX-512 with VNNI and VBMI"},
 	{ISA_AVX512, CPU_AVX2 | CPU_AVX512 | CPU_VNNI | CPU_BF16_FAST, &kernels_avx512_bf16,
 	 "AVX-512 with VNNI, VBMI and a BF16 dot product that outruns FMA"},
+	{ISA_AVX512, CPU_AVX2 | CPU_AVX512 | CPU_VNNI | CPU_BF16_FAST | CPU_UNASKED, &kernels_avx512_unasked,
+	 "AVX-512 with VNNI, VBMI and a BF16 dot product that outruns FMA; AMD's family 25 (Zen 4), whose caches read "
+	 "ahead by themselves: no prefetches"},
 	{ISA_AMX, CPU_AVX2 | CPU_AVX512 | CPU_VNNI | CPU_AMX, &kernels_amx,
 	 "AMX with BF16 and INT8, AVX-512 with VNNI and VBMI, GFNI"},
 };

@@ -13,7 +13,7 @@
 
 extern const struct kernels kernels_ref;
 extern const struct kernels kernels_avx2, kernels_avx2_vnni;
-extern const struct kernels kernels_avx512, kernels_avx512_vnni, kernels_avx512_bf16;
+extern const struct kernels kernels_avx512, kernels_avx512_vnni, kernels_avx512_bf16, kernels_avx512_unasked;
 extern const struct kernels kernels_amx;
 
 extern const struct kernel_ops ops_ref;
@@ -21,9 +21,11 @@ extern const struct kernel_ops ops_bf16_avx2, ops_f16_avx2, ops_fp8_avx2;
 extern const struct kernel_ops ops_int8_avx2, ops_int8_vnni_avx2;
 extern const struct kernel_ops ops_bf16_avx512, ops_f16_avx512, ops_fp8_avx512;
 extern const struct kernel_ops ops_bf16_dot_avx512, ops_fp8_bf16_avx512;
+extern const struct kernel_ops ops_bf16_dot_unasked_avx512, ops_fp8_bf16_unasked_avx512;
 extern const struct kernel_ops ops_fp8_vbmi_avx512;
-extern const struct kernel_ops ops_f16_rows_avx512;
+extern const struct kernel_ops ops_f16_rows_avx512, ops_f16_unasked_avx512;
 extern const struct kernel_ops ops_int8_avx512, ops_int8_vnni_avx512, ops_int8_streamed_avx512;
+extern const struct kernel_ops ops_int8_unasked_avx512;
 extern const struct kernel_ops ops_bf16_few_amx, ops_fp8_block_few_amx, ops_fp8_row_few_amx;
 extern const struct kernel_ops ops_bf16_amx, ops_fp8_block_amx, ops_fp8_row_amx, ops_int8_amx;
 extern const struct kernel_group_ops groups_bf16_amx, groups_fp8_block_amx, groups_fp8_row_amx, groups_int8_amx;
@@ -31,6 +33,7 @@ extern const struct kernel_ops ops_panel_avx2, ops_panel_fine_avx2;
 extern const struct kernel_ops ops_panel_avx2_vnni, ops_panel_fine_avx2_vnni;
 extern const struct kernel_ops ops_panel_avx512, ops_panel_fine_avx512;
 extern const struct kernel_ops ops_panel_avx512_streamed, ops_panel_fine_avx512_streamed;
+extern const struct kernel_ops ops_panel_avx512_unasked, ops_panel_fine_avx512_unasked;
 extern const struct kernel_ops ops_panel_amx, ops_panel_fine_amx;
 
 uint64_t peak_f32_avx2(uint64_t rounds);

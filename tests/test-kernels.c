@@ -16,8 +16,13 @@
 #define VENDOR_INTEL 0x756e6547u /* "Genu" */
 #define AVX512_AND_MORE (CPU_AVX512 | CPU_VNNI | CPU_BF16_FAST | CPU_AMX)
 #define EVERYTHING (CPU_AVX2 | CPU_AVX_VNNI | AVX512_AND_MORE)
+#define ALL_TABLES (EVERYTHING | CPU_UNASKED)
 
-static const struct cpu_words all_words = {.leaf1_ecx = 0x38001000,
+#define FAMILY_25 0x00a10f11u /* a Zen 4 */
+#define FAMILY_26 0x00b00f21u /* a Zen 5 */
+
+static const struct cpu_words all_words = {.leaf1_eax = FAMILY_26,
+					   .leaf1_ecx = 0x38001000,
 					   .leaf7_ebx = 0xc0030020,
 					   .leaf7_ecx = 0x902,
 					   .leaf7_edx = 0x03400000,
@@ -94,9 +99,15 @@ static void features_check(void)
 		}
 	ok(good, "without one bit: what needs it is lost, and nothing else");
 	w = all_words;
+	w.leaf1_eax = FAMILY_25;
+	ok(cpu_features(&w) == (EVERYTHING | CPU_UNASKED), "AMD's family 25 is left to read ahead by itself");
+	w.vendor_ebx = VENDOR_INTEL;
+	ok(cpu_features(&w) == (EVERYTHING & ~CPU_BF16_FAST), "another vendor's family of that number is not");
+	w = all_words;
 	w.vendor_ebx = VENDOR_INTEL;
 	ok(cpu_features(&w) == (EVERYTHING & ~CPU_BF16_FAST), "Intel: the BF16 dot product is no gain, AMX is there");
-	w = (struct cpu_words){.leaf1_ecx = ~0u,
+	w = (struct cpu_words){.leaf1_eax = ~0u,
+			       .leaf1_ecx = ~0u,
 			       .leaf7_ebx = ~0u,
 			       .leaf7_ecx = ~0u,
 			       .leaf7_edx = ~0u,
@@ -141,16 +152,19 @@ static void decide_check(void)
 	w = words_without('x', 2);
 	ok(isa_decide(&w, &why) == ISA_REF && strstr(why, "operating system"), "YMM registers not saved: ref");
 	ok(isa_decide(&(struct cpu_words){0}, NULL) == ISA_REF, "nothing: ref");
+	w = words_without('x', 18);
+	w.leaf1_eax = FAMILY_25;
+	ok(isa_decide(&w, &why) == ISA_AVX512 && strstr(why, "no prefetches"), "family 25: avx512, and why");
 	ok(strcmp(isa_name(isa_decide(&all_words, NULL)), last_table(EVERYTHING, ISA_COUNT)->name) == 0,
 	   "everything: the level of the last table");
 	ok(table_count(0) == 1 && strcmp(kernels_runnable(0, 0)->name, "ref") == 0, "no features: ref only");
-	for (uint32_t f = 0; f <= EVERYTHING; f++)
-		good = good && table_count(f) >= 1 && table_count(f) <= table_count(EVERYTHING);
-	for (unsigned i = 0; i < table_count(EVERYTHING); i++)
+	for (uint32_t f = 0; f <= ALL_TABLES; f++)
+		good = good && table_count(f) >= 1 && table_count(f) <= table_count(ALL_TABLES);
+	for (unsigned i = 0; i < table_count(ALL_TABLES); i++)
 		for (unsigned j = 0; j < i; j++)
-			good = good && strcmp(kernels_runnable(EVERYTHING, i)->variant,
-					      kernels_runnable(EVERYTHING, j)->variant) != 0;
-	ok(good && table_count(EVERYTHING) >= 6, "tables have names of their own, and more features run no fewer");
+			good = good && strcmp(kernels_runnable(ALL_TABLES, i)->variant,
+					      kernels_runnable(ALL_TABLES, j)->variant) != 0;
+	ok(good && table_count(ALL_TABLES) >= 8, "tables have names of their own, and more features run no fewer");
 }
 
 static void levels_check(uint32_t features)

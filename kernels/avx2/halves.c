@@ -3,7 +3,8 @@
 #include "kernels/avx2/vec.h"
 #include "kernels/vec/halves.h"
 
-static const struct rows_kernel kernel_bf16 = {HALVES_BF16}, kernel_f16 = {HALVES_F16};
+static const struct rows_kernel kernel_bf16 = {HALVES_BF16, .near = ROWS_NEAR};
+static const struct rows_kernel kernel_f16 = {HALVES_F16, .near = ROWS_NEAR};
 
 ROWS_OPS(ops_bf16_avx2, kernel_bf16, PACK_F32, NULL)
 ROWS_OPS(ops_f16_avx2, kernel_f16, PACK_F16, pack_f16_row)

@@ -31,6 +31,12 @@ static inline vec vec_set(float a)
 	return _mm256_set1_ps(a);
 }
 
+/* a and b by turns. */
+static inline vec vec_turns(float a, float b)
+{
+	return _mm256_castpd_ps(_mm256_broadcastsd_pd(_mm_castps_pd(_mm_unpacklo_ps(_mm_set_ss(a), _mm_set_ss(b)))));
+}
+
 static inline vec vec_load(const float *p)
 {
 	return _mm256_loadu_ps(p);

@@ -23,14 +23,13 @@ static void decode(const void *codes, size_t cols, void *to)
 
 ROWS_FEW(few, ROWS_BF16_DOT, false)
 ROWS_MANY(many, ROWS_BF16_DOT, false)
+ROWS_STREAMS_4(streams, ROWS_BF16_DOT, false)
 
-static const struct rows_kernel kernel = {.w_bytes = 2,
-					  .x_bytes = 2,
-					  .few_x_bytes = 2,
-					  .few = few,
-					  .many = many,
-					  .in_place = many,
-					  .decode = decode,
-					  .near = ROWS_NEAR};
+/* Members of a struct rows_kernel. */
+#define DOT .w_bytes = 2, .x_bytes = 2, .few_x_bytes = 2, .few = few, .many = many, .in_place = many, .decode = decode
+
+static const struct rows_kernel kernel = {DOT, .near = ROWS_NEAR};
+static const struct rows_kernel unasked = {DOT, .streams = streams};
 
 ROWS_OPS(ops_bf16_dot_avx512, kernel, PACK_BF16, pack_bf16_row)
+ROWS_OPS(ops_bf16_dot_unasked_avx512, unasked, PACK_BF16, pack_bf16_row)

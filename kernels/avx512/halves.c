@@ -7,17 +7,19 @@
 
 LANES(float_lanes, ROWS_F32, 6, 2)
 
-ROWS_STREAMS_4(streams_bf16, ROWS_BF16)
-ROWS_STREAMS_4(streams_f16, ROWS_F16)
+ROWS_STREAMS_4(streams_bf16, ROWS_BF16, false)
+ROWS_STREAMS_4(streams_f16, ROWS_F16, false)
 
 /* Tokens over which lanes pay. */
-static const struct rows_kernel kernel_bf16 = {HALVES_BF16, .streams = streams_bf16, .lanes = float_lanes,
-					       .lanes_over = 16};
-static const struct rows_kernel kernel_f16 = {HALVES_F16, .streams = streams_f16, .lanes = float_lanes,
-					      .lanes_over = 16};
-static const struct rows_kernel kernel_f16_rows = {HALVES_F16};
+#define HALVES_LANES .near = ROWS_NEAR, .side_near = ROWS_STREAMED, .lanes = float_lanes, .lanes_over = 16
+
+static const struct rows_kernel kernel_bf16 = {HALVES_BF16, .streams = streams_bf16, HALVES_LANES};
+static const struct rows_kernel kernel_f16 = {HALVES_F16, .streams = streams_f16, HALVES_LANES};
+static const struct rows_kernel kernel_f16_rows = {HALVES_F16, .near = ROWS_NEAR};
+static const struct rows_kernel kernel_f16_unasked = {HALVES_F16, .streams = streams_f16};
 
 ROWS_OPS(ops_bf16_avx512, kernel_bf16, PACK_F32, NULL)
 ROWS_OPS(ops_f16_avx512, kernel_f16, PACK_F16, pack_f16_row)
 /* Of CPUs whose first-level cache bears the tiles of rows.h: tuned there (docs/decisions/0009). */
 ROWS_OPS(ops_f16_rows_avx512, kernel_f16_rows, PACK_F16, pack_f16_row)
+ROWS_OPS(ops_f16_unasked_avx512, kernel_f16_unasked, PACK_F16, pack_f16_row)

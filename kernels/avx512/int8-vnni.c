@@ -25,11 +25,14 @@ ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec w, vec x)
 
 LANES(integer_lanes, ROWS_UINT8, 12, 1)
 
-ROWS_STREAMS_4(streams, ROWS_INT8)
+ROWS_STREAMS_4(streams, ROWS_INT8, false)
 
-static const struct rows_kernel streamed = {INT8_KERNEL(ROWS_STREAMED, 0), .streams = streams, .lanes = integer_lanes,
-					    .lanes_over = 12};
+static const struct rows_kernel streamed = {INT8_KERNEL(ROWS_STREAMED, 0), .streams = streams,
+					    .side_near = ROWS_STREAMED, .lanes = integer_lanes, .lanes_over = 12};
+static const struct rows_kernel unasked = {INT8_KERNEL(0, 0), .streams = streams, .lanes = integer_lanes,
+					   .lanes_over = 12};
 
 /* Of CPUs whose first-level cache bears the tiles of rows.h: tuned there (docs/decisions/0009). */
 ROWS_OPS(ops_int8_vnni_avx512, kernel, PACK_I8_ROW, pack_i8_row)
 ROWS_OPS(ops_int8_streamed_avx512, streamed, PACK_I8_ROW, pack_i8_row)
+ROWS_OPS(ops_int8_unasked_avx512, unasked, PACK_I8_ROW, pack_i8_row)

@@ -26,8 +26,11 @@
 
 PANEL_FUNCTIONS(panel, PANEL_AHEAD, false)
 PANEL_FUNCTIONS(streamed, PANEL_STREAMED, true)
+PANEL_FUNCTIONS(unasked, 0, true)
 
 const struct kernel_ops ops_panel_avx512 = PANEL_OPS(panel, 32);
 const struct kernel_ops ops_panel_fine_avx512 = PANEL_OPS(panel, 16);
 const struct kernel_ops ops_panel_avx512_streamed = PANEL_OPS(streamed, 32);
 const struct kernel_ops ops_panel_fine_avx512_streamed = PANEL_OPS(streamed, 16);
+const struct kernel_ops ops_panel_avx512_unasked = PANEL_OPS(unasked, 32);
+const struct kernel_ops ops_panel_fine_avx512_unasked = PANEL_OPS(unasked, 16);

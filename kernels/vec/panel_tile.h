@@ -40,7 +40,7 @@
 struct panel_at {
 	const uint8_t *codes, *scales;
 	size_t left, jump_codes, jump_scales;
-	size_t ahead; /* columns */
+	size_t ahead; /* columns; 0: these, as they are read (not asking would be a branch that costs more) */
 };
 
 /* The same decoded: vectors 0 .. 7 of each 32 columns; for each unit the scales, and the minima or zero points. */

@@ -29,6 +29,7 @@
 #define ROWS_STEP_BYTES 64 /* of a row's weights */
 #define ROWS_NEAR 6144     /* bytes ahead of their use that a row's weights are asked for */
 #define ROWS_STREAMED 2048 /* the same where the processor follows a stream itself (docs/decisions/0021) */
+#define ROWS_ONCE 256      /* the same of lines that are to leave the first-level cache soon (docs/decisions/0030) */
 #define ROWS_FAR 24576     /* the same of one line of each page, where that is worth it */
 #define ROWS_PAGE 4096
 #define ROWS_STEP_FLOATS 64 /* activations of a step at most */

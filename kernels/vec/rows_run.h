@@ -44,7 +44,8 @@ struct rows_kernel {
 	rows_tile_function *const *in_place;                      /* the same of weights as they lie, or NULL */
 	void (*decode)(const void *codes, size_t cols, void *to); /* to x_bytes a column */
 	rows_streams_function *const *streams; /* as `few`, where streams are side by side, or NULL */
-	size_t near;                           /* bytes ahead that few tokens' weights are asked for */
+	size_t near;                           /* bytes ahead that few tokens' weights are asked for; 0: none are */
+	size_t side_near;                      /* the same of streams side by side */
 	size_t far;                            /* the same of a line of each page; 0: none is */
 	rows_lanes_function *lanes;            /* for more than lanes_over tokens, or NULL */
 	size_t lanes_over;                     /* at least what `few` is for */
@@ -360,13 +361,16 @@ static void rows_streams(const struct rows_call *call, size_t matrix, size_t fir
 				    .cols = call->cols,
 				    .block = call->block,
 				    .width = width,
-				    .near = width < ROWS_STREAMED ? width : ROWS_STREAMED,
+				    .near = width < k->side_near ? width : k->side_near,
 				    .x = x,
 				    .x_at = rows_x_at(call, true, 0),
+				    .scale_step = m->scales ? sizeof(float) : 0,
 				    .totals = sums};
 
 	for (size_t r = 0; r < quarter; r++) {
 		part.w = rows_at(call, matrix, first + r, 0);
+		for (size_t i = 0; i < ROWS_TILE; i++)
+			part.scales[i] = rows_scales(m, first + i * quarter + r, 0);
 		part.after = (uintptr_t)part.w + m->pitch;
 		part.after_apart = part.apart;
 		if (r + 1 == quarter && matrix + 1 < call->matrices) {

@@ -18,9 +18,11 @@ struct rows_streams {
 	size_t cols, block;
 	uintptr_t after; /* what is read after the first stream's row; and from there to that of the next stream */
 	size_t after_apart;
-	size_t near; /* bytes ahead that rows are asked for, at most `width` */
+	size_t near; /* bytes ahead that rows are asked for, at most `width`; 0: none are */
 	const void *const *x;
 	size_t x_at;
+	const char *scales[ROWS_TILE]; /* of each row's groups, scale_step apart */
+	size_t scale_step;
 	float *totals; /* of the first row's first token; ROWS_CHUNK from token to token */
 };
 
@@ -59,22 +61,80 @@ ROWS_INLINE void streams_tail(enum rows_kind kind, size_t tokens, vec sums[ROWS_
 	streams_step(kind, tokens, sums, weights[0], sizeof(weights[0]), from, 0);
 }
 
-/* Asks for a line of each stream, `near` bytes ahead of byte `at`. */
-ROWS_INLINE void streams_ask(const struct rows_streams *part, size_t at)
+/* Asks for a line of each stream, `near` bytes ahead of byte `at`. FP8's activations are twice as wide as its weights,
+ * which leave them in the first-level cache when they are asked for as lines that are used once. */
+ROWS_INLINE void streams_ask(enum rows_kind kind, const struct rows_streams *part, size_t at)
 {
 	const size_t to = at + part->near;
 	const bool here = to < part->width;
 	const uintptr_t first = here ? (uintptr_t)part->w + to : part->after + to - part->width;
 	const size_t apart = here ? part->apart : part->after_apart;
 
+	if (!part->near)
+		return;
 #pragma GCC unroll 4
 	for (size_t i = 0; i < ROWS_TILE; i++)
-		_mm_prefetch((const char *)(first + i * apart), _MM_HINT_T0);
+		_mm_prefetch((const char *)(first + i * apart), kind == ROWS_FP8_DOT ? _MM_HINT_NTA : _MM_HINT_T0);
 }
 
-ROWS_INLINE void streams_run(enum rows_kind kind, size_t tokens, const struct rows_streams *part)
+/* sums += columns c .. to. */
+ROWS_INLINE void streams_chain(enum rows_kind kind, size_t tokens, vec sums[ROWS_TILE][ROWS_TOKENS],
+			       const struct rows_streams *part, const char *const *x, size_t c, size_t to)
 {
 	const size_t w_bytes = rows_w_bytes(kind), x_bytes = rows_few_x_bytes(kind), step = ROWS_STEP_BYTES / w_bytes;
+
+#pragma GCC unroll 2
+	for (; to - c >= step; c += step) {
+		streams_ask(kind, part, c * w_bytes);
+		streams_step(kind, tokens, sums, part->w + c * w_bytes, part->apart, x, c * x_bytes);
+	}
+	if (c < to) {
+		streams_ask(kind, part, c * w_bytes);
+		streams_tail(kind, tokens, sums, part->w + c * w_bytes, part->apart, x, c * x_bytes, to - c);
+	}
+}
+
+/* scaled += the sums of the group at column c, each row's with its own scale. */
+ROWS_INLINE void streams_scale(size_t tokens, vec sums[ROWS_TILE][ROWS_TOKENS], const struct rows_streams *part,
+			       size_t c, vec scaled[ROWS_PAIRS][ROWS_TOKENS])
+{
+	float scales[ROWS_TILE];
+
+#pragma GCC unroll 4
+	for (size_t i = 0; i < ROWS_TILE; i++)
+		memcpy(&scales[i], part->scales[i] + c / ROWS_GROUP * part->scale_step, sizeof(scales[i]));
+#pragma GCC unroll 2
+	for (size_t i = 0; i < ROWS_PAIRS; i++) {
+		const vec scale = vec_turns(scales[2 * i], scales[2 * i + 1]);
+
+#pragma GCC unroll 8
+		for (size_t t = 0; t < tokens; t++)
+			scaled[i][t] = vec_fma(scale, vec_pair(sums[2 * i][t], sums[2 * i + 1][t]), scaled[i][t]);
+	}
+}
+
+/* totals += columns c .. to, in groups that have scales. */
+ROWS_INLINE void streams_groups(enum rows_kind kind, size_t tokens, const struct rows_streams *part,
+				const char *const *x, size_t c, size_t to)
+{
+	vec sums[ROWS_TILE][ROWS_TOKENS], scaled[ROWS_PAIRS][ROWS_TOKENS];
+
+	rows_clear_groups(tokens, scaled);
+	for (; to - c >= ROWS_GROUP; c += ROWS_GROUP) {
+		rows_clear(tokens, sums);
+		streams_chain(kind, tokens, sums, part, x, c, c + ROWS_GROUP);
+		streams_scale(tokens, sums, part, c, scaled);
+	}
+	if (c < to) {
+		rows_clear(tokens, sums);
+		streams_chain(kind, tokens, sums, part, x, c, to);
+		streams_scale(tokens, sums, part, c, scaled);
+	}
+	rows_reduce_groups(tokens, scaled, part->totals);
+}
+
+ROWS_INLINE void streams_run(enum rows_kind kind, bool grouped, size_t tokens, const struct rows_streams *part)
+{
 	vec sums[ROWS_TILE][ROWS_TOKENS];
 	const char *x[ROWS_TOKENS];
 
@@ -83,31 +143,28 @@ ROWS_INLINE void streams_run(enum rows_kind kind, size_t tokens, const struct ro
 		x[t] = (const char *)part->x[t] + part->x_at;
 	for (size_t c = 0, to; c < part->cols; c = to) {
 		to = part->cols - c > part->block ? c + part->block : part->cols;
+		if (grouped) {
+			streams_groups(kind, tokens, part, x, c, to);
+			continue;
+		}
 		rows_clear(tokens, sums);
-		for (; to - c >= step; c += step) {
-			streams_ask(part, c * w_bytes);
-			streams_step(kind, tokens, sums, part->w + c * w_bytes, part->apart, x, c * x_bytes);
-		}
-		if (c < to) {
-			streams_ask(part, c * w_bytes);
-			streams_tail(kind, tokens, sums, part->w + c * w_bytes, part->apart, x, c * x_bytes, to - c);
-		}
+		streams_chain(kind, tokens, sums, part, x, c, to);
 		rows_reduce(kind, tokens, sums, part->totals);
 	}
 }
 
 /* One function for each number of tokens: constants for the compiler. */
-#define ROWS_STREAM(name, kind, tokens)                                                                                \
+#define ROWS_STREAM(name, kind, grouped, tokens)                                                                       \
 	static __attribute__((noinline)) void name##_##tokens(const struct rows_streams *part)                         \
 	{                                                                                                              \
-		streams_run(kind, tokens, part);                                                                       \
+		streams_run(kind, grouped, tokens, part);                                                              \
 	}
 
-#define ROWS_STREAMS_4(name, kind)                                                                                     \
-	ROWS_STREAM(name, kind, 1)                                                                                     \
-	ROWS_STREAM(name, kind, 2)                                                                                     \
-	ROWS_STREAM(name, kind, 3)                                                                                     \
-	ROWS_STREAM(name, kind, 4)                                                                                     \
+#define ROWS_STREAMS_4(name, kind, grouped)                                                                            \
+	ROWS_STREAM(name, kind, grouped, 1)                                                                            \
+	ROWS_STREAM(name, kind, grouped, 2)                                                                            \
+	ROWS_STREAM(name, kind, grouped, 3)                                                                            \
+	ROWS_STREAM(name, kind, grouped, 4)                                                                            \
 	static rows_streams_function *const name[] = {NULL, name##_1, name##_2, name##_3, name##_4};
 
 #endif
