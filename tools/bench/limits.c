@@ -26,15 +26,18 @@ struct reader {
 	const char *from;
 	char *to; /* instead of reading only */
 	bool past_caches;
-	uint64_t bytes, streams;
+	uint64_t bytes;
+	int way;                           /* of reading */
 	uint64_t (*peak)(uint64_t rounds); /* instead of reading */
 	uint64_t rounds, operations;
 	uint64_t begin_ns, end_ns;
 	volatile uint64_t sum; /* so that the reads are not removed */
 };
 
-/* A prefetch 1 KiB ahead in each of some streams: what reads fastest on the machines measured (docs/decisions). */
-static inline __attribute__((always_inline)) uint64_t read_streams(const char *from, uint64_t bytes, int streams)
+/* Some streams side by side, with lines asked for 1 KiB ahead or not: what reads fastest on the machines measured
+ * (docs/decisions). */
+static inline __attribute__((always_inline)) uint64_t read_streams(const char *from, uint64_t bytes, int streams,
+								   bool ask)
 {
 	const uint64_t share = bytes / (uint64_t)streams & ~(uint64_t)63;
 	__m256i sum = _mm256_setzero_si256();
@@ -43,11 +46,26 @@ static inline __attribute__((always_inline)) uint64_t read_streams(const char *f
 		for (int s = 0; s < streams; s++) {
 			const char *p = from + (uint64_t)s * share + i;
 
-			_mm_prefetch(p + 1024, _MM_HINT_T0);
+			if (ask)
+				_mm_prefetch(p + 1024, _MM_HINT_T0);
 			sum = _mm256_xor_si256(sum, _mm256_load_si256((const __m256i *)p));
 			sum = _mm256_xor_si256(sum, _mm256_load_si256((const __m256i *)(p + 32)));
 		}
 	return (uint64_t)_mm256_extract_epi64(sum, 0);
+}
+
+#define READ_WAYS 3
+
+static uint64_t read_way(const char *from, uint64_t bytes, int way)
+{
+	switch (way) {
+	case 0:
+		return read_streams(from, bytes, 2, true);
+	case 1:
+		return read_streams(from, bytes, 4, true);
+	default:
+		return read_streams(from, bytes, 4, false);
+	}
 }
 
 static void copy_past_caches(char *to, const char *from, uint64_t bytes)
@@ -71,7 +89,7 @@ static void *reader_main(void *userdata)
 	else if (r->to)
 		r->past_caches ? copy_past_caches(r->to, r->from, r->bytes) : (void)memcpy(r->to, r->from, r->bytes);
 	else
-		r->sum = r->streams == 2 ? read_streams(r->from, r->bytes, 2) : read_streams(r->from, r->bytes, 4);
+		r->sum = read_way(r->from, r->bytes, r->way);
 	r->end_ns = now_ns();
 	return NULL;
 }
@@ -111,14 +129,14 @@ double limit_read(const void *memory, uint64_t bytes, uint32_t threads)
 {
 	struct reader readers[HOST_CPUS_MAX];
 	const uint32_t n = MIN(MAX(threads, 1u), (uint32_t)ARRAY_LEN(readers));
-	const uint64_t share = bytes / 2 / n & ~(uint64_t)255;
+	const uint64_t share = bytes / READ_WAYS / n & ~(uint64_t)255;
 	double best = 0;
 
-	for (uint64_t streams = 2; streams <= 4; streams += 2) { /* each reads one half */
-		const char *half = (const char *)memory + (streams == 4 ? bytes / 2 & ~(uint64_t)255 : 0);
+	for (int way = 0; way < READ_WAYS; way++) {
+		const char *part = (const char *)memory + (uint64_t)way * n * share;
 
 		for (uint32_t i = 0; i < n; i++)
-			readers[i] = (struct reader){.from = half + i * share, .bytes = share, .streams = streams};
+			readers[i] = (struct reader){.from = part + i * share, .bytes = share, .way = way};
 		best = MAX(best, (double)(share * n) / run_readers(readers, n));
 	}
 	return best;
