@@ -151,7 +151,8 @@ cp docs/PERFORMANCE.md "$dir/page.md"
 # shellcheck disable=SC2086
 timeout 800 scripts/bench-device.sh --model "$sample" --out "$dir/page.md" --chart "$dir/chart.json" -- $small --format int8 \
 	>"$dir/text" 2>&1
-is $? 255 'the script on a simulated driver fails' "$dir/text"
+[ $? != 0 ]
+ok $? 'the script on a simulated driver fails' "$dir/text"
 grep -q 'the driver is simulated: its figures say nothing' "$dir/text"
 ok $? 'because its figures say nothing' "$dir/text"
 cmp -s docs/PERFORMANCE.md "$dir/page.md" && [ ! -e "$dir/chart.json" ]
