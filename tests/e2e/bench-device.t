@@ -149,9 +149,8 @@ is "$(cat "$dir/text")" 'bench-device: skipped: no NVIDIA GPU and driver here (n
 printf '#!/bin/sh\necho Simulated, 1.2.3\n' >"$dir/bin/nvidia-smi"
 cp docs/PERFORMANCE.md "$dir/page.md"
 # shellcheck disable=SC2086
-timeout 800 scripts/bench-device.sh --model "$sample" --out "$dir/page.md" --chart "$dir/chart.json" -- $small --format int8 \
+! timeout 800 scripts/bench-device.sh --model "$sample" --out "$dir/page.md" --chart "$dir/chart.json" -- $small --format int8 \
 	>"$dir/text" 2>&1
-[ $? != 0 ]
 ok $? 'the script on a simulated driver fails' "$dir/text"
 grep -q 'the driver is simulated: its figures say nothing' "$dir/text"
 ok $? 'because its figures say nothing' "$dir/text"
