@@ -300,6 +300,7 @@ sub print_picture {
 	my ($m) = @_;
 	my ($w, $h) = ($second + $wide + 30, $top + $high + 136);
 	print "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 $w $h\" width=\"$w\" height=\"$h\" role=\"img\">\n";
+	print "<!-- SPDX-License-Identifier: MIT -->\n";
 	print '<title>', xml("Break-even of streaming, CPU and hybrid: $m->{name}, $m->{format}"), "</title>\n<style>\n$style</style>\n";
 	print "<rect x=\"0\" y=\"0\" width=\"$w\" height=\"$h\" class=\"page\"/>\n";
 	print text(20, 28, sprintf('One expert layer of %s in %s: %d experts, top %d, %.1f MB each', @$m{qw(name format experts topk)},

@@ -96,6 +96,7 @@ ok($text =~ /^one copy 1\.0 us; GPU 0\.10 us an expert, 0\.007 us a pair; CPU 0\
 sub xml_error {
 	my ($xml) = @_;
 	my (@open, $seen);
+	$xml =~ s/<!--(?:(?!--).)*-->//gs;
 	while ($xml =~ m{\G(?:<(/?)(\w+)((?:\s+[\w:-]+="[^"<&]*")*)\s*(/?)>|([^<]+))}gc) {
 		my ($end, $name, $text, $alone) = ($1, $2, $5, $4);
 		if (defined $text) {
