@@ -3,131 +3,9 @@
  * test-cuda-barriers - the kernels with each thread as a coroutine that runs from barrier to barrier, as far as it may:
  * forwards, backwards and in random order the results are those of the twins. And each barrier is needed: without any
  * one of them, in some order, some result changes.
- *
- * A thread that reaches a barrier waits until all have reached one, as on a device; one that has ended is not waited
- * for, and all must end at the same number of barriers.
  */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <ucontext.h>
-#include <unistd.h>
-
-#define CUDA_COROUTINES
-#include "kernels/cuda/dialect.h"
 #include "kernels/cuda/launch.h"
-#include "tests/tap.h"
-
-#define THREADS_MAX 1024
-#define STACK_BYTES (32 << 10)
-#define BARRIERS_MAX 64
-
-/* What a barrier in the text is called, and whether it is left out. */
-struct barrier {
-	const char *file;
-	int line;
-	bool passed;
-};
-
-struct twin_self twin;
-static unsigned long long seed;
-static struct barrier barriers[BARRIERS_MAX];
-static int n_barriers, left_out = -1;
-
-static ucontext_t scheduler, contexts[THREADS_MAX];
-static char *stacks;
-static bool over[THREADS_MAX];
-static unsigned passed[THREADS_MAX]; /* barriers, by each thread */
-extern char __start_cuda_shared[], __stop_cuda_shared[];
-static void (*entry)(const void *params);
-static const void *entry_params;
-
-static uint32_t below(uint32_t n)
-{
-	return (uint32_t)(tap_random(&seed) % n);
-}
-
-static int barrier_of(const char *file, int line)
-{
-	int i;
-
-	for (i = 0; i < n_barriers; i++)
-		if (barriers[i].line == line && strcmp(barriers[i].file, file) == 0)
-			return i;
-	if (n_barriers == BARRIERS_MAX)
-		abort();
-	barriers[n_barriers++] = (struct barrier){file, line, false};
-	return i;
-}
-
-void coroutine_barrier(const char *file, int line)
-{
-	const int which = barrier_of(file, line);
-	const unsigned thread = twin.thread;
-
-	barriers[which].passed = true;
-	if (which == left_out)
-		return;
-	passed[thread]++;
-	swapcontext(&contexts[thread], &scheduler);
-}
-
-static void thread_main(void)
-{
-	entry(entry_params);
-	over[twin.thread] = true;
-}
-
-static void thread_start(unsigned thread)
-{
-	getcontext(&contexts[thread]);
-	contexts[thread].uc_stack.ss_sp = stacks + (size_t)thread * STACK_BYTES;
-	contexts[thread].uc_stack.ss_size = STACK_BYTES;
-	contexts[thread].uc_link = &scheduler;
-	makecontext(&contexts[thread], thread_main, 0);
-	over[thread] = false;
-	passed[thread] = 0;
-}
-
-enum schedule { FORWARDS, BACKWARDS, RANDOM, SCHEDULES };
-
-static void order_make(unsigned *order, unsigned n, enum schedule schedule)
-{
-	for (unsigned i = 0; i < n; i++)
-		order[i] = schedule == BACKWARDS ? n - 1 - i : i;
-	for (unsigned i = n; schedule == RANDOM && i > 1; i--) {
-		const unsigned j = below(i), kept = order[i - 1];
-
-		order[i - 1] = order[j];
-		order[j] = kept;
-	}
-}
-
-/* One block; false when its threads end at different numbers of barriers. */
-static bool block_run(unsigned threads, enum schedule schedule)
-{
-	unsigned order[THREADS_MAX], running = threads;
-	bool even = true;
-
-	memset(__start_cuda_shared, 0xa5, (size_t)(__stop_cuda_shared - __start_cuda_shared));
-	for (unsigned i = 0; i < threads; i++)
-		thread_start(i);
-	while (running) {
-		order_make(order, threads, schedule);
-		running = 0;
-		for (unsigned i = 0; i < threads; i++) {
-			twin.thread = order[i];
-			if (!over[twin.thread])
-				swapcontext(&scheduler, &contexts[twin.thread]);
-			running += !over[order[i]];
-		}
-	}
-	for (unsigned i = 1; i < threads; i++)
-		even = even && passed[i] == passed[0];
-	return even;
-}
+#include "tests/cuda-barriers.h"
 
 #define X(name, params) void coroutine_##name(const void *p);
 CUDA_KERNELS(X)
@@ -141,14 +19,7 @@ static void (*const coroutines[CUDA_KERNEL_COUNT])(const void *params) = {
 
 static bool launch_run(const struct cuda_launch *launch, enum schedule schedule)
 {
-	bool even = true;
-
-	entry = coroutines[launch->kernel];
-	entry_params = &launch->params;
-	twin = (struct twin_self){.blocks = launch->grid[0], .threads = launch->block[0]};
-	for (twin.block = 0; twin.block < launch->grid[0]; twin.block++)
-		even = block_run(launch->block[0], schedule) && even;
-	return even;
+	return grid_run(coroutines[launch->kernel], &launch->params, launch->grid[0], launch->block[0], schedule);
 }
 
 /* -- subjects ----------------------------------------------------------------------------------------------------- */
@@ -188,8 +59,9 @@ static void subject_settle(struct subject *s, uint64_t result, size_t count)
 	memcpy(s->want, s->memory, s->bytes);
 }
 
-static bool subject_same(struct subject *s, enum schedule schedule)
+static bool subject_same(void *subject, enum schedule schedule)
 {
+	struct subject *s = subject;
 	bool even;
 
 	memcpy(s->memory, s->before, s->bytes);
@@ -468,27 +340,6 @@ static void test_orders(struct subject *subjects)
 	ok(n == CUDA_KERNEL_COUNT, "all %d kernels were run", n);
 }
 
-/* Whether the subject in some order shows that the barrier is missing. In a child: without a barrier anything may
- * happen, a crash or a loop without end too. */
-static bool caught(struct subject *s, int barrier)
-{
-	int status = 0;
-	pid_t child;
-
-	fflush(stdout);
-	child = fork();
-	if (child == 0) {
-		bool same = true;
-
-		alarm(30);
-		left_out = barrier;
-		for (int i = 0; i < SCHEDULES && same; i++)
-			same = subject_same(s, (enum schedule)i);
-		_exit(!same);
-	}
-	return child > 0 && waitpid(child, &status, 0) == child && status != 0;
-}
-
 static void test_mutants(struct subject *subjects)
 {
 	const int n = n_barriers;
@@ -499,7 +350,7 @@ static void test_mutants(struct subject *subjects)
 		bool found = false;
 
 		for (size_t j = 0; j < SUBJECTS && !found; j++)
-			found = (subjects[j].barriers >> i & 1) && caught(&subjects[j], i);
+			found = (subjects[j].barriers >> i & 1) && is_noticed(subject_same, &subjects[j], i);
 		ok(found, "%s:%d: a barrier that is left out is noticed", name ? name + 1 : barriers[i].file,
 		   barriers[i].line);
 	}
@@ -511,8 +362,7 @@ int main(void)
 	static struct subject subjects[SUBJECTS];
 
 	seed = tap_seed();
-	stacks = aligned_alloc(4096, (size_t)THREADS_MAX * STACK_BYTES);
-	require(stacks != NULL, "stacks for %d threads", THREADS_MAX);
+	coroutines_start();
 	for (size_t i = 0; i < SUBJECTS; i++)
 		subject_make(&subjects[i], i);
 	test_orders(subjects);

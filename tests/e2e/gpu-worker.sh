@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# shellcheck shell=sh disable=SC2154 # the variables are lib.sh's and of the script that sources this
+# shellcheck shell=sh disable=SC2154,SC2086 # variables of lib.sh and of who sources this; lists of options
 #
 # gpu-worker.sh - what e2e/cuda-sim and e2e/cuda both ask of a worker whose attention and router are on the GPU: it scores
 # as other ways do, by planned steps and by a captured graph, and a daemon that dies during replays is an error.
@@ -10,7 +10,6 @@
 gpu_score() {
 	name=$1
 	shift
-	# shellcheck disable=SC2086 # $knobs is a list of NAME=VALUE
 	env ${knobs-} "$worker" score --model "$sample" --text "$dir/some.txt" --json "$@" >"$dir/score.json" 2>"$dir/score.err"
 	ok $? "$name: the worker succeeds" "$dir/score.err"
 }
@@ -37,21 +36,17 @@ gpu_scores() {
 	gpu_score 'local, a few' --experts local --window 64 --limit 128
 	few=$(json "$dir/score.json" nll_per_token)
 	for mode in decode prefetch; do
-		# shellcheck disable=SC2086 # a list
 		gpu_score "prefill, $mode" $cuda --mode $mode
 		same_score "prefill, $mode" "$all"
 	done
-	# shellcheck disable=SC2086
 	gpu_score 'planned steps' $cuda --decode --window 64 --limit 128
 	same_score 'planned steps' "$few"
 	is "$(json "$dir/score.json" graph_steps)" 0 'planned steps: none was replayed'
-	# shellcheck disable=SC2086
 	gpu_score 'a captured graph' $cuda --decode --graph
 	same_score 'a captured graph' "$all"
 	within "$(json "$dir/score.json" graph_steps)" "$1" 1000000 "a captured graph: replays"
 	within "$(json "$dir/score.json" pairs.hit)" 1 1000000000 'a captured graph: the device has computed pairs'
 	within "$(json "$dir/score.json" pairs.cpu)" 1 1000000000 'a captured graph: and the CPU pool'
-	# shellcheck disable=SC2086
 	env ${knobs-} "$worker" generate --model "$sample" $cuda --prompt 'NAME
        expertd - ' --tokens 64 --graph --stats >"$dir/text" 2>"$dir/err"
 	ok $? 'generate with a captured graph' "$dir/err"
@@ -68,7 +63,6 @@ replays() {
 # The daemon is gone afterwards.
 gpu_death() {
 	long_text
-	# shellcheck disable=SC2086
 	env ${knobs-} "$worker" score --model "$sample" --text "$dir/long.txt" --device cuda --experts cache --slots 4 --fill pull \
 		--daemon "$socket" --decode --graph >"$dir/text" 2>"$dir/err" &
 	job=$!

@@ -18,7 +18,8 @@ uint64_t stats_pairs_expected(const struct run *run);
 
 void stats_print(const struct run *run, const struct stats_times *times);
 
-/* Adds pairs, fills, fill_bytes, hit_rate, experts, mode, tp, slots and where the dense part is computed to an object. 0 or -ENOMEM. */
+/* Adds pairs, fills, fill_bytes, hit_rate, experts, mode, tp, slots and where the dense part was computed to an object.
+ * 0 or -ENOMEM. */
 int stats_add(const struct run *run, json_t *object, struct moe_error *err);
 
 #endif

@@ -111,7 +111,6 @@ KERNEL(worker_attend, dense_attend, DENSE_THREADS)
 				mixed[d] = now;
 			}
 		}
-		BARRIER();
 	}
 	EACH_THREAD(tid)
 	{

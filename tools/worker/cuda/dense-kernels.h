@@ -2,13 +2,13 @@
 /*
  * dense-kernels - what the sample worker computes on a GPU: everything of a model but its routed experts.
  *
- * They are written in the words of kernels/cuda/dialect.h and keep the law of kernels/cuda/cuda-kernels.h: one argument,
- * a struct of numbers; no dynamic shared memory; no floating-point atomics, so the same inputs give the same bits; and a
- * twin on the host. What changes from one decode step to the next is read from device memory (`position`, ids): the
- * same launches serve every step, so they may be captured once.
+ * They are written in the words of kernels/cuda/dialect.h and keep the law of kernels/cuda/cuda-kernels.h: one
+ * argument, a struct of numbers; no dynamic shared memory; no floating-point atomics, so the same inputs give the same
+ * bits; and a twin on the host. What changes from one decode step to the next is read from device memory (`position`,
+ * ids): the same launches serve every step, so they may be captured once.
  *
- * Simple before fast: no tensor cores, a product reads the weights once for DENSE_TOKENS tokens. All arithmetic is FP32,
- * weights are widened in registers. Rows of floats are told by pitches in floats, matrices by pitches in bytes.
+ * Simple before fast: no tensor cores, a product reads the weights once for DENSE_TOKENS tokens. All arithmetic is
+ * FP32, weights are widened in registers. Rows of floats are told by pitches in floats, matrices by pitches in bytes.
  * Each kernel is launched with DENSE_THREADS threads a block.
  */
 #ifndef WORKER_CUDA_DENSE_KERNELS_H
@@ -93,8 +93,8 @@ struct dense_rotate {
 };
 
 /*
- * worker_attend: out = softmax over positions p of (query . key[p] + turned . extra[p]) * scale, times value[p]. A block
- * for each token and head: block token * heads + head. Token t is at position *position + t and sees the `window`
+ * worker_attend: out = softmax over positions p of (query . key[p] + turned . extra[p]) * scale, times value[p]. A
+ * block for each token and head: block token * heads + head. Token t is at position *position + t and sees the `window`
  * positions up to its own (0: all). Head h has its query at query + h * query_step, its keys at keys + h / group *
  * key_step, likewise the others. value_dim <= DENSE_VALUE_MAX.
  */

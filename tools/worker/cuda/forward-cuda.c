@@ -4,8 +4,8 @@
  * experts by the library on the same stream; the activations never leave the device.
  *
  * A planned step needs the experts' numbers on the host, where moe_plan splits them: the stream is waited for once in
- * each MoE layer. A captured step needs nothing of the host but the token and its position, which are copied to where the
- * graph reads them: after GRAPH_AFTER tokens, whose steps have filled slots, the caches are taken as they are, and
+ * each MoE layer. A captured step needs nothing of the host but the token and its position, which are copied to where
+ * the graph reads them: after GRAPH_AFTER tokens, whose steps have filled slots, the caches are taken as they are, and
  * each decode step replays the same graph. What it gives counts only once the lanes' errors have been asked for.
  */
 #include <errno.h>

@@ -3,8 +3,8 @@
  * pass - the dense part of a forward pass as commands for a GPU's stream: what forward-host.c, attention.c and router.c
  * do, on memory of the device that is made once.
  *
- * Law: what a call gives to the stream depends on the layer and the number of tokens only. Token ids and the position of
- * the first token lie in `input`, which whoever begins a step copies there; so a captured step may be replayed.
+ * Law: what a call gives to the stream depends on the layer and the number of tokens only. Token ids and the position
+ * of the first token lie in `input`, which whoever begins a step copies there; so a captured step may be replayed.
  */
 #ifndef WORKER_CUDA_PASS_H
 #define WORKER_CUDA_PASS_H

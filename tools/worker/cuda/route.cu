@@ -142,7 +142,6 @@ KERNEL(worker_route, dense_route, DENSE_THREADS)
 				if (dropped[i / size])
 					choice[i] = -INFINITY;
 		}
-		BARRIER();
 	}
 	for (uint32_t k = 0; k < p.topk; k++) {
 		EACH_THREAD(tid)
