@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * test-worker-barriers - the worker's kernels for GPUs with each thread as a coroutine that runs from barrier to
- * barrier, as far as it may: forwards, backwards and in random order the results are those of the twins. And each barrier is
- * needed: without any one of them, in some order, some result changes.
+ * barrier, as far as it may: forwards, backwards and in random order the results are those of the twins. And each
+ * barrier is needed: without any one of them, in some order, some result changes.
  */
 #include "tests/cuda-barriers.h"
 #include "tools/worker/cuda/dense-kernels.h"
