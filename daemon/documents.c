@@ -226,7 +226,7 @@ static json_t *accounts_json(const struct service *s)
 
 static uint64_t all_pairs(const struct moe_layer_stats *t)
 {
-	return t->pairs_hit + t->pairs_miss_buffer + t->pairs_cpu + t->pairs_local;
+	return t->pairs_hit + t->pairs_miss_buffer + t->pairs_pool + t->pairs_cpu + t->pairs_local;
 }
 
 static void add_counters(json_t *o, const struct moe_layer_stats *t)
@@ -236,12 +236,14 @@ static void add_counters(json_t *o, const struct moe_layer_stats *t)
 	json_object_set_new(o, "steps", integer(t->steps));
 	json_object_set_new(o, "tokens", integer(t->tokens));
 	json_object_set_new(o, "pairs",
-			    json_pack("{s:I, s:I, s:I, s:I}", "hit", (json_int_t)t->pairs_hit, "miss_buffer",
-				      (json_int_t)t->pairs_miss_buffer, "cpu", (json_int_t)t->pairs_cpu, "local",
-				      (json_int_t)t->pairs_local));
+			    json_pack("{s:I, s:I, s:I, s:I, s:I}", "hit", (json_int_t)t->pairs_hit, "miss_buffer",
+				      (json_int_t)t->pairs_miss_buffer, "pool", (json_int_t)t->pairs_pool, "cpu",
+				      (json_int_t)t->pairs_cpu, "local", (json_int_t)t->pairs_local));
 	json_object_set_new(o, "hit_rate", pairs ? json_real((double)t->pairs_resident / (double)pairs) : json_null());
 	json_object_set_new(o, "fills", integer(t->fills));
 	json_object_set_new(o, "bytes", integer(t->fill_bytes));
+	json_object_set_new(o, "reads", integer(t->reads));
+	json_object_set_new(o, "read_bytes", integer(t->read_bytes));
 	json_object_set_new(o, "wait_ns", integer(t->wait_ns));
 	json_object_set_new(o, "cpu_ns", integer(t->cpu_ns));
 	json_object_set_new(o, "device_ns", integer(t->device_ns));
@@ -343,11 +345,11 @@ static json_t *mode_json(const struct moe_mode_stats *m)
 	const double wait = (double)m->copy_ns, device = (double)m->device_ns, cpu = (double)m->cpu_ns;
 	const double serial = wait + device + cpu, ideal = MAX(wait, MAX(device, cpu)), gain = serial - ideal;
 
-	return json_pack("{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "steps", (json_int_t)m->steps,
-			 "hidden_steps", (json_int_t)m->hidden, "t_wait_ns", ns_json(wait), "t_compute_ns",
-			 ns_json(device + cpu), "device_ns", ns_json(device), "cpu_ns", ns_json(cpu), "t_ideal_ns",
-			 ns_json(ideal), "gain_ns", ns_json(gain), "t_step_ns", ns_json((double)m->taken_ns),
-			 "overlap_efficiency",
+	return json_pack("{s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "steps", (json_int_t)m->steps,
+			 "hidden_steps", (json_int_t)m->hidden, "reads", (json_int_t)m->reads, "read_bytes",
+			 (json_int_t)m->read_bytes, "t_wait_ns", ns_json(wait), "t_compute_ns", ns_json(device + cpu),
+			 "device_ns", ns_json(device), "cpu_ns", ns_json(cpu), "t_ideal_ns", ns_json(ideal), "gain_ns",
+			 ns_json(gain), "t_step_ns", ns_json((double)m->taken_ns), "overlap_efficiency",
 			 gain > 0 ? json_real((serial - (double)m->taken_ns) / gain) : json_null());
 }
 

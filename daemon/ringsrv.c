@@ -415,6 +415,7 @@ void layer_stats_add(struct moe_layer_stats *to, const struct moe_layer_stats *f
 		to->tokens += from->tokens;
 		to->pairs_hit += from->pairs_hit;
 		to->pairs_miss_buffer += from->pairs_miss_buffer;
+		to->pairs_pool += from->pairs_pool;
 		to->pairs_cpu += from->pairs_cpu;
 		to->pairs_local += from->pairs_local;
 		to->pairs_resident += from->pairs_resident;
@@ -424,6 +425,8 @@ void layer_stats_add(struct moe_layer_stats *to, const struct moe_layer_stats *f
 	}
 	to->fills += from->fills;
 	to->fill_bytes += from->fill_bytes;
+	to->reads += from->reads;
+	to->read_bytes += from->read_bytes;
 	to->wait_ns += from->wait_ns;
 	to->cpu_ns += from->cpu_ns;
 	to->device_ns += from->device_ns;

@@ -113,7 +113,7 @@ static uint32_t list_missing(struct cache *c, const struct cache_request *reques
 	uint32_t i, missing = 0;
 
 	for (i = 0; i < n; i++) {
-		if (!requests[i].touched || c->cache_map[requests[i].expert] >= 0)
+		if (!requests[i].touched || requests[i].passes || c->cache_map[requests[i].expert] >= 0)
 			continue;
 		c->keys[missing] = heat_key(requests[i].pairs, requests[i].expert);
 		c->missing[missing++] = requests[i].expert;

@@ -45,6 +45,7 @@ struct cache_request {
 	int32_t expert;
 	uint32_t pairs; /* (token, expert) pairs that want it */
 	bool touched;   /* counts as an access under this policy */
+	bool passes;    /* gets no slot in this step */
 };
 
 /* -EINVAL when n_experts or n_slots is out of range, -ENOMEM. */
@@ -53,10 +54,10 @@ int cache_new(struct cache **ret, uint32_t n_experts, uint32_t n_slots, const st
 struct cache *cache_free(struct cache *cache); /* takes NULL, returns NULL */
 
 /*
- * One decode step. Requests are distinct and in ascending id; only the touched ones count. Missing ones are given slots
- * in ascending id: a free slot first, else the policy's victim's, until max_fills or until the policy gives none. When
- * max_fills is smaller than the number missing, the policy's `by_heat` says which ones are chosen. Returns how many
- * fills it wrote to ret_fills, which has room for max_fills or n_slots, whichever is smaller.
+ * One decode step. Requests are distinct and in ascending id; only the touched ones count. Missing ones that do
+ * not pass are given slots in ascending id: a free slot first, else the policy's victim's, until max_fills or until the
+ * policy gives none. When max_fills is smaller than the number missing, the policy's `by_heat` says which ones are
+ * chosen. Returns how many fills it wrote to ret_fills, which has room for max_fills or n_slots, whichever is smaller.
  */
 uint32_t cache_update(struct cache *cache, const struct cache_request *requests, uint32_t n, uint32_t max_fills,
 		      struct moe_copy *ret_fills);

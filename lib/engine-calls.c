@@ -62,6 +62,10 @@ int moe_plan(struct moe_session *session, uint32_t layer, enum moe_mode mode, ui
 	params.slot_bytes = session_slice(session, (uint32_t)row)->bytes;
 	params.frozen = e->dummy;
 	params.n_copy = e->n_copy;
+	params.zero_copy = session->params.zero_copy;
+	params.read_pairs = DEVICE_READ_PAIRS;
+	if (params.zero_copy == MOE_ZERO_COPY_COST)
+		params.reuse = &e->rows[row].reuse;
 	if (lanes_are_fixed(e) && params.mode == MOE_MODE_DECODE)
 		params.update_expert_num = 0;
 	/* The last MoE layer has nobody to defer to. */

@@ -83,10 +83,11 @@ static int make_slots(struct engine *e, struct moe_error *err)
 {
 	struct moe_session *s = e->session;
 	const uint64_t n = (uint64_t)e->n_rows * e->n_slots + (uint64_t)MISSBUF_COUNT * e->miss_slots;
+	const uint64_t read = s->params.zero_copy ? e->n_experts : 0; /* numbers behind the slots */
 	uint64_t bytes, timeline = 0;
 	int r;
 
-	if (n > INT32_MAX || !checked_mul(&bytes, n, s->info.slot_bytes))
+	if (n + read > INT32_MAX || !checked_mul(&bytes, n, s->info.slot_bytes))
 		return moe_error_set(
 			err, -EINVAL,
 			"moe_attach: %llu slots (%u layers of %u, and two miss buffers of %u) are too many",
@@ -233,6 +234,8 @@ static int prepare_launches(struct engine *e, struct moe_error *err)
 			.tokens = s->params.max_tokens,
 			.topk = s->info.topk,
 			.n_experts = e->n_experts,
+			.n_reads = s->params.zero_copy ? e->n_experts : 0,
+			.n_shares = s->n_pools,
 		};
 
 		if (row == 0 || largest.layout != session_layout(s, row - 1))

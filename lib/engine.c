@@ -57,6 +57,17 @@ static int check_params(const struct moe_session *s, struct moe_error *err)
 			"moe_attach: share is MOE_SHARE_GROUP and n_copy MOE_N_COPY_COST, but the ranks must "
 			"plan alike and measure differently: set n_copy to MOE_N_COPY_STAIRS, and use "
 			"moe_set_n_copy on every rank for another number");
+	if ((unsigned)p->zero_copy > MOE_ZERO_COPY_ALWAYS)
+		return moe_error_set(err, -EINVAL, "moe_attach: no such zero_copy: %d", (int)p->zero_copy);
+	if (p->zero_copy != MOE_ZERO_COPY_OFF && p->fill != MOE_FILL_PULL)
+		return moe_error_set(err, -EINVAL,
+				     "moe_attach: zero_copy reads the pool, which a session with MOE_FILL_PUSH does "
+				     "not map: set fill to MOE_FILL_PULL");
+	if (p->zero_copy == MOE_ZERO_COPY_COST && p->share == MOE_SHARE_GROUP && p->tp_size > 1)
+		return moe_error_set(err, -EINVAL,
+				     "moe_attach: share is MOE_SHARE_GROUP and zero_copy MOE_ZERO_COPY_COST, but the "
+				     "ranks must plan alike and measure differently: set zero_copy to "
+				     "MOE_ZERO_COPY_ALWAYS or MOE_ZERO_COPY_OFF");
 	if (p->approximate_defer > 0 && p->approximate_defer >= s->info.topk)
 		return moe_error_set(err, -EINVAL,
 				     "moe_attach: approximate_defer %u found, at most %u expected: a token's strongest "
@@ -79,7 +90,10 @@ static int make_rows(struct engine *e, struct moe_error *err)
 	if (!e->rows)
 		return moe_error_set(err, -ENOMEM, "moe_attach: no memory for %u layers", e->n_rows);
 	for (i = 0; i < e->n_rows && e->has_slots && r == 0; i++) {
-		r = cache_new(&e->rows[i].cache, e->n_experts, e->n_slots, policy, err);
+		if (e->session->params.zero_copy == MOE_ZERO_COPY_COST)
+			r = reuse_init(&e->rows[i].reuse, e->n_experts, err);
+		if (r == 0)
+			r = cache_new(&e->rows[i].cache, e->n_experts, e->n_slots, policy, err);
 		if (r == 0) {
 			e->rows[i].content = malloc(MAX(e->n_slots, 1) * sizeof(int32_t));
 			if (!e->rows[i].content)
@@ -177,6 +191,7 @@ struct engine *engine_free(struct engine *engine)
 	engine_close_device(engine);
 	for (i = 0; engine->rows && i < engine->n_rows; i++) {
 		cache_free(engine->rows[i].cache);
+		reuse_fini(&engine->rows[i].reuse);
 		free(engine->rows[i].content);
 	}
 	free(engine->rows);

@@ -38,6 +38,7 @@
 #include "missbuf.h"
 #include "ncopy.h"
 #include "overlap.h"
+#include "reuse.h"
 #include "session.h"
 
 struct feeder;
@@ -53,6 +54,7 @@ struct engine_row {
 	struct cache *cache;
 	int32_t *content;          /* [n_slots] the expert that was submitted for the slot last, or -1 */
 	struct device_event *read; /* the latest step in flight that reads this row's slots, or NULL */
+	struct reuse reuse;        /* of MOE_ZERO_COPY_COST */
 };
 
 struct engine {
@@ -96,11 +98,20 @@ struct engine {
 	bool hint_in_flight;
 };
 
-/* Index in the slot arena of a plan's slot number (moe_copy.slot). */
+/* Of the slot arena. */
+static inline uint32_t engine_all_slots(const struct engine *e)
+{
+	return e->n_rows * e->n_slots + MISSBUF_COUNT * e->miss_slots;
+}
+
+/* Index in the slot arena of a plan's slot number (moe_copy.slot); behind it, those of experts that are read in the
+ * pool. */
 static inline uint32_t engine_slot(const struct engine *e, uint32_t row, uint32_t layer, int32_t slot)
 {
 	if ((uint32_t)slot < e->n_slots)
 		return row * e->n_slots + (uint32_t)slot;
+	if ((uint32_t)slot >= e->n_slots + e->miss_slots)
+		return engine_all_slots(e) + (uint32_t)slot - e->n_slots - e->miss_slots;
 	return e->n_rows * e->n_slots + layer % MISSBUF_COUNT * e->miss_slots + (uint32_t)slot - e->n_slots;
 }
 

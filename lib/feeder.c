@@ -56,11 +56,12 @@ static void end_job(struct feeder_job *job)
 static void run_jobs(struct feeder *f, struct feeder_need *ret)
 {
 	struct feeder_job **at = &f->jobs;
+	bool behind = false;
 
 	*ret = (struct feeder_need){0};
 	while (*at) {
 		struct feeder_job *job = *at;
-		struct feeder_need need = {.behind = ret->word};
+		struct feeder_need need = {.behind = behind};
 
 		if (job->run(job, now_ns() >= job->deadline_ns, &need)) {
 			*at = job->next;
@@ -74,6 +75,7 @@ static void run_jobs(struct feeder *f, struct feeder_need *ret)
 			ret->word = need.word;
 			ret->value = need.value;
 		}
+		behind |= need.word && !need.apart;
 		at = &job->next;
 	}
 }

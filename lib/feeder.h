@@ -29,7 +29,8 @@ struct feeder_need {
 	struct queue_op *op;  /* the end of a request, or NULL */
 	const uint32_t *word; /* that a stream writes, or NULL */
 	uint32_t value;
-	bool behind; /* told to a job: an earlier one waits for a word, and one stream writes all of them in order */
+	bool behind; /* told to a job: an earlier one waits for a word; one stream writes all of them in order ... */
+	bool apart;  /* ... but for this one */
 };
 
 struct feeder_job {

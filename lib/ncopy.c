@@ -45,17 +45,22 @@ void ncopy_init(struct ncopy *ret, uint64_t cpu_bytes, uint64_t device_bytes, ui
 {
 	const double cpu = (double)cpu_bytes / (double)MAX(cpu_threads, 1), device = (double)device_bytes;
 
-	ret->copy_ns_per_byte = COPY_NS_PER_BYTE;
+	ret->copy_ns_per_byte = ret->read_ns_per_byte = COPY_NS_PER_BYTE;
 	line_init(&ret->cpu, cpu * READ_NS_PER_BYTE, cpu * PAIR_NS_PER_BYTE);
 	line_init(&ret->device, device * READ_NS_PER_BYTE, device * PAIR_NS_PER_BYTE);
 }
 
-void ncopy_measure_copy(struct ncopy *ncopy, uint64_t bytes, uint64_t ns)
+static void rate_sample(double *ns_per_byte, uint64_t bytes, double ns)
 {
 	double b = (double)bytes;
 
+	*ns_per_byte += b / (b + COPY_WINDOW) * (ns / b - *ns_per_byte);
+}
+
+void ncopy_measure_copy(struct ncopy *ncopy, uint64_t bytes, uint64_t ns)
+{
 	if (bytes && ns)
-		ncopy->copy_ns_per_byte += b / (b + COPY_WINDOW) * ((double)ns / b - ncopy->copy_ns_per_byte);
+		rate_sample(&ncopy->copy_ns_per_byte, bytes, (double)ns);
 }
 
 /* Least squares of a * e + b * p = 1. Samples that all have the same ratio of experts to pairs say nothing about the
@@ -120,6 +125,46 @@ uint32_t ncopy_choose(const struct ncopy *ncopy, const uint64_t *keys, uint32_t 
 			device_pairs += heat_pairs(keys[n]);
 			cpu_pairs -= heat_pairs(keys[n]);
 		}
+	}
+	return best;
+}
+
+void ncopy_measure_read(struct ncopy *ncopy, uint64_t bytes, uint64_t read_pairs, uint64_t experts, uint64_t pairs,
+			uint64_t ns)
+{
+	const double others = line_ns(&ncopy->device, experts, pairs + read_pairs);
+
+	if (bytes && ns)
+		rate_sample(&ncopy->read_ns_per_byte, bytes, MAX((double)ns - others, 0));
+}
+
+bool ncopy_read_pays(const struct ncopy *ncopy, double reads, uint64_t bytes)
+{
+	const double memory = ncopy->device.per_expert / (double)bytes;
+
+	return reads * ncopy->read_ns_per_byte < ncopy->copy_ns_per_byte + (1 + reads) * memory;
+}
+
+uint32_t ncopy_choose_reads(const struct ncopy *ncopy, const uint64_t *keys, uint32_t n, const struct ncopy_rest *rest)
+{
+	const double bytes = (double)rest->bytes, copy_ns = ncopy->copy_ns_per_byte * bytes * rest->copies;
+	const double read_ns = ncopy->read_ns_per_byte * bytes;
+	uint64_t pairs = 0;
+	uint32_t i, best = 0;
+	double best_ns = 0;
+
+	for (i = 0; i <= n; i++) {
+		double device = copy_ns + read_ns * i +
+				line_ns(&ncopy->device, rest->device_experts, rest->device_pairs + pairs);
+		double cpu = line_ns(&ncopy->cpu, rest->cpu_experts - i, rest->cpu_pairs - pairs);
+		double ns = MAX(device, cpu);
+
+		if (i == 0 || ns < best_ns) {
+			best = i;
+			best_ns = ns;
+		}
+		if (i < n)
+			pairs += heat_pairs(keys[i]);
 	}
 	return best;
 }

@@ -12,11 +12,22 @@
  * are corrected by every measured completion: the copy rate by an average that forgets with the bytes copied, the lines
  * by least squares of the relative error, with moments that forget one sixteenth at each sample.
  *
+ * A device may also read an expert where it lies, in the pool, without a copy. Either way its bytes pass the link once
+ * for each copy or reading, and so, for an expert that would be read r times from a slot, reading costs less where
+ *
+ *     r * read < copy + (1 + r) * memory
+ *
+ * each in ns per byte: `copy` as above, `memory` what the device's line says of reading its own memory, once for the
+ * copy's writing and r times for reading it back. `read` is an average as that of copies, of what launches took longer
+ * than the line says of their other experts: so it has in it what reading over a link costs the device in latency and
+ * in processors that wait. It starts as `copy` does.
+ *
  * Pure: no clock, no lock, no allocation.
  */
 #ifndef LIB_NCOPY_H
 #define LIB_NCOPY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* 80 below 1,024 tokens; (tokens / 1000) * 16 + 112 from there to 8,192; 256 above. */
@@ -29,7 +40,7 @@ struct ncopy_line {
 };
 
 struct ncopy {
-	double copy_ns_per_byte;
+	double copy_ns_per_byte, read_ns_per_byte;
 	struct ncopy_line cpu, device;
 };
 
@@ -47,5 +58,24 @@ void ncopy_measure(struct ncopy_line *line, uint64_t experts, uint64_t pairs, ui
  */
 uint32_t ncopy_choose(const struct ncopy *ncopy, const uint64_t *keys, uint32_t missing, uint32_t room,
 		      uint64_t slot_bytes, uint64_t hit_experts, uint64_t hit_pairs);
+
+/* A launch of `ns` in which the device computed experts in slots with their pairs, and read `bytes` in the pool for
+ * read_pairs more. */
+void ncopy_measure_read(struct ncopy *ncopy, uint64_t bytes, uint64_t read_pairs, uint64_t experts, uint64_t pairs,
+			uint64_t ns);
+
+/* Whether an expert of so many bytes that a slot would serve `reads` times is better read in the pool each time. */
+bool ncopy_read_pays(const struct ncopy *ncopy, double reads, uint64_t bytes);
+
+/* What the rest of a step is, when it is asked how many experts are read. */
+struct ncopy_rest {
+	uint64_t bytes; /* of an expert's slice */
+	uint32_t copies;
+	uint64_t device_experts, device_pairs, cpu_experts, cpu_pairs; /* if none is read */
+};
+
+/* How many of the CPU's experts `keys`, of this heat, hottest first, the device should read instead: the n that makes
+ * max(device, CPU) smallest. Equal costs: the smaller n. */
+uint32_t ncopy_choose_reads(const struct ncopy *ncopy, const uint64_t *keys, uint32_t n, const struct ncopy_rest *rest);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/util.h"
+#include "plan-reads.h"
 #include "policy/heat.h"
 #include "uapi/moe_ring.h"
 
@@ -20,6 +21,7 @@ struct plan_work {
 	uint32_t *pairs;    /* [n_experts] */
 	uint32_t *seen;     /* [n_experts] the last token that named the expert, plus 1 */
 	int32_t *admit;     /* [n_experts] experts that take free cache slots */
+	int32_t *reads;     /* [n_experts] experts that are read in the pool */
 	bool *touched;      /* [n_experts] */
 	uint64_t all_pairs; /* with an id >= 0 */
 };
@@ -51,13 +53,14 @@ static struct moe_plan *plan_alloc(uint32_t n_experts, uint32_t tokens, uint32_t
 
 static int work_init(struct plan_work *ret, uint32_t n_experts, struct moe_error *err)
 {
-	ret->keys = calloc(n_experts, sizeof *ret->keys + 3 * sizeof(uint32_t) + sizeof(bool));
+	ret->keys = calloc(n_experts, sizeof *ret->keys + 4 * sizeof(uint32_t) + sizeof(bool));
 	if (!ret->keys)
 		return moe_error_set(err, -ENOMEM, "moe_plan: no memory");
 	ret->pairs = (uint32_t *)(ret->keys + n_experts);
 	ret->seen = ret->pairs + n_experts;
 	ret->admit = (int32_t *)(ret->seen + n_experts);
-	ret->touched = (bool *)(ret->admit + n_experts);
+	ret->reads = ret->admit + n_experts;
+	ret->touched = (bool *)(ret->reads + n_experts);
 	return 0;
 }
 
@@ -125,7 +128,7 @@ static void list_requests(struct plan_work *work, struct moe_plan *plan)
 		if (work->pairs[e] == 0)
 			continue;
 		plan->requests[plan->n_requests++] = (struct cache_request){(int32_t)e, work->pairs[e],
-									    work->touched[e]};
+									    work->touched[e], false};
 		if (slot_of(work->cache, (int32_t)e) >= 0)
 			plan->pairs_resident += work->pairs[e];
 		else
@@ -135,15 +138,21 @@ static void list_requests(struct plan_work *work, struct moe_plan *plan)
 
 static void plan_decode(struct plan_work *work, struct moe_plan *plan)
 {
+	const struct plan_params *p = work->params;
+
+	if (p->zero_copy != MOE_ZERO_COPY_OFF)
+		plan_pass_slots(p, work->cache, plan);
 	plan->n_copies = plan->n_cache_copies = cache_update(work->cache, plan->requests, plan->n_requests,
-							     MIN(work->params->update_expert_num, plan->n_experts),
-							     plan->copies);
+							     MIN(p->update_expert_num, plan->n_experts), plan->copies);
+	if (p->zero_copy != MOE_ZERO_COPY_OFF)
+		plan_read_rest(p, work->cache, plan, work->keys);
 }
 
 static uint32_t choose_n_copy(const struct plan_work *work, const struct moe_plan *plan)
 {
 	const struct plan_params *p = work->params;
 	const uint32_t n_free = work->cache->n_free;
+	const uint32_t room = plan_reads_once(p, plan->n_experts, 1) ? work->n_missing : n_free + p->miss_slots;
 	uint32_t n;
 
 	if (p->mode == MOE_MODE_FULL)
@@ -152,24 +161,60 @@ static uint32_t choose_n_copy(const struct plan_work *work, const struct moe_pla
 		return p->n_copy;
 	if (p->rule == MOE_N_COPY_STAIRS)
 		return moe_ncopy_staircase(p->tokens);
-	n = ncopy_choose(p->costs, work->keys, work->n_missing, n_free + p->miss_slots, p->slot_bytes,
-			 plan->n_requests - work->n_missing, plan->pairs_resident);
+	n = ncopy_choose(p->costs, work->keys, work->n_missing, room, p->slot_bytes, plan->n_requests - work->n_missing,
+			 plan->pairs_resident);
 	/* The model knows this step alone; what a free cache slot gets serves later ones too. */
 	return MAX(n, MIN(n_free, p->update_expert_num));
 }
 
-/* The n hottest missing experts get places; the first of them in cache slots that are free. */
+/* From the expert of rank `first` on: into the layer's miss buffer, or read in the pool. */
+static void plan_for_once(struct plan_work *work, struct moe_plan *plan, uint32_t first)
+{
+	const struct plan_params *p = work->params;
+	const struct cache *cache = work->cache;
+	const bool room_for_all = plan->n_experts - cache->n_cached <= p->miss_slots;
+	const uint32_t end = p->zero_copy == MOE_ZERO_COPY_ALWAYS ? work->n_missing : plan->n_copy;
+	uint32_t i, n = 0, n_reads = 0;
+
+	for (i = first; i < end; i++) {
+		const int32_t expert = heat_expert(work->keys[i]);
+
+		if (plan_reads_once(p, plan->n_experts, heat_pairs(work->keys[i]))) {
+			work->reads[n_reads++] = expert;
+		} else if (i < plan->n_copy && n < p->miss_slots) {
+			const uint32_t place = room_for_all ? (uint32_t)cache->miss_map[expert] : n;
+
+			plan->copies[plan->n_copies++] = (struct moe_copy){expert,
+									   (int32_t)(plan->cache_slots + place)};
+			plan->expert_map[expert] = (int32_t)(plan->cache_slots + place);
+			n++;
+		}
+	}
+	for (i = 0; i < n_reads; i++)
+		plan_add_read(plan, work->reads[i]);
+}
+
+/* How many of the hottest the device may not read in the pool. */
+static uint32_t count_hot(const struct plan_work *work, const struct moe_plan *plan)
+{
+	uint32_t n = 0;
+
+	while (n < work->n_missing && !plan_may_read(work->params, plan->n_experts, heat_pairs(work->keys[n])))
+		n++;
+	return n;
+}
+
+/* The hottest missing experts go to the device; the first of them into cache slots that are free. */
 static void plan_prefetch(struct plan_work *work, struct moe_plan *plan)
 {
 	struct cache *cache = work->cache;
-	const uint32_t miss_slots = work->params->miss_slots;
-	uint32_t i, n, n_admit, admitted = 0;
-	bool room_for_all;
+	uint32_t i, n_admit, admitted = 0;
 
 	heat_sort(work->keys, work->n_missing);
 	plan->n_copy = MIN(choose_n_copy(work, plan), work->n_missing);
-	n = MIN(plan->n_copy, cache->n_free + miss_slots);
-	n_admit = MIN(n, cache->n_free);
+	n_admit = MIN(plan->n_copy, cache->n_free);
+	if (work->params->zero_copy == MOE_ZERO_COPY_ALWAYS)
+		n_admit = MIN(n_admit, count_hot(work, plan));
 	for (i = 0; i < plan->n_requests && admitted < n_admit; i++) {
 		const struct cache_request *r = &plan->requests[i];
 
@@ -177,16 +222,8 @@ static void plan_prefetch(struct plan_work *work, struct moe_plan *plan)
 			work->admit[admitted++] = r->expert;
 	}
 	cache_prefetch(cache, plan->requests, plan->n_requests, work->admit, n_admit, plan->copies);
-	room_for_all = plan->n_experts - cache->n_cached <= miss_slots;
-	for (i = n_admit; i < n; i++) {
-		const int32_t expert = heat_expert(work->keys[i]);
-		const uint32_t place = room_for_all ? (uint32_t)cache->miss_map[expert] : i - n_admit;
-
-		plan->copies[i] = (struct moe_copy){expert, (int32_t)(plan->cache_slots + place)};
-		plan->expert_map[expert] = plan->copies[i].slot;
-	}
-	plan->n_copies = n;
-	plan->n_cache_copies = n_admit;
+	plan->n_copies = plan->n_cache_copies = n_admit;
+	plan_for_once(work, plan, n_admit);
 }
 
 /* Completes the device's map from the cache and gives the CPU what is not in it. */
@@ -205,8 +242,10 @@ static void split_pairs(const struct plan_work *work, struct moe_plan *plan)
 			plan->pairs_cpu += r->pairs;
 		else if ((uint32_t)slot < plan->cache_slots)
 			plan->pairs_hit += r->pairs;
-		else
+		else if ((uint32_t)slot < plan->first_read)
 			plan->pairs_miss_buffer += r->pairs;
+		else
+			plan->pairs_pool += r->pairs;
 		plan->n_device += slot >= 0;
 		plan->n_cpu += slot < 0;
 	}
@@ -215,7 +254,7 @@ static void split_pairs(const struct plan_work *work, struct moe_plan *plan)
 
 		plan->cpu_topk_ids[i] = id >= 0 && plan->expert_map[id] < 0 ? id : -1;
 	}
-	assert(plan->pairs_hit + plan->pairs_miss_buffer + plan->pairs_cpu == work->all_pairs);
+	assert(plan->pairs_hit + plan->pairs_miss_buffer + plan->pairs_pool + plan->pairs_cpu == work->all_pairs);
 }
 
 static uint32_t count_cpu_experts(struct plan_work *work, const struct moe_plan *plan)
@@ -308,12 +347,15 @@ int plan_new(struct moe_plan **ret, struct cache *cache, uint32_t n_experts, con
 	plan->layer = params->layer;
 	plan->frozen = params->frozen;
 	plan->cache_slots = cache ? cache->n_slots : 0;
+	plan->first_read = plan->cache_slots + params->miss_slots;
 	list_requests(&work, plan);
 	if (cache && !params->frozen) {
 		if (params->mode == MOE_MODE_DECODE)
 			plan_decode(&work, plan);
 		else
 			plan_prefetch(&work, plan);
+		if (params->reuse)
+			plan_note_reuse(params, plan);
 	}
 	split_pairs(&work, plan);
 	if (later)
@@ -357,6 +399,8 @@ void moe_plan_view(const struct moe_plan *plan, struct moe_plan_view *ret)
 		.pairs_resident = plan->pairs_resident,
 		.deferred_topk_ids = plan->later ? plan->later->cpu_topk_ids : NULL,
 		.pairs_deferred = plan->later ? plan->later->pairs_cpu : 0,
+		.pairs_pool = plan->pairs_pool,
+		.n_reads = plan->n_reads,
 	};
 }
 

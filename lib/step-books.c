@@ -33,6 +33,11 @@ static bool cpu_times_are_ours(const struct moe_session *s)
 	return s->params.share == MOE_SHARE_PART || s->params.tp_size == 1;
 }
 
+static uint64_t read_bytes(const struct moe_step *step)
+{
+	return step->plan->n_reads * session_slice(step->engine->session, step->row)->bytes;
+}
+
 static void measure(struct moe_step *step, uint64_t device_ns, uint64_t copy_bytes, uint64_t copy_ns)
 {
 	struct engine *e = step->engine;
@@ -43,7 +48,10 @@ static void measure(struct moe_step *step, uint64_t device_ns, uint64_t copy_byt
 	/* A late step waits for the pairs before it by design: that is not what the CPU costs. */
 	if (step->has_cpu && !plan->late && cpu_times_are_ours(e->session))
 		ncopy_measure(&e->ncopy.cpu, plan->n_cpu, plan->pairs_cpu, cpu->wait_ns + cpu->work_ns);
-	if (step->has_device)
+	if (step->has_device && plan->n_reads > 0)
+		ncopy_measure_read(&e->ncopy, read_bytes(step), plan->pairs_pool, plan->n_device - plan->n_reads,
+				   plan->pairs_hit + plan->pairs_miss_buffer, device_ns);
+	else if (step->has_device)
 		ncopy_measure(&e->ncopy.device, plan->n_device, plan->pairs_hit + plan->pairs_miss_buffer, device_ns);
 	if (step->has_copies)
 		ncopy_measure_copy(&e->ncopy, copy_bytes, copy_ns);
@@ -77,6 +85,8 @@ static void count_mode(struct moe_step *step, uint64_t copy_ns, uint64_t device_
 	add(&stats->device_ns, device_ns);
 	add(&stats->cpu_ns, cpu_ns);
 	add(&stats->taken_ns, step->taken_ns);
+	add(&stats->reads, step->plan->n_reads);
+	add(&stats->read_bytes, read_bytes(step));
 }
 
 void step_count(struct moe_step *step, uint64_t wait_ns)
@@ -98,6 +108,9 @@ void step_count(struct moe_step *step, uint64_t wait_ns)
 	add(&stats->tokens, plan->late ? 0 : plan->tokens);
 	add(&stats->pairs_hit, plan->pairs_hit);
 	add(&stats->pairs_miss_buffer, plan->pairs_miss_buffer);
+	add(&stats->pairs_pool, plan->pairs_pool);
+	add(&stats->reads, plan->n_reads);
+	add(&stats->read_bytes, read_bytes(step));
 	add(&stats->pairs_cpu, plan->pairs_cpu);
 	add(&stats->pairs_resident, plan->pairs_resident);
 	add(&stats->fills, plan->n_copies);

@@ -10,6 +10,7 @@
  * begun can be taken back.
  * Pull: each record is leased; once the feeder says that all are, the copy stream copies the slices' planes from the
  * mapped pool files, each of which has some of their rows, and writes `pulled`: the feeder gives the leases back.
+ * What the plan reads in the pool is leased with the copies and not copied; those leases end behind `read`.
  *
  * Whatever fails here, the copy stream's wait is ended: by the feeder, which this file gives the step in every case.
  */
@@ -37,14 +38,14 @@ void step_cut_copies(struct moe_step *step)
 	uint64_t chunks;
 	uint32_t i;
 
-	if (plan->n_copies == 0)
+	if (plan_leases(plan) == 0)
 		return;
 	chunks = DIV_UP(session_slice(s, step->row)->bytes, step->engine->chunk_bytes);
-	chunks = MIN(chunks, chunks_max(s) / plan->n_copies);
+	chunks = MIN(chunks, chunks_max(s) / plan_leases(plan));
 	if (s->params.fill == MOE_FILL_PULL)
 		chunks = 1;
 	step->n_chunks = (uint32_t)MAX(chunks, 1);
-	for (i = 0; i < plan->n_copies * step->n_chunks; i++)
+	for (i = 0; i < plan_leases(plan) * step->n_chunks; i++)
 		step->fills[i] = (struct step_request){0};
 }
 
@@ -62,7 +63,7 @@ void step_post_fills(struct moe_step *step, uint8_t flags)
 	const struct moe_plan *plan = step->plan;
 	uint32_t i;
 
-	for (i = 0; i < plan->n_copies * step->n_chunks; i++) {
+	for (i = 0; i < plan_leases(plan) * step->n_chunks; i++) {
 		const struct moe_copy *copy = &plan->copies[i / step->n_chunks];
 		const uint32_t chunk = i % step->n_chunks;
 		const uint32_t slot = engine_slot(e, step->row, plan->layer, copy->slot);

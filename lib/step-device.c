@@ -2,12 +2,49 @@
 /*
  * step-device - the device's part of a step: its pairs computed on the slots, on the compute stream.
  *
+ * What the plan reads in the pool is leased before `copied`, and stays so until the compute stream has written `read`.
+ *
  * x comes from the data arena and y goes there, unless both are the caller's device memory (step-on.c).
  */
 #include <string.h>
 
 #include "base/util.h"
 #include "step.h"
+
+/* What is read in the pool: of each expert where its record begins in each pool file. */
+static void find_records(struct moe_step *step, const struct moe_plan *plan, uint32_t row)
+{
+	const struct moe_session *s = step->engine->session;
+	uint32_t i, share;
+
+	for (i = 0; i < plan->n_reads; i++) {
+		const uint32_t expert = (uint32_t)plan->copies[plan->n_copies + i].expert;
+		const struct moe_record *record = &s->records[(uint64_t)row * plan->n_experts + expert];
+
+		for (share = 0; share < s->n_pools; share++)
+			step->records[i * s->n_pools + share] = s->pools[share].map + record->offset;
+	}
+}
+
+/* One block behind the words, in the order that device.h asks for; then the records. */
+void step_route_device(struct moe_step *step, const struct moe_plan *plan, uint32_t row)
+{
+	const struct engine *e = step->engine;
+	const size_t bytes = (size_t)plan->tokens * plan->topk * sizeof(int32_t);
+	uint8_t *at = (uint8_t *)step->words + CACHE_LINE;
+	uint32_t i;
+
+	step->device_ids = memcpy(at, plan->ids, bytes);
+	step->device_weights = memcpy(at += ALIGN_UP(bytes, CACHE_LINE), plan->weights, bytes);
+	step->map = (int32_t *)(at += ALIGN_UP(bytes, CACHE_LINE));
+	for (i = 0; i < plan->n_experts; i++)
+		step->map[i] = plan->expert_map[i] < 0 ? -1
+						       : (int32_t)engine_slot(e, row, plan->layer, plan->expert_map[i]);
+	step->room = at += ALIGN_UP(plan->n_experts * sizeof(int32_t), CACHE_LINE);
+	at += ALIGN_UP(device_room_bytes(plan->n_reads, e->session->n_pools), CACHE_LINE);
+	step->records = (const uint8_t **)at;
+	find_records(step, plan, row);
+}
 
 static int launch_experts(struct moe_step *step)
 {
@@ -29,6 +66,11 @@ static int launch_experts(struct moe_step *step)
 		.ids = step->device_ids,
 		.weights = step->device_weights,
 		.map = step->map,
+		.n_slots = engine_all_slots(e),
+		.n_reads = plan->n_reads,
+		.n_shares = s->n_pools,
+		.records = step->records,
+		.room = step->room,
 	};
 
 	memcpy(&work.limit, &s->manifest->limit, sizeof work.limit);
@@ -66,12 +108,27 @@ static int release_missbuf(struct moe_step *step)
 					 2 * step->use);
 }
 
+/* The same: the leases are given back behind it. If no stream writes it the host does, since what is read in vain is
+ * immutable. */
+static int write_read(struct moe_step *step)
+{
+	const struct device_ops *ops = step->engine->ops;
+	int r;
+
+	if (step->plan->n_reads == 0)
+		return 0;
+	r = ops->stream_write_word(step->engine->compute, &step->words->read, step->turn);
+	if (r < 0)
+		ops->word_write(&step->words->read, step->turn);
+	return r;
+}
+
 void step_start_device(struct moe_step *step)
 {
 	struct engine *e = step->engine;
 	const struct moe_plan *plan = step->plan;
 	const uint64_t bytes = (uint64_t)plan->tokens * e->session->info.hidden * sizeof(float);
-	int r = enqueue_device(step), released = release_missbuf(step), recorded;
+	int r = enqueue_device(step), released = release_missbuf(step), read = write_read(step), recorded;
 
 	recorded = e->ops->event_record(step->end, e->compute);
 	pthread_mutex_lock(&e->lock);
@@ -82,7 +139,7 @@ void step_start_device(struct moe_step *step)
 	if (r == 0 && !step->on.stream)
 		r = e->ops->copy_to_host(e->compute, step->y_device, e->work.base + step_rows_bytes(e->session), bytes);
 	if (r == 0)
-		r = released < 0 ? released : recorded;
+		r = released < 0 ? released : read < 0 ? read : recorded;
 	if (r < 0)
 		step_fail(step, r);
 	r = e->ops->event_record(step->done, e->compute);

@@ -2,8 +2,9 @@
 /*
  * step-feed - a step's copies as the feeder sees them: a machine that is run when an answer or a word may have come.
  *
- * push: GO -> FILLS -> over; pull: LEASES -> PULLED -> over. Every way out writes `ready`. What the copies have not
- * brought is judged before that, so that whoever reads the slots behind the word has been failed already.
+ * push: GO -> FILLS -> over; pull: LEASES -> PULLED -> over, or -> READ -> over. Every way out writes `ready`. What the
+ * copies have not brought is judged before that, so that whoever reads the slots behind the word has been failed
+ * already.
  *
  * Where streams wait for the timeline instead, the daemon writes it, and only while nothing has failed. A FILL that
  * fails is then the end of the session: nobody behind it would be let go. All steps are failed, and the timeline is
@@ -62,7 +63,7 @@ static void all_failed(struct moe_step *step, int code)
 {
 	uint32_t i;
 
-	for (i = 0; i < step->plan->n_copies; i++)
+	for (i = 0; i < plan_leases(step->plan); i++)
 		fill_failed(step, &step->plan->copies[i], code);
 }
 
@@ -72,7 +73,7 @@ static void judge(struct moe_step *step)
 	const struct moe_session *s = step->engine->session;
 	uint32_t i;
 
-	for (i = 0; i < step->plan->n_copies; i++) {
+	for (i = 0; i < plan_leases(step->plan); i++) {
 		const struct moe_copy *copy = &step->plan->copies[i];
 		struct step_request *fill = &step->fills[i * step->n_chunks];
 		int r = step->spoiled < 0 ? step->spoiled : step_fill_status(step, i);
@@ -123,7 +124,7 @@ static bool end_fills(struct moe_step *step, struct feeder_need *ret)
 {
 	struct queue *queue = &step->engine->session->queue;
 
-	for (; step->n_ended < step->plan->n_copies * step->n_chunks; step->n_ended++) {
+	for (; step->n_ended < plan_leases(step->plan) * step->n_chunks; step->n_ended++) {
 		struct step_request *fill = &step->fills[step->n_ended];
 
 		if (fill->posted && !fill->ended && !queue_poll(queue, &fill->op) && !atomic_load(&queue->dead)) {
@@ -154,11 +155,11 @@ static bool end_word(struct moe_step *step, const uint32_t *word, struct feeder_
 	return false;
 }
 
-static void give_leases_back(struct moe_step *step)
+static void give_leases_back(struct moe_step *step, uint32_t first, uint32_t end)
 {
 	uint32_t i;
 
-	for (i = 0; i < step->plan->n_copies; i++) {
+	for (i = first; i < end; i++) {
 		struct moe_sqe sqe = {.op = MOE_OP_RELEASE};
 
 		if (step->fills[i].status < 0)
@@ -233,8 +234,10 @@ static bool run_push(struct moe_step *step, struct feeder_need *ret)
 	return true;
 }
 
-static bool run_pull(struct moe_step *step, struct feeder_need *ret)
+static bool run_pull(struct moe_step *step, struct feeder_job *job, struct feeder_need *ret)
 {
+	const struct moe_plan *plan = step->plan;
+
 	if (step->stage == STEP_LEASES) {
 		if (!end_fills(step, ret))
 			return false;
@@ -242,13 +245,25 @@ static bool run_pull(struct moe_step *step, struct feeder_need *ret)
 		write_ready(step);
 		step->stage = STEP_PULLED;
 	}
-	if (!end_word(step, &step->words->pulled, ret))
-		return false;
-	if (step->use) {
-		check_arrow(step, missbuf_fill(missbuf_of(step), step->use));
-		check_arrow(step, missbuf_move(missbuf_of(step), MISSBUF_FILLING, MISSBUF_READY));
+	if (step->stage == STEP_PULLED) {
+		if (!end_word(step, &step->words->pulled, ret))
+			return false;
+		if (step->use) {
+			check_arrow(step, missbuf_fill(missbuf_of(step), step->use));
+			check_arrow(step, missbuf_move(missbuf_of(step), MISSBUF_FILLING, MISSBUF_READY));
+		}
+		give_leases_back(step, 0, plan->n_copies);
+		if (plan->n_reads == 0)
+			return true;
+		/* From here on it is the device that is waited for, and who has given it work before. */
+		job->deadline_ns = UINT64_MAX;
+		step->stage = STEP_READ;
 	}
-	give_leases_back(step);
+	ret->behind = false;
+	ret->apart = true;
+	if (!end_word(step, &step->words->read, ret))
+		return false;
+	give_leases_back(step, plan->n_copies, plan_leases(plan));
 	return true;
 }
 
@@ -263,7 +278,8 @@ static bool run_copies(struct feeder_job *job, bool late, struct feeder_need *re
 		engine_give_up(step->engine, -ETIME);
 		all_failed(step, -ETIME);
 	} else {
-		over = step->engine->session->params.fill == MOE_FILL_PULL ? run_pull(step, ret) : run_push(step, ret);
+		over = step->engine->session->params.fill == MOE_FILL_PULL ? run_pull(step, job, ret)
+									   : run_push(step, ret);
 	}
 	if (over && step->lost && step->engine->signals && step->stage != STEP_AID) {
 		begin_aid(step);

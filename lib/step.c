@@ -26,9 +26,19 @@ uint64_t step_data_bytes(const struct moe_session *session)
 	return 3 * step_rows_bytes(session) + 2 * pairs_bytes(session);
 }
 
+/* Of all experts, if any may be read in the pool. */
+static uint64_t records_bytes(const struct moe_session *s)
+{
+	if (s->params.zero_copy == MOE_ZERO_COPY_OFF)
+		return 0;
+	return ALIGN_UP((uint64_t)s->info.n_experts * s->n_pools * sizeof(uint8_t *), CACHE_LINE) +
+	       ALIGN_UP(device_room_bytes(s->info.n_experts, s->n_pools), CACHE_LINE);
+}
+
 uint64_t step_control_bytes(const struct engine *e)
 {
-	return CACHE_LINE + 2 * pairs_bytes(e->session) + ALIGN_UP(e->n_experts * sizeof(int32_t), CACHE_LINE);
+	return CACHE_LINE + 2 * pairs_bytes(e->session) + ALIGN_UP(e->n_experts * sizeof(int32_t), CACHE_LINE) +
+	       records_bytes(e->session);
 }
 
 uint64_t step_work_bytes(const struct moe_session *session)
@@ -180,9 +190,9 @@ static int await_step(struct moe_step *step, uint64_t deadline)
 		r = step_await_event(step, step->done, deadline);
 	if (step->on.stream && r == 0)
 		r = step_await_on(step, deadline);
-	for (i = 0; i < step->plan->n_copies * step->n_chunks && r == 0; i++)
+	for (i = 0; i < plan_leases(step->plan) * step->n_chunks && r == 0; i++)
 		r = step_end(step, &step->fills[i], step_time_left(deadline));
-	for (i = 0; i < step->plan->n_copies && r == 0; i++)
+	for (i = 0; i < plan_leases(step->plan) && r == 0; i++)
 		r = step_end(step, &step->releases[i], step_time_left(deadline));
 	for (i = 0; i < step->n_cancels && r == 0; i++)
 		r = await_cancel(step, &step->cancels[i], step_time_left(deadline));
@@ -204,10 +214,10 @@ static bool step_is_over(struct moe_step *step)
 		return false;
 	if (step->on.stream && !step_on_is_over(step))
 		return false;
-	for (i = 0; i < step->plan->n_copies * step->n_chunks; i++)
+	for (i = 0; i < plan_leases(step->plan) * step->n_chunks; i++)
 		if (!request_is_over(step, &step->fills[i]))
 			return false;
-	for (i = 0; i < step->plan->n_copies; i++)
+	for (i = 0; i < plan_leases(step->plan); i++)
 		if (!request_is_over(step, &step->releases[i]))
 			return false;
 	for (i = 0; i < step->n_cancels; i++)
@@ -350,17 +360,6 @@ static int step_commit(struct moe_step *step, struct moe_plan *plan, uint32_t ro
 	return r;
 }
 
-/* Where the device finds the step's pairs: one block behind the words, in the order that device.h asks for. */
-static void route_device(struct moe_step *step, const struct moe_plan *plan)
-{
-	const size_t bytes = (size_t)plan->tokens * plan->topk * sizeof(int32_t);
-	uint8_t *at = (uint8_t *)step->words + CACHE_LINE;
-
-	step->device_ids = memcpy(at, plan->ids, bytes);
-	step->device_weights = memcpy(at += ALIGN_UP(bytes, CACHE_LINE), plan->weights, bytes);
-	step->map = (int32_t *)(at + ALIGN_UP(bytes, CACHE_LINE));
-}
-
 /* Everything of a fresh step that does not depend on its place in the order. */
 static void step_prepare(struct moe_step *step, const struct moe_plan *plan, const float *x, const struct step_on *on,
 			 uint32_t row)
@@ -375,22 +374,17 @@ static void step_prepare(struct moe_step *step, const struct moe_plan *plan, con
 	step->on = on ? *on : (struct step_on){0};
 	step->has_cpu = plan->pairs_cpu > 0 && (s->params.share == MOE_SHARE_PART || s->params.tp_rank == 0);
 	step->has_device = plan->n_device > 0;
-	step->has_copies = plan->n_copies > 0 && !plan->speculative;
+	step->has_copies = plan_leases(plan) > 0 && !plan->speculative;
 	step->counts = !plan->frozen;
 	step->compute = (struct step_request){0};
 	step->n_cancels = 0;
 	step->submit_ns = now_ns();
 	step->waited = false;
 	assert(plan->tokens == 0 || step->has_device || !step->has_copies);
-	for (i = 0; i < plan->n_copies; i++)
+	for (i = 0; i < plan_leases(plan); i++)
 		step->releases[i] = (struct step_request){0};
-	if (step->has_device) {
-		route_device(step, plan);
-		for (i = 0; i < e->n_experts; i++)
-			step->map[i] = plan->expert_map[i] < 0
-					       ? -1
-					       : (int32_t)engine_slot(e, row, plan->layer, plan->expert_map[i]);
-	}
+	if (step->has_device)
+		step_route_device(step, plan, row);
 	if (x && (step->has_cpu || step->has_device))
 		memcpy(step->x, x, (size_t)plan->tokens * s->info.hidden * sizeof *x);
 	if (step->has_cpu) {

@@ -29,13 +29,14 @@
 enum step_state { STEP_FREE, STEP_BUSY, STEP_LEFT };
 
 /* What the copies of a step wait for next, in this order (push: GO, FILLS, and AID if some failed; pull: LEASES,
- * PULLED). */
+ * PULLED, READ). */
 enum step_stage {
 	STEP_GO,     /* the copy stream: nobody reads the slots any more */
 	STEP_FILLS,  /* the daemon: all of them */
 	STEP_AID,    /* the copy stream: it has left the timeline, which the feeder writes */
 	STEP_LEASES, /* the daemon: the same */
-	STEP_PULLED  /* the copy stream: it has copied */
+	STEP_PULLED, /* the copy stream: it has copied */
+	STEP_READ    /* the compute stream: it has read what the plan reads in the pool */
 };
 
 /* A step that takes x from the device's memory and leaves y there, on a stream of the caller's. */
@@ -49,6 +50,7 @@ struct step_words {
 	uint32_t go;     /* by the copy stream, behind the readers of the slots */
 	uint32_t ready;  /* by the feeder: push: it has come; pull: it may be copied */
 	uint32_t pulled; /* by the copy stream, behind the copies */
+	uint32_t read;   /* by the compute stream, behind the experts */
 	uint32_t here;   /* by the compute stream: the caller's x has come to the data arena */
 	uint32_t answer; /* by the feeder: the CPU's part is in the data arena */
 };
@@ -67,7 +69,7 @@ struct moe_step {
 	struct moe_plan *plan;
 	uint32_t row;
 	bool has_cpu, has_device, counts;
-	bool has_copies; /* that are not speculative: the copy stream has them */
+	bool has_copies; /* or leases, that are not speculative: the copy stream has them */
 	_Atomic int error;
 	struct moe_step *carried; /* a late step, ended and freed with this one, or NULL */
 
@@ -79,6 +81,8 @@ struct moe_step {
 	int32_t *device_ids;      /* [tokens][topk] */
 	float *device_weights;    /* the same */
 	int32_t *map;             /* [n_experts] expert -> index in the slot arena, or -1 */
+	const uint8_t **records;  /* [plan->n_reads][n_pools], what the device reads in the pool; then ... */
+	void *room;               /* ... the device's */
 
 	struct feeder_job feed; /* while has_copies: the feeder's until it is over */
 	enum step_stage stage;  /* the same */
@@ -97,9 +101,9 @@ struct moe_step {
 	bool relayed;                  /* the same: COMPUTE has been posted */
 
 	struct step_request compute;
-	uint32_t n_chunks;             /* FILLs of a copy */
-	struct step_request *fills;    /* [step_fills_max()]: a copy's, then those of the next one */
-	struct step_request *releases; /* [n_experts], one per copy */
+	uint32_t n_chunks;          /* FILLs of a copy */
+	struct step_request *fills; /* [step_fills_max()]: a copy's, then those of the next one; then of what is read */
+	struct step_request *releases; /* [n_experts], one per lease */
 	uint32_t n_cancels;
 	struct queue_op *cancels; /* [STEP_CANCELS_MAX]: of guesses that this step's choice has proved wrong */
 	struct device_event *copy_begin, *copied, *begin, *end, *done;
@@ -133,6 +137,9 @@ int step_await_event(struct moe_step *step, struct device_event *event, uint64_t
 
 /* The CPU's part: x, ids and weights are in the data arena. */
 void step_start_cpu(struct moe_step *step);
+
+/* step-device.c: tells the device of a fresh step where its pairs' experts are. */
+void step_route_device(struct moe_step *step, const struct moe_plan *plan, uint32_t row);
 
 /* step-device.c: enqueues the device's part behind the step's copies, and records `done`. */
 void step_start_device(struct moe_step *step);

@@ -160,7 +160,7 @@ __attribute__((unused)) static int job_run(struct fake *f, struct job *job, enum
 }
 
 struct totals {
-	uint64_t pairs, hit, miss_buffer, cpu, steps, fills;
+	uint64_t pairs, hit, miss_buffer, pool, cpu, steps, fills, reads, read_bytes;
 };
 
 __attribute__((unused)) static struct totals read_stats(const struct fake *f)
@@ -173,11 +173,14 @@ __attribute__((unused)) static struct totals read_stats(const struct fake *f)
 
 		sum.hit += s->pairs_hit;
 		sum.miss_buffer += s->pairs_miss_buffer;
+		sum.pool += s->pairs_pool;
 		sum.cpu += s->pairs_cpu;
 		sum.steps += s->steps;
 		sum.fills += s->fills;
+		sum.reads += s->reads;
+		sum.read_bytes += s->read_bytes;
 	}
-	sum.pairs = sum.hit + sum.miss_buffer + sum.cpu;
+	sum.pairs = sum.hit + sum.miss_buffer + sum.pool + sum.cpu;
 	return sum;
 }
 

@@ -59,11 +59,11 @@ static void test_many(const char *name, const struct moe_attach_params *params, 
 	sum = read_stats(f);
 	ok(wrong == 0 && f->breaches == 0, "%s: %d steps, %d wrong", name, steps, wrong);
 	ok(sum.pairs == pairs && sum.steps == (uint64_t)steps,
-	   "%s: %llu pairs add up (%llu hit, %llu miss buffer, %llu CPU, %llu fills)", name, (unsigned long long)pairs,
-	   (unsigned long long)sum.hit, (unsigned long long)sum.miss_buffer, (unsigned long long)sum.cpu,
-	   (unsigned long long)sum.fills);
+	   "%s: %llu pairs add up (%llu hit, %llu miss buffer, %llu pool, %llu CPU, %llu fills)", name,
+	   (unsigned long long)pairs, (unsigned long long)sum.hit, (unsigned long long)sum.miss_buffer,
+	   (unsigned long long)sum.pool, (unsigned long long)sum.cpu, (unsigned long long)sum.fills);
 	if (params->fill == MOE_FILL_PULL)
-		ok(f->leases_held == 0 && f->leases == f->releases && f->leases == sum.fills,
+		ok(f->leases_held == 0 && f->leases == f->releases && f->leases == sum.fills + sum.reads,
 		   "%s: %u leases are given back", name, f->leases);
 	fake_free(f);
 }
@@ -76,6 +76,7 @@ static void test_matrix(void)
 		enum moe_fill fill;
 		const char *policy;
 		uint32_t slots, miss;
+		enum moe_zero_copy zero_copy;
 	} runs[] = {
 		{"decode, push, lru", MOE_MODE_DECODE, MOE_FILL_PUSH, "lru", 4, 0},
 		{"decode, push, original", MOE_MODE_DECODE, MOE_FILL_PUSH, "original", 4, 0},
@@ -86,6 +87,11 @@ static void test_matrix(void)
 		{"full, pull, lru", MOE_MODE_FULL, MOE_FILL_PULL, "lru", 2, 0},
 		{"every mode, push, lru", MOE_MODE_AUTO, MOE_FILL_PUSH, "lru", 3, 4},
 		{"every mode, pull, original", MOE_MODE_AUTO, MOE_FILL_PULL, "original", 3, 4},
+		{"decode, read by cost", MOE_MODE_DECODE, MOE_FILL_PULL, "lru", 3, 0, MOE_ZERO_COPY_COST},
+		{"decode, always read, original", MOE_MODE_DECODE, MOE_FILL_PULL, "original", 3, 0,
+		 MOE_ZERO_COPY_ALWAYS},
+		{"every mode, read by cost", MOE_MODE_AUTO, MOE_FILL_PULL, "original", 3, 4, MOE_ZERO_COPY_COST},
+		{"every mode, always read", MOE_MODE_AUTO, MOE_FILL_PULL, "lru", 2, 3, MOE_ZERO_COPY_ALWAYS},
 		{"all experts cached", MOE_MODE_AUTO, MOE_FILL_PUSH, "lru", EXPERTS, 0},
 		{"no slots", MOE_MODE_AUTO, MOE_FILL_PUSH, "lru", 0, 0},
 	};
@@ -98,6 +104,7 @@ static void test_matrix(void)
 		p.policy = runs[i].policy;
 		p.cache_expert_num = runs[i].slots;
 		p.miss_expert_num = runs[i].miss;
+		p.zero_copy = runs[i].zero_copy;
 		p.n_copy = i % 2 ? MOE_N_COPY_STAIRS : MOE_N_COPY_COST;
 		p.register_bytes = i % 3 ? 0 : 1 + below(20000); /* a record or a few in each piece */
 		test_many(runs[i].name, &p, runs[i].mode, 120, false);

@@ -163,6 +163,95 @@ static void test_learns_copy(void)
 	ok(near(nc.copy_ns_per_byte, 0.25, 0.01), "no bytes, no sample");
 }
 
+/* What reading and copying cost, added up read by read. */
+static void test_read_pays(void)
+{
+	struct ncopy nc;
+	bool right = true;
+	int round;
+
+	for (round = 0; round < 2000; round++) {
+		const uint64_t bytes = 1 + below(1u << 24);
+		const uint32_t reads = 1 + below(6);
+		double by_copy, by_read = 0, memory;
+
+		ncopy_init(&nc, bytes, bytes, 1);
+		nc.copy_ns_per_byte = 0.001 + below(1000) / 1000.0;
+		nc.read_ns_per_byte = nc.copy_ns_per_byte * (0.5 + below(200) / 100.0);
+		nc.device.per_expert = (double)bytes * below(1000) / 10000.0;
+		memory = nc.device.per_expert;
+		by_copy = nc.copy_ns_per_byte * (double)bytes + memory;
+		for (uint32_t i = 0; i < reads; i++) {
+			by_copy += memory;
+			by_read += nc.read_ns_per_byte * (double)bytes;
+		}
+		right &= near(by_read, by_copy, 1e-9) || ncopy_read_pays(&nc, reads, bytes) == (by_read < by_copy);
+	}
+	ok(right, "reading pays exactly where it takes less than a copy, its writing and its reading");
+	nc.read_ns_per_byte = nc.copy_ns_per_byte = 1 / 50.0;
+	nc.device.per_expert = 1e6 / 4000.0;
+	ok(ncopy_read_pays(&nc, 1, 1000000) && !ncopy_read_pays(&nc, 2, 1000000),
+	   "50 GB/s beside 4 TB/s: what is read once, not what is read twice");
+	ok(!ncopy_read_pays(&nc, INFINITY, 1000000), "what is read for ever is copied");
+}
+
+static void test_choose_reads(void)
+{
+	uint64_t keys[64];
+	bool best = true;
+	int round;
+
+	for (round = 0; round < 2000; round++) {
+		const uint32_t n = below(65);
+		struct ncopy_rest rest = {.bytes = 1 + below(1u << 20), .copies = below(4), .cpu_experts = n};
+		double had, cost[65];
+		struct ncopy nc;
+		uint64_t pairs = 0;
+		uint32_t i;
+
+		ncopy_init(&nc, rest.bytes, rest.bytes, 1 + below(16));
+		nc.read_ns_per_byte = below(1000) / 1000.0;
+		rest.device_experts = below(8);
+		rest.device_pairs = rest.device_experts;
+		for (i = 0; i < n; i++) {
+			keys[i] = heat_key(1 + below(4), (int32_t)i);
+			rest.cpu_pairs += heat_pairs(keys[i]);
+		}
+		heat_sort(keys, n);
+		for (i = 0; i <= n; i++) {
+			const double device = (double)rest.bytes *
+						      (nc.copy_ns_per_byte * rest.copies + nc.read_ns_per_byte * i) +
+					      nc.device.per_expert * (double)rest.device_experts +
+					      nc.device.per_pair * (double)(rest.device_pairs + pairs);
+			const double cpu = nc.cpu.per_expert * (n - i) +
+					   nc.cpu.per_pair * (double)(rest.cpu_pairs - pairs);
+
+			cost[i] = MAX(device, cpu);
+			pairs += i < n ? heat_pairs(keys[i]) : 0;
+		}
+		had = cost[ncopy_choose_reads(&nc, keys, n, &rest)];
+		for (i = 0; i <= n; i++)
+			best &= had <= cost[i] * (1 + 1e-9);
+	}
+	ok(best, "no other number of reads ends earlier (2000 random cases)");
+}
+
+static void test_learns_read(void)
+{
+	struct ncopy nc;
+	int i;
+
+	ncopy_init(&nc, 1 << 20, 1 << 20, 1);
+	nc.device = (struct ncopy_line){.per_expert = 1000, .per_pair = 10};
+	for (i = 0; i < 100; i++)
+		ncopy_measure_read(&nc, 64 << 20, 5, 4, 8, (64 << 20) / 2 + 4 * 1000 + 13 * 10);
+	ok(near(nc.read_ns_per_byte, 0.5, 0.01), "what a launch took beyond its slots is the reading (%.3f ns a byte)",
+	   nc.read_ns_per_byte);
+	for (i = 0; i < 100; i++)
+		ncopy_measure_read(&nc, 64 << 20, 5, 4, 8, 1);
+	ok(nc.read_ns_per_byte >= 0, "and never less than nothing");
+}
+
 int main(void)
 {
 	seed = tap_seed();
@@ -173,5 +262,8 @@ int main(void)
 	test_learns_from_decode_alone();
 	test_random_samples_stay_sane();
 	test_learns_copy();
+	test_read_pays();
+	test_choose_reads();
+	test_learns_read();
 	return tap_done();
 }

@@ -27,7 +27,8 @@ struct world {
 	struct cache *cache;
 	struct ncopy costs;
 	uint32_t n_experts, n_slots, miss_slots;
-	int32_t content[2 * EXPERTS_MAX]; /* cache slots, then the miss buffer */
+	int32_t content[3 * EXPERTS_MAX]; /* cache slots, then the miss buffer; then the pool, as the plan has it */
+	struct reuse reuse;
 	struct plan_params params;
 	int32_t *ids;
 	float *weights;
@@ -42,6 +43,8 @@ static void world_init(struct world *w, uint32_t n_experts, uint32_t n_slots, ui
 		abort();
 	ncopy_init(&w->costs, 1 << 16, 1 << 16, 2);
 	memset(w->content, -1, sizeof w->content);
+	if (reuse_init(&w->reuse, n_experts, NULL) < 0)
+		abort();
 	w->params = (struct plan_params){
 		.mode = MOE_MODE_DECODE,
 		.max_tokens = 4096,
@@ -51,6 +54,8 @@ static void world_init(struct world *w, uint32_t n_experts, uint32_t n_slots, ui
 		.n_copy = UINT32_MAX,
 		.costs = &w->costs,
 		.slot_bytes = 1 << 16,
+		.read_pairs = 4,
+		.reuse = &w->reuse,
 	};
 }
 
@@ -76,6 +81,7 @@ static void world_route(struct world *w, uint32_t tokens, uint32_t topk, const i
 static void world_fini(struct world *w)
 {
 	cache_free(w->cache);
+	reuse_fini(&w->reuse);
 	free(w->ids);
 	free(w->weights);
 }
@@ -101,6 +107,10 @@ static struct moe_plan *world_plan(struct world *w)
 		w->content[w->n_slots + i] = STALE;
 	for (i = 0; i < plan->n_copies; i++)
 		w->content[plan->copies[i].slot] = plan->copies[i].expert;
+	for (i = 0; i < w->n_experts; i++)
+		w->content[w->n_slots + w->miss_slots + i] = STALE;
+	for (i = 0; i < plan->n_reads; i++)
+		w->content[plan->copies[plan->n_copies + i].slot] = plan->copies[plan->n_copies + i].expert;
 	return plan;
 }
 
@@ -131,7 +141,7 @@ static const char *judge_copies(const struct world *w, const struct moe_plan_vie
 
 static const char *judge_pairs(const struct world *w, const struct moe_plan_view *v)
 {
-	uint64_t hit = 0, miss_buffer = 0, cpu = 0, resident = 0;
+	uint64_t hit = 0, miss_buffer = 0, pool = 0, cpu = 0, resident = 0;
 	uint32_t i;
 
 	for (i = 0; i < v->tokens * v->topk; i++) {
@@ -145,12 +155,14 @@ static const char *judge_pairs(const struct world *w, const struct moe_plan_view
 		if (on_device && w->content[v->expert_map[id]] != id)
 			return "the device reads a slot that holds another expert";
 		cpu += on_cpu;
-		hit += on_device && (uint32_t)v->expert_map[id] < w->n_slots;
-		miss_buffer += on_device && (uint32_t)v->expert_map[id] >= w->n_slots;
+		if (on_device && (uint32_t)v->expert_map[id] >= w->n_slots + w->miss_slots)
+			pool++;
+		else if (on_device)
+			*((uint32_t)v->expert_map[id] < w->n_slots ? &hit : &miss_buffer) += 1;
 		resident += id >= 0 && w->was_cached[id];
 	}
-	if (hit != v->pairs_hit || miss_buffer != v->pairs_miss_buffer || cpu != v->pairs_cpu ||
-	    resident != v->pairs_resident)
+	if (hit != v->pairs_hit || miss_buffer != v->pairs_miss_buffer || pool != v->pairs_pool ||
+	    cpu != v->pairs_cpu || resident != v->pairs_resident)
 		return "the counts of pairs are wrong";
 	for (i = 0; i < w->n_experts; i++)
 		if (w->pairs[i] == 0 && v->expert_map[i] != -1)
@@ -171,6 +183,8 @@ static const char *judge_prefetch(const struct world *w, const struct moe_plan_v
 		if (w->pairs[i] == 0 || w->was_cached[i])
 			continue;
 		missing++;
+		if (v->expert_map[i] >= (int32_t)(w->n_slots + w->miss_slots))
+			continue;
 		if (v->expert_map[i] >= 0)
 			coldest_copied = MIN(coldest_copied, heat);
 		else
@@ -183,6 +197,27 @@ static const char *judge_prefetch(const struct world *w, const struct moe_plan_v
 	if (v->mode == MOE_MODE_FULL && w->miss_slots >= w->n_experts - w->n_slots && v->pairs_cpu)
 		return "full left pairs to the CPU though there was room";
 	return NULL;
+}
+
+static const char *judge_reads(const struct world *w, const struct moe_plan_view *v)
+{
+	const bool may = (uint64_t)v->tokens * v->topk < (uint64_t)w->n_experts * w->params.read_pairs;
+	const bool always = w->params.zero_copy == MOE_ZERO_COPY_ALWAYS && !w->params.frozen;
+	uint32_t i, n = 0;
+
+	for (i = 0; i < w->n_experts; i++) {
+		const bool read = v->expert_map[i] >= (int32_t)(w->n_slots + w->miss_slots);
+		const bool few = may && w->pairs[i] <= w->params.read_pairs;
+
+		n += read;
+		if (read && w->cache->cache_map[i] >= 0)
+			return "an expert is read in the pool that has a slot";
+		if (read && (!few || w->params.zero_copy == MOE_ZERO_COPY_OFF))
+			return "an expert is read in the pool that may not be";
+		if (always && few && w->pairs[i] > 0 && !w->was_cached[i] && !read)
+			return "an expert that is always read was not";
+	}
+	return n == v->n_reads ? NULL : "n_reads is wrong";
 }
 
 static const char *judge(struct world *w, const struct moe_plan *plan)
@@ -199,7 +234,9 @@ static const char *judge(struct world *w, const struct moe_plan *plan)
 		wrong = judge_prefetch(w, &v);
 	if (!wrong && v.mode == MOE_MODE_DECODE && v.n_copies > w->params.update_expert_num)
 		wrong = "more fills than update_expert_num";
-	if (!wrong && w->params.frozen && v.n_copies)
+	if (!wrong)
+		wrong = judge_reads(w, &v);
+	if (!wrong && w->params.frozen && v.n_copies + v.n_reads > 0)
 		wrong = "a frozen plan copies";
 	for (i = 0; i < w->n_experts && !wrong; i++)
 		if (w->cache->cache_map[i] >= 0 && w->content[w->cache->cache_map[i]] != (int32_t)i)
@@ -246,12 +283,14 @@ static void random_params(struct world *w)
 	w->params.n_copy = below(2) ? UINT32_MAX : below(w->n_experts + 2);
 	w->params.frozen = below(10) == 0;
 	w->costs.copy_ns_per_byte = below(1000) / 1000.0;
+	w->costs.read_ns_per_byte = below(2) ? w->costs.copy_ns_per_byte : below(1000) / 1000.0;
+	w->params.zero_copy = (enum moe_zero_copy)below(3);
 }
 
 static void test_random(const char *policy)
 {
 	const char *wrong = NULL;
-	uint64_t copies = 0, cpu = 0, hit = 0, miss_buffer = 0;
+	uint64_t copies = 0, cpu = 0, hit = 0, miss_buffer = 0, pool = 0;
 	int round, step, steps = 0;
 	struct world w;
 
@@ -274,16 +313,17 @@ static void test_random(const char *policy)
 			cpu += plan->pairs_cpu;
 			hit += plan->pairs_hit;
 			miss_buffer += plan->pairs_miss_buffer;
+			pool += plan->pairs_pool;
 			moe_plan_free(plan);
 		}
 		world_fini(&w);
 	}
 	ok(!wrong, "%s: %d random plans: each pair on exactly one path%s%s", policy, steps, wrong ? ": " : "",
 	   wrong ? wrong : "");
-	ok(copies > 1000 && cpu > 1000 && hit > 1000 && miss_buffer > 1000,
-	   "and every path was taken (%llu copies, pairs: %llu hit, %llu miss buffer, %llu CPU)",
+	ok(copies > 1000 && cpu > 1000 && hit > 1000 && miss_buffer > 1000 && pool > 1000,
+	   "and every path was taken (%llu copies, pairs: %llu hit, %llu miss buffer, %llu pool, %llu CPU)",
 	   (unsigned long long)copies, (unsigned long long)hit, (unsigned long long)miss_buffer,
-	   (unsigned long long)cpu);
+	   (unsigned long long)pool, (unsigned long long)cpu);
 }
 
 /* -- defects of the design that this one follows, one test each --------------------------------------------------- */

@@ -101,23 +101,81 @@ static const void *packed(const struct kernel_ops *ops, size_t cols, const float
 	return room;
 }
 
-static void run_batch(const struct kernels *k, const struct work_ops *ops, struct work_area *a,
-		      const struct device_experts *w, const uint8_t *slot, const uint32_t *pairs, uint32_t n)
+/* Some rows of an expert: a slot has all of them, each pool file a share. */
+struct rows {
+	struct kernel_matrix part[MOE_PARTS];
+	uint32_t inter_first, inter_rows; /* of gate and up, counted from the slice's first */
+	uint32_t hidden_first, hidden_rows;
+};
+
+static void rows_in_slot(struct rows *ret, const struct device_experts *w, uint32_t slot)
 {
-	const struct kernel_matrix gate = record_matrix(slot, w->layout, w->slice, MOE_PART_GATE, RECORD_IN_SLOT);
-	const struct kernel_matrix up = record_matrix(slot, w->layout, w->slice, MOE_PART_UP, RECORD_IN_SLOT);
-	const struct kernel_matrix down = record_matrix(slot, w->layout, w->slice, MOE_PART_DOWN, RECORD_IN_SLOT);
-	const uint32_t inter = w->slice->inter;
+	const uint8_t *at = (const uint8_t *)(uintptr_t)(w->slots + (uint64_t)slot * w->slot_bytes);
+	int i;
+
+	for (i = 0; i < MOE_PARTS; i++)
+		ret->part[i] = record_matrix(at, w->layout, w->slice, (enum moe_part_name)i, RECORD_IN_SLOT);
+	ret->inter_first = ret->hidden_first = 0;
+	ret->inter_rows = w->slice->inter;
+	ret->hidden_rows = w->hidden;
+}
+
+static void rows_in_pool(struct rows *ret, const struct device_experts *w, uint32_t read, uint32_t share)
+{
+	const uint8_t *at = w->records[(uint64_t)read * w->n_shares + share];
+	struct moe_slice slice;
+	int i;
+
+	moe_slice_share(&slice, w->slice, w->layout, share);
+	for (i = 0; i < MOE_PARTS; i++)
+		ret->part[i] = record_matrix(at, w->layout, &slice, (enum moe_part_name)i, RECORD_IN_POOL);
+	ret->inter_first = slice.first - w->slice->first;
+	ret->inter_rows = slice.inter;
+	ret->hidden_first = moe_share_row(w->hidden, share, w->n_shares);
+	ret->hidden_rows = moe_share_row(w->hidden, share + 1, w->n_shares) - ret->hidden_first;
+}
+
+/* How many pieces an expert is in. */
+static uint32_t find_rows(struct rows ret[MOE_POOLS_MAX], const struct device_experts *w, uint32_t place)
+{
 	uint32_t i;
+
+	if (w->n_reads == 0 || place < w->n_slots) {
+		rows_in_slot(&ret[0], w, place);
+		return 1;
+	}
+	for (i = 0; i < w->n_shares; i++)
+		rows_in_pool(&ret[i], w, place - w->n_slots, i);
+	return w->n_shares;
+}
+
+static void run_batch(const struct kernels *k, const struct work_ops *ops, struct work_area *a,
+		      const struct device_experts *w, const struct rows *rows, uint32_t n_rows, const uint32_t *pairs,
+		      uint32_t n)
+{
+	const uint32_t inter = w->slice->inter;
+	float *to[BATCH];
+	uint32_t i, r;
 
 	for (i = 0; i < n; i++)
 		a->x[i] = packed(ops->gate, w->hidden,
 				 (const float *)(uintptr_t)w->x + (size_t)(pairs[i] / w->topk) * w->hidden,
 				 a->x_packed[i]);
-	ops->gate->gate_up(&gate, &up, inter, w->hidden, &ops->act, n, a->x, a->h);
+	for (r = 0; r < n_rows; r++) {
+		for (i = 0; i < n; i++)
+			to[i] = a->h[i] + rows[r].inter_first;
+		if (rows[r].inter_rows)
+			ops->gate->gate_up(&rows[r].part[MOE_PART_GATE], &rows[r].part[MOE_PART_UP], rows[r].inter_rows,
+					   w->hidden, &ops->act, n, a->x, to);
+	}
 	for (i = 0; i < n; i++)
 		a->h_in[i] = packed(ops->down, inter, a->h[i], a->h_packed[i]);
-	ops->down->matmul(&down, w->hidden, inter, n, a->h_in, a->y);
+	for (r = 0; r < n_rows; r++) {
+		for (i = 0; i < n; i++)
+			to[i] = a->y[i] + rows[r].hidden_first;
+		if (rows[r].hidden_rows)
+			ops->down->matmul(&rows[r].part[MOE_PART_DOWN], rows[r].hidden_rows, inter, n, a->h_in, to);
+	}
 	for (i = 0; i < n; i++)
 		k->axpy(w->hidden, w->weights[pairs[i]], a->y[i],
 			(float *)(uintptr_t)w->y + (size_t)(pairs[i] / w->topk) * w->hidden);
@@ -130,6 +188,7 @@ int host_experts(const struct kernels *kernels, struct host_scratch *scratch, co
 		.down = kernels->of[work->layout->part[MOE_PART_DOWN].format],
 		.act = {(enum kernel_activation)work->activation, work->limit},
 	};
+	struct rows rows[MOE_POOLS_MAX];
 	struct work_area area;
 	uint32_t e;
 	int r;
@@ -141,12 +200,13 @@ int host_experts(const struct kernels *kernels, struct host_scratch *scratch, co
 	group_pairs(&area, work);
 	for (e = 0; e < work->n_experts; e++) {
 		const uint32_t end = area.first[e + 1];
-		uint32_t at;
+		uint32_t at, n_rows;
 
+		if (area.first[e] == end)
+			continue;
+		n_rows = find_rows(rows, work, (uint32_t)work->map[e]);
 		for (at = area.first[e]; at < end; at += BATCH)
-			run_batch(kernels, &ops, &area, work,
-				  (const uint8_t *)(uintptr_t)(work->slots + (uint64_t)work->map[e] * work->slot_bytes),
-				  area.pairs + at, MIN(end - at, BATCH));
+			run_batch(kernels, &ops, &area, work, rows, n_rows, area.pairs + at, MIN(end - at, BATCH));
 	}
 	return 0;
 }

@@ -51,6 +51,9 @@ struct device_copy {
 	uint64_t pitch, width, rows;
 };
 
+/* The weights of an expert are read once for so many pairs, where they lie. */
+#define DEVICE_READ_PAIRS 4
+
 /* The device's share of one layer's step: y += sum over pairs with map[ids[t][k]] >= 0 of weight * expert(x). */
 struct device_experts {
 	device_ptr slots; /* slot i begins at slots + i * slot_bytes, laid out as struct moe_slice says */
@@ -67,9 +70,20 @@ struct device_experts {
 	const int32_t *ids;   /* [tokens][topk] */
 	const float *weights; /* [tokens][topk] */
 	const int32_t *map;   /* [n_experts] expert -> slot or -1 */
+	/* Experts that are read where they lie, in pool files: where n_reads is not 0, what the map says from n_slots
+	 * on is a number of them. Each file has a share of a record's rows; it is registered, and stays as it is until
+	 * the launch's completion. */
+	uint32_t n_slots, n_reads, n_shares;
+	const uint8_t *const *records; /* [n_reads][n_shares] where the record begins in that file */
+	void *room; /* [device_room_bytes()] behind map in the block, a multiple of 16: the back-end's */
 	/* Or, where on_map is not 0, all three lie in the device's memory; the pointers above are nothing then. */
 	device_ptr on_ids, on_weights, on_map;
 };
+
+static inline uint64_t device_room_bytes(uint32_t n_reads, uint32_t n_shares)
+{
+	return (uint64_t)n_shares * (n_reads * sizeof(uint64_t) + 256);
+}
 
 struct device_ops {
 	const char *name;

@@ -83,6 +83,17 @@ enum moe_fill { MOE_FILL_PUSH, MOE_FILL_PULL };         /* who copies: the daemo
 enum moe_share { MOE_SHARE_PART, MOE_SHARE_GROUP };     /* CPU part: each rank its slice, or rank 0 whole experts */
 enum moe_n_copy { MOE_N_COPY_COST, MOE_N_COPY_STAIRS }; /* measured cost model, or the original's staircase */
 
+/*
+ * Zero copy: an expert of few pairs is read by the device where it lies in the pool, under a lease and without a slot;
+ * the same bits come out. MOE_FILL_PULL only. OFF is what is measured to be good; the others are for devices whose link
+ * to the host's memory is fast, and for trying it out.
+ */
+enum moe_zero_copy {
+	MOE_ZERO_COPY_OFF,
+	MOE_ZERO_COPY_COST,  /* where the cost model expects that a slot would serve it no better, and beside the CPU */
+	MOE_ZERO_COPY_ALWAYS /* whatever may be read so; plans fill no slots with it */
+};
+
 /* A GPU's driver registers the pool files; one process on the host does so at a time. */
 struct moe_registering {
 	int64_t holder; /* the process that registers: this one, or who is waited for; 0: it cannot be seen from here */
@@ -130,6 +141,7 @@ struct moe_attach_params {
 	/* NULL, or called by the thread that attaches: every second while it waits, then after each piece. */
 	void (*register_progress)(const struct moe_registering *, void *userdata);
 	void *register_userdata;
+	enum moe_zero_copy zero_copy; /* not with MOE_SHARE_GROUP, but for MOE_ZERO_COPY_ALWAYS */
 };
 
 struct moe_session_info {
@@ -188,19 +200,23 @@ struct moe_session *moe_detach(struct moe_session *session);
 
 struct moe_copy {
 	int32_t expert;
-	int32_t slot; /* 0 .. cache_slots-1: a cache slot; from cache_slots on: miss buffer layer % 2 */
+	int32_t slot; /* 0 .. cache_slots-1: a cache slot; from there on miss_slots places in miss buffer layer % 2 */
 };
 
 struct moe_plan_view {
 	enum moe_mode mode; /* never MOE_MODE_AUTO */
 	uint32_t layer, tokens, topk, n_copy;
 	const int32_t *cpu_topk_ids; /* [tokens][topk]: the expert when the CPU computes this pair, else -1 */
-	const int32_t *expert_map;   /* [n_experts]: slot of the expert for the device part of this step, or -1 */
+	/* [n_experts]: slot of the expert for the device part of this step, or -1; from cache_slots + miss_slots on:
+	 * the device reads it in the pool. */
+	const int32_t *expert_map;
 	const struct moe_copy *copy_map;
 	uint32_t n_copies;
 	uint64_t pairs_hit, pairs_miss_buffer, pairs_cpu, pairs_resident;
 	const int32_t *deferred_topk_ids; /* [tokens][topk]: as cpu_topk_ids, the pairs that wait; NULL: none do */
 	uint64_t pairs_deferred;          /* they are in no other number */
+	uint64_t pairs_pool;              /* of experts that the device reads in the pool ... */
+	uint32_t n_reads;                 /* ... so many */
 };
 
 /*

@@ -39,7 +39,7 @@
 
 #include <linux/types.h>
 
-#define MOE_RING_MAGIC 0x31676e69722d656dULL /* "me-ring1" */
+#define MOE_RING_MAGIC 0x32676e69722d656dULL /* "me-ring2" */
 #define MOE_RING_PAGE 4096
 #define MOE_RING_ENTRIES_MIN 8
 #define MOE_RING_ENTRIES_MAX 4096
@@ -155,7 +155,8 @@ struct moe_mode_stats {
 	__u64 device_ns; /* device compute */
 	__u64 cpu_ns;    /* CPU pool work */
 	__u64 taken_ns;  /* in flight; what several steps are at the same time, is shared among them */
-	__u64 reserved[2];
+	__u64 reads;     /* experts that the device read in the pool, without a copy ... */
+	__u64 read_bytes;
 };
 
 /* At offset 0 of the client region. One cache line per word that the other side polls. */
@@ -189,7 +190,8 @@ struct moe_daemon_page {
 
 /*
  * What a client counts per layer, cumulative; the daemon reads a snapshot and adds nothing of its own. Pairs are
- * (token, expert) pairs by the path on which they were computed; hit + miss_buffer + cpu + local is tokens x top-k.
+ * (token, expert) pairs by the path on which they were computed; hit + miss_buffer + pool + cpu + local is tokens x
+ * top-k.
  */
 struct moe_layer_stats {
 	__u64 steps;
@@ -203,11 +205,15 @@ struct moe_layer_stats {
 	__u64 fill_bytes;
 	__u64 active_sum; /* distinct experts per step, summed */
 	__u64 active_max;
-	__u64 wait_ns;   /* the step waited for fills and CPU results */
-	__u64 cpu_ns;    /* CPU pool work */
-	__u64 device_ns; /* device compute */
-	__u64 copy_ns;   /* device or push copies */
-	__u64 slots;     /* cache slots of this layer (a level, not a sum) */
+	__u64 wait_ns;    /* the step waited for fills and CPU results */
+	__u64 cpu_ns;     /* CPU pool work */
+	__u64 device_ns;  /* device compute */
+	__u64 copy_ns;    /* device or push copies */
+	__u64 slots;      /* cache slots of this layer (a level, not a sum) */
+	__u64 pairs_pool; /* by the device, on an expert that it read in the pool */
+	__u64 reads;      /* such experts */
+	__u64 read_bytes;
+	__u64 reserved[5];
 };
 
 /*
@@ -271,7 +277,7 @@ MOE_ASSERT(sizeof(struct moe_cqe) == 64, "moe_cqe is one cache line");
 MOE_ASSERT(sizeof(struct moe_mode_stats) == 64, "moe_mode_stats");
 MOE_ASSERT(sizeof(struct moe_client_page) == 448, "moe_client_page");
 MOE_ASSERT(sizeof(struct moe_daemon_page) == 256, "moe_daemon_page");
-MOE_ASSERT(sizeof(struct moe_layer_stats) == 128, "moe_layer_stats");
+MOE_ASSERT(sizeof(struct moe_layer_stats) == 192, "moe_layer_stats");
 MOE_AT(struct moe_sqe, op, 8);
 MOE_AT(struct moe_sqe, layer, 10);
 MOE_AT(struct moe_sqe, count, 12);

@@ -7,7 +7,7 @@
 
 #include "moectl.h"
 
-static const char *const paths[] = {"hit", "miss_buffer", "cpu", "local"};
+static const char *const paths[] = {"hit", "miss_buffer", "pool", "cpu", "local"};
 
 static double all_pairs(const json_t *pairs)
 {
@@ -47,13 +47,15 @@ static void print_model(const json_t *model)
 	const json_t *layers = json_object_get(model, "layers"), *totals = json_object_get(model, "totals"), *layer;
 	const json_t *pairs = json_object_get(totals, "pairs");
 	const char *warning = NULL;
+	char bytes[SHOW_TEXT];
 	double expected = 0;
 	size_t i;
 
 	printf("model %s, top %.0f of %.0f experts\n", get_text(model, "name"), get_number(model, "topk"),
 	       get_number(model, "experts"));
-	printf("%7s  %9s  %10s  %10s  %10s  %10s  %8s  %8s  %10s  %10s  %10s  %5s  %6s\n", "layer", "tokens", "hit",
-	       "miss_buffer", "cpu", "local", "hit rate", "fills", "filled", "wait", "compute", "slots", "slack");
+	printf("%7s  %9s  %10s  %10s  %10s  %10s  %10s  %8s  %8s  %10s  %10s  %10s  %5s  %6s\n", "layer", "tokens",
+	       "hit", "miss_buffer", "pool", "cpu", "local", "hit rate", "fills", "filled", "wait", "compute", "slots",
+	       "slack");
 	json_array_foreach (layers, i, layer) {
 		char number[SHOW_TEXT];
 
@@ -67,6 +69,10 @@ static void print_model(const json_t *model)
 	print_row("all", totals);
 	printf("\n  paths add up to %.0f pairs; tokens x layers x k is %.0f: %s\n", all_pairs(pairs), expected,
 	       all_pairs(pairs) == expected ? "equal" : "NOT EQUAL (padding, or another top-k)");
+	if (get_number(totals, "reads") > 0)
+		printf("  zero copy: the device read %.0f experts in the pool, %s, for %.0f pairs\n",
+		       get_number(totals, "reads"), show_bytes(bytes, get_number(totals, "read_bytes")),
+		       get_number(pairs, "pool"));
 	print_tier("  ", json_object_get(totals, "tier"));
 	if (warning)
 		printf("  warning: %s\n", warning);
@@ -79,16 +85,17 @@ static void print_sessions(const json_t *sessions)
 
 	if (json_array_size(sessions) == 0)
 		return;
-	printf("%7s  %7s  %-16s  %5s  %10s  %11s  %10s  %8s  %8s  %10s  %10s\n", "session", "pid", "model", "rank",
-	       "hit", "miss_buffer", "cpu", "hit rate", "fills", "wait", "compute");
+	printf("%7s  %7s  %-16s  %5s  %10s  %11s  %10s  %10s  %8s  %8s  %10s  %10s\n", "session", "pid", "model",
+	       "rank", "hit", "miss_buffer", "pool", "cpu", "hit rate", "fills", "wait", "compute");
 	json_array_foreach (sessions, i, s) {
 		const json_t *pairs = json_object_get(s, "pairs");
 		const double compute = get_number(s, "cpu_ns") + get_number(s, "device_ns");
 		char wait[SHOW_TEXT], work[SHOW_TEXT];
 
-		printf("%7.0f  %7.0f  %-16s  %2.0f/%-2.0f  %10.0f  %11.0f  %10.0f", get_number(s, "id"),
+		printf("%7.0f  %7.0f  %-16s  %2.0f/%-2.0f  %10.0f  %11.0f  %10.0f  %10.0f", get_number(s, "id"),
 		       get_number(s, "pid"), get_text(s, "model"), get_number(s, "tp_rank"), get_number(s, "tp_size"),
-		       get_number(pairs, "hit"), get_number(pairs, "miss_buffer"), get_number(pairs, "cpu"));
+		       get_number(pairs, "hit"), get_number(pairs, "miss_buffer"), get_number(pairs, "pool"),
+		       get_number(pairs, "cpu"));
 		print_rate(s);
 		printf("  %8.0f  %10s  %10s\n", get_number(s, "fills"), show_time(wait, get_number(s, "wait_ns")),
 		       show_time(work, compute));
@@ -99,9 +106,11 @@ static void print_mode(const json_t *session, const char *name, const json_t *mo
 {
 	static const char *const times[] = {"t_wait_ns", "t_compute_ns", "t_ideal_ns", "gain_ns", "t_step_ns"};
 	const json_t *efficiency = json_object_get(mode, "overlap_efficiency");
+	char bytes[SHOW_TEXT];
 
-	printf("%7.0f  %-10s  %9.0f  %9.0f", get_number(session, "id"), name, get_number(mode, "steps"),
-	       get_number(mode, "hidden_steps"));
+	printf("%7.0f  %-10s  %9.0f  %9.0f  %8.0f  %10s", get_number(session, "id"), name, get_number(mode, "steps"),
+	       get_number(mode, "hidden_steps"), get_number(mode, "reads"),
+	       show_bytes(bytes, get_number(mode, "read_bytes")));
 	for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
 		char time[SHOW_TEXT];
 
@@ -125,9 +134,9 @@ static void print_modes(json_t *sessions)
 			if (get_number(mode, "steps") + get_number(mode, "hidden_steps") == 0)
 				continue;
 			if (first)
-				printf("%7s  %-10s  %9s  %9s  %10s  %10s  %10s  %10s  %10s  %7s\n", "session", "mode",
-				       "steps", "hidden", "T_wait", "T_compute", "T_ideal", "gain", "T_step",
-				       "overlap");
+				printf("%7s  %-10s  %9s  %9s  %8s  %10s  %10s  %10s  %10s  %10s  %10s  %7s\n",
+				       "session", "mode", "steps", "hidden", "reads", "read", "T_wait", "T_compute",
+				       "T_ideal", "gain", "T_step", "overlap");
 			first = false;
 			print_mode(s, name, mode);
 		}

@@ -47,11 +47,14 @@ static void count(struct experts_daemon *d, const struct moe_plan *plan)
 	moe_plan_view(plan, &view);
 	stats->hit += view.pairs_hit;
 	stats->miss_buffer += view.pairs_miss_buffer;
+	stats->pool += view.pairs_pool;
 	stats->cpu += view.pairs_cpu;
 	stats->deferred += view.pairs_deferred;
 	stats->resident += view.pairs_resident;
 	stats->fills += view.n_copies;
 	stats->fill_bytes += view.n_copies * d->info.slot_bytes;
+	stats->reads += view.n_reads;
+	stats->read_bytes += view.n_reads * d->info.slot_bytes;
 }
 
 static int daemon_begin(struct experts *base, const struct experts_step *s, struct moe_error *err)
@@ -220,6 +223,7 @@ int experts_daemon_new(struct experts **ret, const struct options *o, const char
 		.policy = o->policy,
 		.device = o->device,
 		.fill = o->fill,
+		.zero_copy = cached ? o->zero_copy : MOE_ZERO_COPY_OFF,
 		.share = o->share,
 		.n_copy = o->n_copy_rule == N_COPY_COST ? MOE_N_COPY_COST : MOE_N_COPY_STAIRS,
 		.approximate_defer = o->defer,

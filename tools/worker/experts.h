@@ -16,10 +16,11 @@
 
 /* (token, expert) pairs by the path on which they were computed, and what was copied for them. */
 struct experts_stats {
-	uint64_t hit, miss_buffer, cpu, local;
+	uint64_t hit, miss_buffer, pool, cpu, local;
 	uint64_t deferred; /* by the CPU pool too, but added to the next MoE layer (--defer) */
 	uint64_t resident; /* of them, pairs whose expert was in a cache slot before the step */
 	uint64_t fills, fill_bytes;
+	uint64_t reads, read_bytes; /* experts that the device read in the pool (--zero-copy) */
 };
 
 struct experts_step {

@@ -55,6 +55,9 @@ static const char usage_text[] =
 	"  --fill push|pull           the daemon copies into slots, or the worker out of the pool (default push; pull "
 	"with\n"
 	"                             another device than host)\n"
+	"  --zero-copy off|cost|always  experts that the device reads in the pool without a slot: none, by the "
+	"measured\n"
+	"                             cost, or all of few pairs (default off; the others need --fill pull)\n"
 	"  --share part|group         CPU part with --tp: each rank its slice, or rank 0 for all (default part)\n"
 	"  --n-copy cost|stairs|N     prefetch: missing experts copied per layer, by the measured cost, by the number "
 	"of\n"
@@ -84,6 +87,7 @@ const char *const mode_names[] = {"auto", "decode", "prefetch", "full", NULL};
 const char *const dense_names[] = {"host", "device", NULL};
 static const char *const policy_names[] = {"lru", "original", NULL};
 static const char *const fill_names[] = {"push", "pull", NULL};
+static const char *const zero_copy_names[] = {"off", "cost", "always", NULL};
 static const char *const share_names[] = {"part", "group", NULL};
 static const char *const n_copy_names[] = {"cost", "stairs", NULL};
 static const char *const pages_names[] = {"auto", "1g", "2m", "thp", "4k", NULL};
@@ -112,6 +116,7 @@ enum option_code {
 	OPTION_DENSE,
 	OPTION_GRAPH,
 	OPTION_FILL,
+	OPTION_ZERO_COPY,
 	OPTION_SHARE,
 	OPTION_N_COPY,
 	OPTION_DEFER,
@@ -148,6 +153,7 @@ static const struct option long_options[] = {
 	{"dense", required_argument, NULL, OPTION_DENSE},
 	{"graph", no_argument, NULL, OPTION_GRAPH},
 	{"fill", required_argument, NULL, OPTION_FILL},
+	{"zero-copy", required_argument, NULL, OPTION_ZERO_COPY},
 	{"share", required_argument, NULL, OPTION_SHARE},
 	{"n-copy", required_argument, NULL, OPTION_N_COPY},
 	{"defer", required_argument, NULL, OPTION_DEFER},
@@ -321,6 +327,10 @@ static int parse_experts(struct options *o, int option, const char *name, const 
 	case OPTION_GRAPH:
 		o->graph = true;
 		break;
+	case OPTION_ZERO_COPY:
+		r = word = parse_word(name, arg, zero_copy_names);
+		o->zero_copy = (enum moe_zero_copy)MAX(word, 0);
+		break;
 	case OPTION_SHARE:
 		r = word = parse_word(name, arg, share_names);
 		o->share = (enum moe_share)MAX(word, 0);
@@ -367,11 +377,11 @@ static int parse_experts(struct options *o, int option, const char *name, const 
 	return MIN(r, 0);
 }
 
-/* The daemon pushes into memory that it can map. */
+/* The daemon pushes into memory that it can map; who reads the pool maps it. */
 static void choose_fill(struct options *o)
 {
 	if (!o->fill_given)
-		o->fill = options_on_host(o) ? MOE_FILL_PUSH : MOE_FILL_PULL;
+		o->fill = options_on_host(o) && o->zero_copy == MOE_ZERO_COPY_OFF ? MOE_FILL_PUSH : MOE_FILL_PULL;
 }
 
 /* Ranks that share the CPU part must plan alike, and each measures its own costs. */

@@ -27,6 +27,7 @@ struct options {
 	bool graph;
 	enum moe_fill fill;
 	bool fill_given;
+	enum moe_zero_copy zero_copy;
 	enum moe_share share;
 	enum n_copy_rule n_copy_rule;
 	uint32_t n_copy;

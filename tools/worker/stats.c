@@ -9,7 +9,7 @@
 
 uint64_t stats_pairs(const struct experts_stats *s)
 {
-	return s->hit + s->miss_buffer + s->cpu + s->deferred + s->local;
+	return s->hit + s->miss_buffer + s->pool + s->cpu + s->deferred + s->local;
 }
 
 uint64_t stats_pairs_expected(const struct run *run)
@@ -43,6 +43,8 @@ void stats_print(const struct run *run, const struct stats_times *times)
 	printf("%-12s %14s %10s\n", "path", "pairs", "share");
 	print_path("cache hit", s->hit, all);
 	print_path("miss buffer", s->miss_buffer, all);
+	if (run->options->zero_copy)
+		print_path("zero copy", s->pool, all);
 	print_path("CPU pool", s->cpu, all);
 	if (run->options->defer)
 		print_path("CPU deferred", s->deferred, all);
@@ -61,6 +63,9 @@ void stats_print(const struct run *run, const struct stats_times *times)
 		printf("; %llu of %llu steps by a captured graph", (unsigned long long)run->forward->replays,
 		       (unsigned long long)run->forward->steps);
 	putchar('\n');
+	if (run->options->zero_copy)
+		printf("%-12s %14llu experts, %.1f MB read in the pool\n", "zero copy", (unsigned long long)s->reads,
+		       (double)s->read_bytes / 1e6);
 	print_rate("prefill", times->prefill_tokens, times->prefill_ns);
 	print_rate("decode", times->decode_tokens, times->decode_ns);
 }
@@ -70,12 +75,13 @@ int stats_add(const struct run *run, json_t *object, struct moe_error *err)
 	const struct options *o = run->options;
 	const struct experts_stats *s = &run->experts->stats;
 	const bool cached = o->experts == EXPERTS_CACHE;
-	json_t *all = json_pack("{s:{s:I,s:I,s:I,s:I,s:I},s:I,s:I,s:f,s:s,s:s,s:i,s:i,s:i,s:b,s:s,s:I}", "pairs", "hit",
-				(json_int_t)s->hit, "miss_buffer", (json_int_t)s->miss_buffer, "cpu",
-				(json_int_t)s->cpu, "deferred", (json_int_t)s->deferred, "local", (json_int_t)s->local,
-				"fills", (json_int_t)s->fills, "fill_bytes", (json_int_t)s->fill_bytes, "hit_rate",
-				share(s->resident, stats_pairs(s)), "experts", experts_names[o->experts], "mode",
-				mode_names[o->mode], "tp", (int)o->tp, "slots",
+	json_t *all = json_pack("{s:{s:I,s:I,s:I,s:I,s:I,s:I},s:I,s:I,s:I,s:I,s:f,s:s,s:s,s:i,s:i,s:i,s:b,s:s,s:I}",
+				"pairs", "hit", (json_int_t)s->hit, "miss_buffer", (json_int_t)s->miss_buffer, "pool",
+				(json_int_t)s->pool, "cpu", (json_int_t)s->cpu, "deferred", (json_int_t)s->deferred,
+				"local", (json_int_t)s->local, "fills", (json_int_t)s->fills, "fill_bytes",
+				(json_int_t)s->fill_bytes, "reads", (json_int_t)s->reads, "read_bytes",
+				(json_int_t)s->read_bytes, "hit_rate", share(s->resident, stats_pairs(s)), "experts",
+				experts_names[o->experts], "mode", mode_names[o->mode], "tp", (int)o->tp, "slots",
 				cached ? (int)MIN(o->slots, run->arch->router.n_experts) : 0, "defer", (int)o->defer,
 				"approximate", o->defer > 0, "dense", dense_names[run->forward->on_device],
 				"graph_steps", (json_int_t)run->forward->replays);
