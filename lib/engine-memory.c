@@ -137,7 +137,7 @@ static int by_offset(const void *a, const void *b)
 }
 
 /* One pool file: pieces of at most `most` bytes, but at least one record, that end at one of cuts[0 .. n]. These
- * ascend; the last one is the file's end. */
+ * ascend; the last one is the file's end. registrar NULL: others need not be told. */
 static int register_pool(struct engine *e, struct registrar *registrar, const struct session_pool *pool,
 			 const uint64_t *cuts, uint64_t n, uint64_t most, struct moe_error *err)
 {
@@ -150,7 +150,7 @@ static int register_pool(struct engine *e, struct registrar *registrar, const st
 		for (end = cuts[i]; i < n && cuts[i + 1] - begin <= most; i++)
 			end = cuts[i + 1];
 		r = e->ops->host_register(e->device, (void *)(pool->map + begin), end - begin, false, err);
-		if (r == 0 && e->ops->one_registrar)
+		if (r == 0 && registrar)
 			r = registrar_note(registrar, end - begin, err);
 	}
 	return r;
@@ -166,11 +166,17 @@ static uint64_t pools_bytes(const struct moe_session *s)
 	return bytes;
 }
 
+static bool engine_reads_pageable(const struct engine *e)
+{
+	return e->ops->reads_pageable && e->ops->reads_pageable(e->device);
+}
+
 static int register_pools(struct engine *e, struct moe_error *err)
 {
 	struct moe_session *s = e->session;
 	const uint64_t n = (uint64_t)e->n_rows * e->n_experts;
 	const uint64_t most = s->params.register_bytes ? s->params.register_bytes : ENGINE_REGISTER_BYTES;
+	const bool in_turn = e->ops->one_registrar && !engine_reads_pageable(e);
 	uint64_t *cuts = malloc((n + 1) * sizeof *cuts), i;
 	struct registrar registrar = {.fd = -1};
 	uint32_t p;
@@ -182,11 +188,11 @@ static int register_pools(struct engine *e, struct moe_error *err)
 	for (i = 0; i < n; i++)
 		cuts[i] = s->records[i].offset;
 	qsort(cuts, n, sizeof *cuts, by_offset);
-	if (e->ops->one_registrar)
+	if (in_turn)
 		r = registrar_take(&registrar, s, pools_bytes(s), err);
 	for (p = 0; p < s->n_pools && r == 0; p++) {
 		cuts[n] = s->pools[p].bytes;
-		r = register_pool(e, &registrar, &s->pools[p], cuts, n, most, err);
+		r = register_pool(e, in_turn ? &registrar : NULL, &s->pools[p], cuts, n, most, err);
 	}
 	registrar_give(&registrar);
 	free(cuts);

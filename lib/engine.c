@@ -174,6 +174,7 @@ int engine_new(struct engine **ret, struct moe_session *session, struct moe_erro
 		return r;
 	}
 	tell_slots(e);
+	session->info.device = !e->has_slots ? "" : e->ops->describe ? e->ops->describe(e->device) : e->ops->name;
 	*ret = e;
 	return 0;
 }

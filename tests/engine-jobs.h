@@ -79,7 +79,7 @@ struct job {
 	struct moe_step *step;
 };
 
-static void job_init(struct job *job)
+__attribute__((unused)) static void job_init(struct job *job)
 {
 	uint32_t t, k, i;
 

@@ -14,9 +14,10 @@
 struct step {
 	struct moe_layout layout;
 	struct moe_slice slice;
+	uint32_t rank, size;
 	struct cuda_experts work;
 	struct plain_values values[TOPK_MAX];
-	uint8_t *slots;
+	uint8_t *slots, *records[TOPK_MAX];
 	float *x, *y, *again, *weights;
 	int32_t *ids, *map;
 };
@@ -42,8 +43,9 @@ static void shape(struct step *s, uint32_t gate_up, uint32_t down)
 	uint32_t size;
 
 	plain_layout(&s->layout, gate_up, down, hidden, inter, below(2));
-	size = 1 + below(MIN(moe_slice_units(&s->layout), 5u));
-	moe_slice_of(&s->slice, &s->layout, below(size), size);
+	size = s->size = 1 + below(MIN(moe_slice_units(&s->layout), 5u));
+	s->rank = below(size);
+	moe_slice_of(&s->slice, &s->layout, s->rank, size);
 	s->work = (struct cuda_experts){.layout = &s->layout,
 					.slice = &s->slice,
 					.slot_bytes = s->slice.bytes + 64 * below(3),
@@ -67,16 +69,16 @@ static void *room(size_t bytes)
 static void fill(struct step *s)
 {
 	const uint32_t tokens = s->work.tokens, topk = s->work.topk, experts = s->work.n_experts;
-	uint8_t *record = room(s->layout.record_bytes);
 	static const int32_t nobody[] = {-1, -7, TOPK_MAX, INT32_MAX};
 
 	for (uint32_t e = 0; e < experts; e++) {
+		uint8_t *record = s->records[e] = room(s->layout.record_bytes);
+
 		s->map[e] = below(3) ? (int32_t)(experts - 1 - e) : -1;
 		plain_fill_record(&s->layout, record, &seed);
 		plain_decode(&s->values[e], &s->layout, record);
 		plain_pack(&s->slice, record, s->slots + (experts - 1 - e) * s->work.slot_bytes);
 	}
-	free(record);
 	for (uint32_t i = 0; i < tokens * s->work.hidden; i++)
 		s->x[i] = (float)plain_random(&seed, 1);
 	for (uint32_t i = 0; i < tokens * topk; i++) {
@@ -103,8 +105,10 @@ static void step_new(struct step *s, uint32_t gate_up, uint32_t down)
 
 static void step_free(struct step *s)
 {
-	for (uint32_t e = 0; e < s->work.n_experts; e++)
+	for (uint32_t e = 0; e < s->work.n_experts; e++) {
 		plain_forget(&s->values[e]);
+		free(s->records[e]);
+	}
 	free(s->slots);
 	free(s->map);
 	free(s->x);
@@ -226,6 +230,68 @@ static void test_steps(long rounds)
 	}
 }
 
+/* -- in the pool -------------------------------------------------------------------------------------------------- */
+
+/* Some experts lie in slots and some in pool files, of which each has a share of their rows: the same bits come out. */
+static bool pool_check(uint32_t gate_up, uint32_t down)
+{
+	uint64_t records[TOPK_MAX * 3];
+	uint8_t *memory[TOPK_MAX * 3];
+	struct cuda_share shares[3];
+	struct moe_layout spread;
+	struct cuda_experts w;
+	struct step s;
+	uint32_t n = 3, n_reads = 0, e, i;
+	bool same;
+
+	step_new(&s, gate_up, down);
+	for (i = 0; i < MOE_PARTS; i++)
+		n = MIN(n, DIV_UP(s.layout.part[i].rows, 16u));
+	n = 1 + below(n);
+	run(s.work, s.y, CUDA_PATH_DECODE, CUDA_TWIN_FORWARDS);
+	plain_spread(&spread, &s.layout, n);
+	for (e = 0; e < s.work.n_experts; e++) {
+		if (s.map[e] < 0 || below(3) == 0)
+			continue;
+		for (i = 0; i < n; i++) {
+			memory[n_reads * n + i] = memset(room(spread.record_bytes), 0xff, spread.record_bytes);
+			plain_move_share(&s.layout, s.records[e], &spread, i, memory[n_reads * n + i], false);
+			records[n_reads * n + i] = at(memory[n_reads * n + i]);
+		}
+		s.map[e] = (int32_t)(s.work.n_experts + n_reads++);
+	}
+	moe_slice_of(&s.slice, &spread, s.rank, s.size);
+	for (i = 0; i < n; i++)
+		cuda_share_of(&shares[i], &spread, &s.slice, i, n);
+	w = s.work;
+	w.layout = &spread;
+	w.n_slots = w.n_experts;
+	w.n_shares = n;
+	w.records = at(records);
+	w.shares = at(shares);
+	same = run(w, s.again, CUDA_PATH_AUTO, CUDA_TWIN_BACKWARDS) &&
+	       memcmp(s.y, s.again, w.tokens * w.hidden * sizeof(float)) == 0;
+	if (!same)
+		diag("%s, %s, %u files, %u of %u: hidden %u inter %u tokens %u topk %u experts %u, %u in the pool",
+		     moe_formats[gate_up].name, moe_formats[down].name, n, s.rank, s.size, w.hidden, s.slice.inter,
+		     w.tokens, w.topk, w.n_experts, n_reads);
+	for (i = 0; i < n_reads * n; i++)
+		free(memory[i]);
+	step_free(&s);
+	return same;
+}
+
+static void test_pool(long rounds)
+{
+	for (uint32_t f = MOE_FORMAT_NONE + 1; f < MOE_FORMAT_COUNT; f++) {
+		bool good = true;
+
+		for (long i = 0; i < rounds; i++)
+			good = pool_check(f, i % 2 ? 1 + below(MOE_FORMAT_COUNT - 1) : f) && good;
+		ok(good, "%s: experts in pool files give the bits of those in slots", moe_formats[f].name);
+	}
+}
+
 static void test_paths(void)
 {
 	struct cuda_launch few[CUDA_LAUNCHES_MAX], many[CUDA_LAUNCHES_MAX];
@@ -336,5 +402,6 @@ int main(void)
 	test_crowd();
 	test_add();
 	test_steps(rounds ? atol(rounds) : 8);
+	test_pool(rounds ? atol(rounds) : 8);
 	return tap_done();
 }

@@ -25,7 +25,7 @@
 #define CUDA_PREFILL_ROWS 64
 #define CUDA_EXPERTS_MAX 4096
 
-/* A matrix in a slot: offsets from the slot's first byte, or CUDA_ABSENT; pitches from band to band in bytes. */
+/* A matrix in a slot or a record: offsets from its first byte, or CUDA_ABSENT; pitches from band to band in bytes. */
 struct cuda_matrix {
 	uint64_t codes, scales, row_scales, bias;
 	uint64_t pitch, scale_pitch;
@@ -45,16 +45,25 @@ struct cuda_counts {
 	uint32_t n_pairs, n_items;
 };
 
-/* Pairs order[first .. first + count - 1] of one expert, whose slot begins at `slot`. */
+/* Pairs order[first .. first + count - 1] of one expert, whose slot begins at `slot`; share 1 and up: whose record does
+ * in pool file share - 1, which has some of its rows. */
 struct cuda_item {
 	uint64_t slot;
-	uint32_t first, count;
+	uint32_t first;
+	uint16_t count, share;
+};
+
+/* What one pool file has of the slice of a record: matrices, and which rows these are. */
+struct cuda_share {
+	struct cuda_matrix part[3]; /* gate, up, down */
+	uint32_t first[2], rows[2]; /* of gate and up, of down */
 };
 
 /*
  * moe_group: splits off the pairs whose expert lies in a slot and sorts them by expert. One block of 1024 threads.
  * order[] receives the pairs' places in ids, grouped by expert; the order within an expert is any. An item has at most
- * item_pairs of them. Ids outside 0 .. n_experts - 1 are on no path.
+ * item_pairs of them. What the map says from n_slots on is, where n_shares is not 0, a record in the pool: it has
+ * n_shares items instead of one, and addresses in records[]. Ids outside 0 .. n_experts - 1 are on no path.
  */
 struct cuda_group {
 	uint64_t ids;    /* const int32_t [tokens][topk] */
@@ -63,7 +72,9 @@ struct cuda_group {
 	uint64_t items;  /* struct cuda_item [cuda_items_max()] */
 	uint64_t counts; /* struct cuda_counts */
 	uint64_t slots, slot_bytes;
-	uint32_t pairs, n_experts, item_pairs, reserved;
+	uint64_t records; /* const uint64_t [][n_shares] */
+	uint32_t pairs, n_experts, item_pairs;
+	uint32_t n_slots, n_shares, reserved;
 };
 
 /*
@@ -90,6 +101,7 @@ struct cuda_product {
 	uint64_t items, counts, order, x, x_pitch, y;
 	struct cuda_matrix a;  /* gate or down */
 	struct cuda_matrix b;  /* up; of down: unused */
+	uint64_t shares;       /* const struct cuda_share []: of items in the pool; decode only */
 	struct cuda_spec spec; /* of their format */
 	uint32_t rows, cols, tiles, topk;
 	uint32_t activation; /* enum kernel_activation */

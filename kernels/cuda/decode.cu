@@ -24,14 +24,38 @@ struct decode_tile {
 	uint32_t rows; /* of the 16 that exist */
 };
 
-FUNC struct decode_tile tile_of(const struct cuda_matrix *m, uint64_t slot, uint32_t first, uint32_t rows, int panel)
+/* Where an item's rows are: a slot has all of them. */
+FUNC struct cuda_matrix matrix_of(const struct cuda_product *p, const struct cuda_item *item, unsigned matrices,
+				  unsigned which)
+{
+	if (item->share)
+		return ((const struct cuda_share *)(uintptr_t)p->shares)[item->share - 1]
+			.part[matrices > 1 ? which : 2];
+	return which ? p->b : p->a;
+}
+
+/* Of the product's rows. */
+FUNC uint32_t rows_of(const struct cuda_product *p, const struct cuda_item *item, unsigned matrices,
+		      uint32_t *ret_first)
+{
+	const struct cuda_share *share;
+
+	*ret_first = 0;
+	if (item->share == 0)
+		return p->rows;
+	share = (const struct cuda_share *)(uintptr_t)p->shares + item->share - 1;
+	*ret_first = share->first[matrices > 1 ? 0 : 1];
+	return share->rows[matrices > 1 ? 0 : 1];
+}
+
+FUNC struct decode_tile tile_of(const struct cuda_matrix m, uint64_t slot, uint32_t first, uint32_t rows, int panel)
 {
 	struct decode_tile t;
 
-	t.pitch = m->pitch;
-	t.codes = slot + m->codes + (uint64_t)(panel ? first / CUDA_DECODE_ROWS : first) * m->pitch;
-	t.scales = m->scales == CUDA_ABSENT ? 0
-					    : slot + m->scales + (uint64_t)(first / CUDA_DECODE_ROWS) * m->scale_pitch;
+	t.pitch = m.pitch;
+	t.codes = slot + m.codes + (uint64_t)(panel ? first / CUDA_DECODE_ROWS : first) * m.pitch;
+	t.scales = m.scales == CUDA_ABSENT ? 0
+					   : slot + m.scales + (uint64_t)(first / CUDA_DECODE_ROWS) * m.scale_pitch;
 	t.rows = rows - first < CUDA_DECODE_ROWS ? rows - first : CUDA_DECODE_ROWS;
 	return t;
 }
@@ -136,13 +160,12 @@ FUNC void row_chunk(const struct cuda_product *p, const struct decode_tile *t, c
 }
 
 /* A row's sum with what belongs to the row. */
-FUNC float row_result(const struct cuda_product *p, const struct cuda_matrix *m, uint64_t slot, uint32_t row, float sum,
-		      float by)
+FUNC float row_result(const struct cuda_matrix m, uint64_t slot, uint32_t row, float sum, float by)
 {
-	if (m->row_scales != CUDA_ABSENT)
-		sum *= load_float(slot + m->row_scales + 4 * row) * by;
-	if (m->bias != CUDA_ABSENT)
-		sum += load_float(slot + m->bias + 4 * row);
+	if (m.row_scales != CUDA_ABSENT)
+		sum *= load_float(slot + m.row_scales + 4 * row) * by;
+	if (m.bias != CUDA_ABSENT)
+		sum += load_float(slot + m.bias + 4 * row);
 	return sum;
 }
 
@@ -157,12 +180,15 @@ FUNC void decode(const struct cuda_product *p, unsigned family, unsigned bits, u
 	const uint32_t *order = (const uint32_t *)(uintptr_t)p->order;
 	const int panel = family == CUDA_FAMILY_PANEL;
 	struct decode_tile tile[2];
-	uint32_t k;
+	uint32_t k, rows, begin;
 
 	if (index >= ((const struct cuda_counts *)(uintptr_t)p->counts)->n_items)
 		return;
-	tile[0] = tile_of(&p->a, item->slot, first, p->rows, panel);
-	tile[1] = tile_of(matrices > 1 ? &p->b : &p->a, item->slot, first, p->rows, panel);
+	rows = rows_of(p, item, matrices, &begin);
+	if (first >= rows)
+		return;
+	tile[0] = tile_of(matrix_of(p, item, matrices, 0), item->slot, first, rows, panel);
+	tile[1] = tile_of(matrix_of(p, item, matrices, matrices > 1), item->slot, first, rows, panel);
 	EACH_THREAD(tid)
 	{
 		const uint32_t at = item->first + tid;
@@ -229,13 +255,13 @@ FUNC void decode(const struct cuda_product *p, unsigned family, unsigned bits, u
 			for (unsigned m = 0; m < matrices; m++) {
 				for (unsigned i = 0; i < DECODE_LANES; i++)
 					sum[m] += chunk[m][i][tid];
-				sum[m] = row_result(p, m ? &p->b : &p->a, item->slot, row, sum[m], by);
+				sum[m] = row_result(matrix_of(p, item, matrices, m), item->slot, row, sum[m], by);
 			}
 			if (matrices > 1)
-				((float *)(uintptr_t)p->y)[(uint64_t)at * p->rows + row] = gated(
+				((float *)(uintptr_t)p->y)[(uint64_t)at * p->rows + begin + row] = gated(
 					p->activation, p->limit, sum[0], sum[1]);
 			else
-				((float *)(uintptr_t)p->y)[(uint64_t)order[at] * p->rows + row] = sum[0];
+				((float *)(uintptr_t)p->y)[(uint64_t)order[at] * p->rows + begin + row] = sum[0];
 		}
 		BARRIER();
 	}

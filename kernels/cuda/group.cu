@@ -16,9 +16,17 @@ FUNC int32_t pair_slot(const struct cuda_group *p, uint32_t pair, int32_t *ret_e
 	return ((const int32_t *)(uintptr_t)p->map)[expert];
 }
 
-FUNC uint32_t items_of(const struct cuda_group *p, uint32_t pairs)
+/* How many items stand side by side for the same pairs of an expert in this slot. */
+FUNC uint32_t shares_of(const struct cuda_group *p, int32_t slot)
 {
-	return (pairs + p->item_pairs - 1) / p->item_pairs;
+	return p->n_shares && slot >= 0 && (uint32_t)slot >= p->n_slots ? p->n_shares : 1;
+}
+
+FUNC uint32_t items_of(const struct cuda_group *p, uint32_t expert, uint32_t pairs)
+{
+	return pairs ? (pairs + p->item_pairs - 1) / p->item_pairs *
+			       shares_of(p, ((const int32_t *)(uintptr_t)p->map)[expert])
+		     : 0;
 }
 
 /* Each of n numbers becomes the sum of those before it; returns the total. */
@@ -40,14 +48,20 @@ FUNC uint32_t scan_some(uint32_t *at, unsigned n)
 FUNC void expert_items(const struct cuda_group *p, uint32_t expert, uint32_t *count, uint32_t first, uint32_t item)
 {
 	struct cuda_item *items = (struct cuda_item *)(uintptr_t)p->items + item;
+	const uint64_t *records = (const uint64_t *)(uintptr_t)p->records;
+	const int32_t slot = ((const int32_t *)(uintptr_t)p->map)[expert];
+	const int in_pool = p->n_shares && (uint32_t)slot >= p->n_slots;
 	const uint32_t n = *count;
-	uint32_t at;
+	uint32_t at, share;
 
-	for (at = 0; at < n; at += p->item_pairs, items++) {
-		items->slot = p->slots + (uint64_t)((const int32_t *)(uintptr_t)p->map)[expert] * p->slot_bytes;
-		items->first = first + at;
-		items->count = n - at < p->item_pairs ? n - at : p->item_pairs;
-	}
+	for (at = 0; at < n; at += p->item_pairs)
+		for (share = 0; share < shares_of(p, slot); share++, items++) {
+			items->slot = in_pool ? records[(uint64_t)((uint32_t)slot - p->n_slots) * p->n_shares + share]
+					      : p->slots + (uint64_t)slot * p->slot_bytes;
+			items->first = first + at;
+			items->count = (uint16_t)(n - at < p->item_pairs ? n - at : p->item_pairs);
+			items->share = (uint16_t)(in_pool ? share + 1 : 0);
+		}
 	*count = first;
 }
 
@@ -79,7 +93,7 @@ KERNEL(moe_group, cuda_group, GROUP_THREADS)
 		pairs[tid] = items[tid] = 0;
 		for (uint32_t e = tid * each; e < (tid + 1) * each && e < p.n_experts; e++) {
 			pairs[tid] += counts[e];
-			items[tid] += items_of(&p, counts[e]);
+			items[tid] += items_of(&p, e, counts[e]);
 		}
 	}
 	BARRIER();
@@ -111,7 +125,7 @@ KERNEL(moe_group, cuda_group, GROUP_THREADS)
 
 			expert_items(&p, e, &counts[e], first, item);
 			first += n;
-			item += items_of(&p, n);
+			item += items_of(&p, e, n);
 		}
 	}
 	BARRIER();

@@ -96,6 +96,7 @@ static struct shape shape_of(const struct cuda_experts *w, bool prefill)
 	/* Every expert may have one item that is not full; with one pair each there are no more items than pairs. */
 	s.items_max = s.pairs / s.item_pairs + experts;
 	s.items_max = s.items_max < s.pairs ? s.items_max : s.pairs;
+	s.items_max *= w->n_shares ? w->n_shares : 1;
 	for (int i = 0; i < 2; i++) {
 		const uint32_t format = w->layout->part[i ? MOE_PART_DOWN : MOE_PART_GATE].format;
 
@@ -131,6 +132,8 @@ static struct areas areas_of(const struct cuda_experts *w, const struct shape *s
 
 static bool is_prefill(const struct cuda_experts *w)
 {
+	if (w->n_shares)
+		return false;
 	if (w->path == CUDA_PATH_AUTO)
 		return (uint64_t)w->tokens * w->topk >= (uint64_t)w->n_experts * CUDA_DECODE_PAIRS;
 	return w->path == CUDA_PATH_PREFILL;
@@ -170,6 +173,9 @@ static void launch_group(struct cuda_launch *ret, const struct cuda_experts *w, 
 						.counts = a->counts,
 						.slots = w->slots,
 						.slot_bytes = w->slot_bytes,
+						.records = w->records,
+						.n_slots = w->n_slots,
+						.n_shares = w->n_shares,
 						.pairs = s->pairs,
 						.n_experts = w->n_experts,
 						.item_pairs = s->item_pairs};
@@ -192,20 +198,37 @@ static void launch_pack(struct cuda_launch *ret, const struct cuda_experts *w, c
 					      .block = s->block[i]};
 }
 
-static struct cuda_matrix matrix_of(const struct cuda_experts *w, enum moe_part_name part)
+static struct cuda_matrix matrix_of(const struct moe_layout *layout, const struct moe_slice *slice,
+				    enum moe_part_name part, bool in_pool)
 {
-	const struct moe_slice_plane *plane = w->slice->plane[part];
+	const struct moe_slice_plane *plane = slice->plane[part];
 	uint64_t at[MOE_PLANES];
 
 	for (int i = 0; i < MOE_PLANES; i++)
-		at[i] = plane[i].rows ? plane[i].slot_offset : CUDA_ABSENT;
+		at[i] = !plane[i].rows ? CUDA_ABSENT : in_pool ? plane[i].offset : plane[i].slot_offset;
 	return (struct cuda_matrix){.codes = at[MOE_PLANE_CODES],
 				    .scales = at[MOE_PLANE_SCALES],
 				    .row_scales = at[MOE_PLANE_ROW_SCALES],
 				    .bias = at[MOE_PLANE_BIAS],
-				    .pitch = plane[MOE_PLANE_CODES].width,
-				    .scale_pitch = plane[MOE_PLANE_SCALES].width,
-				    .format = w->layout->part[part].format};
+				    .pitch = in_pool ? plane[MOE_PLANE_CODES].pitch : plane[MOE_PLANE_CODES].width,
+				    .scale_pitch = in_pool ? plane[MOE_PLANE_SCALES].pitch
+							   : plane[MOE_PLANE_SCALES].width,
+				    .format = layout->part[part].format};
+}
+
+void cuda_share_of(struct cuda_share *ret, const struct moe_layout *layout, const struct moe_slice *slice,
+		   uint32_t share, uint32_t shares)
+{
+	const uint32_t hidden = layout->part[MOE_PART_DOWN].rows;
+	struct moe_slice piece;
+
+	moe_slice_share(&piece, slice, layout, share);
+	for (int i = 0; i < MOE_PARTS; i++)
+		ret->part[i] = matrix_of(layout, &piece, (enum moe_part_name)i, true);
+	ret->first[0] = piece.first - slice->first;
+	ret->rows[0] = piece.inter;
+	ret->first[1] = moe_share_row(hidden, share, shares);
+	ret->rows[1] = moe_share_row(hidden, share + 1, shares) - ret->first[1];
 }
 
 /* The kernels of a format come in this order behind that of bf16. */
@@ -260,8 +283,9 @@ static void launch_gate_up(struct cuda_launch *ret, const struct cuda_experts *w
 				 .x = a->x,
 				 .x_pitch = s->pitch[0],
 				 .y = a->h,
-				 .a = matrix_of(w, MOE_PART_GATE),
-				 .b = matrix_of(w, MOE_PART_UP),
+				 .shares = w->shares,
+				 .a = matrix_of(w->layout, w->slice, MOE_PART_GATE, false),
+				 .b = matrix_of(w->layout, w->slice, MOE_PART_UP, false),
 				 .rows = w->slice->inter,
 				 .cols = w->hidden,
 				 .topk = w->topk,
@@ -281,7 +305,8 @@ static void launch_down(struct cuda_launch *ret, const struct cuda_experts *w, c
 				 .x = a->h_packed,
 				 .x_pitch = s->pitch[1],
 				 .y = a->out,
-				 .a = matrix_of(w, MOE_PART_DOWN),
+				 .shares = w->shares,
+				 .a = matrix_of(w->layout, w->slice, MOE_PART_DOWN, false),
 				 .rows = w->hidden,
 				 .cols = w->slice->inter,
 				 .topk = w->topk,

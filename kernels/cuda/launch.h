@@ -41,6 +41,11 @@ struct cuda_experts {
 	uint64_t ids;     /* const int32_t [tokens][topk]; -1 is padding */
 	uint64_t weights; /* const float [tokens][topk] */
 	uint64_t map;     /* const int32_t [n_experts]: slot or -1 */
+	/* 0, or the pool files: then the map's values from n_slots on are records, at records[value - n_slots], and the
+	 * path is that of decode. */
+	uint32_t n_slots, n_shares;
+	uint64_t records; /* const uint64_t [][n_shares]: device addresses */
+	uint64_t shares;  /* const struct cuda_share [n_shares], of cuda_share_of() */
 	uint64_t scratch; /* cuda_scratch_bytes() bytes that nobody else uses until the launches are over */
 };
 
@@ -63,6 +68,10 @@ struct cuda_launch {
 /* Bytes of scratch that a step needs; it grows with tokens only: ask once with the most tokens. With PATH_AUTO, enough
  * for either path. */
 uint64_t cuda_scratch_bytes(const struct cuda_experts *work);
+
+/* How the rows of a slice that pool file `share` of `shares` has lie in a record there. */
+void cuda_share_of(struct cuda_share *ret, const struct moe_layout *layout, const struct moe_slice *slice,
+		   uint32_t share, uint32_t shares);
 
 /* The launches of one step. Returns how many (0 where there are no tokens), or -EINVAL: n_experts, topk or a format is
  * out of range; -E2BIG: a grid would have 2^31 blocks or more. */

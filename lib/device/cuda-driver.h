@@ -41,6 +41,7 @@
 	F(cuMemRelease)                                                                                                \
 	F(cuMemExportToShareableHandle)                                                                                \
 	F(cuMemImportFromShareableHandle)                                                                              \
+	F(cuMemGetHandleForAddressRange)                                                                               \
 	F(cuMemAddressReserve)                                                                                         \
 	F(cuMemAddressFree)                                                                                            \
 	F(cuMemMap)                                                                                                    \

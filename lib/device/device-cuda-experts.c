@@ -37,10 +37,11 @@ int cuda_load_kernels(struct device *device, struct moe_error *err)
 
 /* -- scratch ------------------------------------------------------------------------------------------------------ */
 
-/* Where ids, weights and map begin in their block: they lie in it as on the host. */
+/* Where weights and map begin in the block, and its bytes: they lie in it as on the host. */
 static int routing_of(const struct device_experts *w, uint64_t *ret_weights, uint64_t *ret_map, uint64_t *ret_bytes)
 {
 	const uintptr_t ids = (uintptr_t)w->ids, weights = (uintptr_t)w->weights, map = (uintptr_t)w->map;
+	const uintptr_t room = (uintptr_t)w->room;
 	const uint64_t pairs = (uint64_t)w->tokens * w->topk * sizeof(int32_t);
 
 	if (weights < ids + pairs || map < weights + pairs || (weights - ids) % 16 || (map - ids) % 16)
@@ -48,14 +49,39 @@ static int routing_of(const struct device_experts *w, uint64_t *ret_weights, uin
 	*ret_weights = weights - ids;
 	*ret_map = map - ids;
 	*ret_bytes = *ret_map + w->n_experts * sizeof(int32_t);
+	if (w->n_reads == 0)
+		return 0;
+	if (room < ids + *ret_bytes || (room - ids) % 16)
+		return -EINVAL;
+	*ret_bytes = room - ids + device_room_bytes(w->n_reads, w->n_shares);
 	return 0;
 }
 
 static uint64_t routing_room(const struct device_experts *w)
 {
 	const uint64_t pairs = ALIGN_UP((uint64_t)w->tokens * w->topk * sizeof(int32_t), (uint64_t)CACHE_LINE);
+	const uint64_t map = ALIGN_UP(w->n_experts * sizeof(int32_t), (uint64_t)CACHE_LINE);
 
-	return ALIGN_UP(2 * pairs + w->n_experts * sizeof(int32_t), (uint64_t)CUDA_SCRATCH_ALIGN);
+	return ALIGN_UP(2 * pairs + map + device_room_bytes(w->n_reads, w->n_shares), (uint64_t)CUDA_SCRATCH_ALIGN);
+}
+
+/* What is read in the pool: the shares' matrices and the records' device addresses, in the block's room, which goes to
+ * the device with the rest of it. */
+static int route_pool(struct device *device, const struct device_experts *w, struct cuda_experts *work)
+{
+	struct cuda_share *shares = w->room;
+	CUdeviceptr *records = (CUdeviceptr *)(shares + w->n_shares);
+	uint32_t i;
+	int r = 0;
+
+	_Static_assert(sizeof(struct cuda_share) <= 256 && CUDA_DECODE_PAIRS >= DEVICE_READ_PAIRS, "device.h");
+	for (i = 0; i < w->n_shares && r == 0; i++)
+		cuda_share_of(&shares[i], w->layout, w->slice, i, w->n_shares);
+	for (i = 0; i < w->n_reads * w->n_shares && r == 0; i++)
+		r = cuda_find(device, w->records[i], w->layout->record_bytes, &records[i]);
+	work->shares = work->ids + (uint64_t)((const uint8_t *)w->room - (const uint8_t *)w->ids);
+	work->records = work->shares + w->n_shares * sizeof *shares;
+	return r;
 }
 
 static struct cuda_experts experts_of(const struct device_experts *w)
@@ -71,6 +97,8 @@ static struct cuda_experts experts_of(const struct device_experts *w)
 		.tokens = w->tokens,
 		.topk = w->topk,
 		.n_experts = w->n_experts,
+		.n_slots = w->n_slots,
+		.n_shares = w->n_reads ? w->n_shares : 0,
 		.path = CUDA_PATH_AUTO,
 		.x = w->x,
 		.y = w->y,
@@ -194,11 +222,13 @@ int cuda_launch(struct device_stream *stream, const struct device_experts *work)
 		r = cuda_find(stream->device, work->ids, bytes, &known);
 	if (r == 0)
 		r = grow_scratch(stream, ALIGN_UP(bytes, (uint64_t)CUDA_SCRATCH_ALIGN) + cuda_scratch_bytes(&w), NULL);
+	w.ids = stream->scratch.now.base;
+	if (r == 0 && work->n_reads)
+		r = route_pool(stream->device, work, &w);
 	if (r == 0)
 		r = cuda_enter(stream->device);
 	if (r < 0)
 		return r;
-	w.ids = stream->scratch.now.base;
 	w.weights = w.ids + weights;
 	w.map = w.ids + map;
 	w.scratch = w.ids + ALIGN_UP(bytes, (uint64_t)CUDA_SCRATCH_ALIGN);

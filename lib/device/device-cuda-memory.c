@@ -21,6 +21,7 @@ static CUmemAllocationProp memory_kind(const struct device *device)
 		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
 		.requestedHandleTypes = device->exports_slots ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 							      : CU_MEM_HANDLE_TYPE_NONE,
+		.allocFlags = {.gpuDirectRDMACapable = device->dmabufs && device->rdma},
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->id},
 	};
 }
@@ -124,6 +125,26 @@ int cuda_share(struct device *device, const struct device_memory *memory, uint8_
 	return 0;
 }
 
+int cuda_dmabuf(struct device *device, const struct device_memory *memory, int *ret_fd, struct moe_error *err)
+{
+	int r;
+
+	if (!device->dmabufs || !device->rdma)
+		return moe_error_set(err, -EOPNOTSUPP,
+				     "%s: its driver makes no dma-buf of such memory (it takes NVIDIA's open kernel "
+				     "modules and a kernel that knows dma-buf)",
+				     device->name);
+	r = cuda_enter(device);
+	if (r == 0) {
+		r = CUDA_CALL(device, cuMemGetHandleForAddressRange, ret_fd, memory->base, memory->bytes,
+			      CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+		cuda_leave(device);
+	}
+	if (r == -ENOTSUP)
+		r = -EOPNOTSUPP;
+	return r < 0 ? cuda_refused(device, r, "cannot make a dma-buf", err) : 0;
+}
+
 /* The size is another process's word: as much as memory of this device can have. */
 static int check_size(struct device *device, uint64_t bytes)
 {
@@ -192,7 +213,7 @@ static bool is_shared(uintptr_t begin, uintptr_t end)
 	return shared;
 }
 
-static int add_range(struct device *device, uint8_t *base, uint64_t bytes, CUdeviceptr address)
+static int add_range(struct device *device, uint8_t *base, uint64_t bytes, CUdeviceptr address, bool pinned)
 {
 	struct cuda_range *ranges;
 	int r = -ENOMEM;
@@ -201,7 +222,7 @@ static int add_range(struct device *device, uint8_t *base, uint64_t bytes, CUdev
 	ranges = realloc(device->ranges, (device->n_ranges + 1) * sizeof *ranges);
 	if (ranges) {
 		device->ranges = ranges;
-		ranges[device->n_ranges++] = (struct cuda_range){base, bytes, address};
+		ranges[device->n_ranges++] = (struct cuda_range){base, bytes, address, pinned};
 		r = 0;
 	}
 	pthread_mutex_unlock(&device->lock);
@@ -212,14 +233,19 @@ static int register_here(struct device *device, void *base, uint64_t bytes, bool
 {
 	const unsigned read_only = !writes && device->flags_read_only ? CU_MEMHOSTREGISTER_READ_ONLY : 0;
 	CUdeviceptr address;
-	int r = CUDA_CALL(device, cuMemHostRegister, base, bytes,
-			  CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | read_only);
+	int r;
+
+	/* Its addresses are the device's too, and stay valid without the driver. */
+	if (!writes && device->reads_pageable)
+		return add_range(device, base, bytes, (CUdeviceptr)(uintptr_t)base, false);
+	r = CUDA_CALL(device, cuMemHostRegister, base, bytes,
+		      CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | read_only);
 
 	if (r < 0)
 		return r;
 	r = CUDA_CALL(device, cuMemHostGetDevicePointer, &address, base, 0);
 	if (r == 0)
-		r = add_range(device, base, bytes, address);
+		r = add_range(device, base, bytes, address, true);
 	if (r < 0)
 		device->cu->cuMemHostUnregister(base);
 	return r;
@@ -248,8 +274,10 @@ int cuda_register(struct device *device, void *base, uint64_t bytes, bool writes
 /* The context is current; what the driver says does not matter. */
 void cuda_unregister_all(struct device *device)
 {
-	while (device->n_ranges > 0)
-		device->cu->cuMemHostUnregister(device->ranges[--device->n_ranges].base);
+	while (device->n_ranges-- > 0)
+		if (device->ranges[device->n_ranges].pinned)
+			device->cu->cuMemHostUnregister(device->ranges[device->n_ranges].base);
+	device->n_ranges = 0;
 }
 
 int cuda_find(struct device *device, const void *host, uint64_t bytes, CUdeviceptr *ret)

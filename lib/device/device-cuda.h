@@ -33,6 +33,7 @@ struct cuda_range {
 	uint8_t *base;
 	uint64_t bytes;
 	CUdeviceptr device;
+	bool pinned; /* the driver knows it */
 };
 
 struct device {
@@ -45,8 +46,12 @@ struct device {
 	bool reads_read_only; /* registers memory that is mapped read-only ... */
 	bool flags_read_only; /* ... and wants to be told */
 	bool exports_slots;   /* memory can have a file descriptor */
+	bool dmabufs;         /* and a dma-buf ... */
+	bool rdma;            /* ... if it was told when it was made */
+	bool reads_pageable;  /* reads all memory of the host by the host's page tables */
 	bool copies_only;     /* opened by its UUID: no kernels are loaded */
 	char name[96];        /* e.g. "GPU 0 (NVIDIA H200)" */
+	char described[192];  /* the same, and how it reads the pool */
 	pthread_mutex_t lock; /* of failure's text and of the ranges */
 	char why[256];        /* written once, before `failed` */
 	atomic_bool failed;
@@ -95,10 +100,27 @@ void cuda_free(struct device *device, struct device_memory *memory);
 int cuda_share(struct device *device, const struct device_memory *memory, uint8_t ret_uuid[DEVICE_UUID_BYTES],
 	       int *ret_fd, struct moe_error *err);
 int cuda_import(struct device *device, int fd, uint64_t bytes, struct device_memory *ret, struct moe_error *err);
+int cuda_dmabuf(struct device *device, const struct device_memory *memory, int *ret_fd, struct moe_error *err);
 int cuda_register(struct device *device, void *base, uint64_t bytes, bool writes, struct moe_error *err);
 void cuda_unregister_all(struct device *device);
 /* The device's address of [host, host + bytes); -EFAULT when it does not lie in one range. */
 int cuda_find(struct device *device, const void *host, uint64_t bytes, CUdeviceptr *ret);
+
+/* device-cuda-word.c */
+int cuda_event_new(struct device *device, struct device_event **ret, struct moe_error *err);
+struct device_event *cuda_event_free(struct device_event *event);
+int cuda_event_record(struct device_event *event, struct device_stream *stream);
+int cuda_event_query(struct device_event *event);
+int cuda_event_wait(struct device_event *event, uint64_t timeout_ns);
+uint64_t cuda_event_elapsed_ns(struct device_event *from, struct device_event *to);
+int cuda_stream_wait_event(struct device_stream *stream, struct device_event *event);
+int cuda_stream_wait_at(struct device_stream *stream, device_ptr word, uint32_t value);
+int cuda_stream_write_at(struct device_stream *stream, device_ptr word, uint32_t value);
+int cuda_stream_wait_word(struct device_stream *stream, const uint32_t *word, uint32_t value);
+int cuda_stream_write_word(struct device_stream *stream, uint32_t *word, uint32_t value);
+int cuda_stream_take_word(struct device_stream *stream, uint32_t *word, uint32_t *waiting);
+void cuda_word_write(uint32_t *word, uint32_t value);
+int cuda_word_wait(const uint32_t *word, uint32_t value, uint64_t timeout_ns);
 
 /* device-cuda-copy.c */
 int cuda_copy_to_device(struct device_stream *stream, const struct device_copy *copies, uint32_t n);

@@ -107,12 +107,21 @@ struct device_ops {
 		     int *ret_fd, struct moe_error *err);
 	int (*import)(struct device *device, int fd, uint64_t bytes, struct device_memory *ret, struct moe_error *err);
 
+	/* Or NULL. Of memory that alloc has made: a dma-buf of all of it, for NICs and peers; the fd is the caller's,
+	 * and what it is of is nobody's after free. -EOPNOTSUPP: this device has none. */
+	int (*dmabuf)(struct device *device, const struct device_memory *memory, int *ret_fd, struct moe_error *err);
+
 	/* Makes [base, base + bytes) of host memory, page-aligned, known to the device: copies, words and kernels touch
 	 * no other, and none of them reaches from one such range into the next. `writes`: it may be written as well.
 	 * If !reads_read_only(), even memory that is only read must be mapped writable while it is registered. Shared
 	 * mappings only. It stays mapped until the device is closed, which ends this. */
 	int (*host_register)(struct device *device, void *base, uint64_t bytes, bool writes, struct moe_error *err);
 	bool (*reads_read_only)(const struct device *device);
+	/* Or NULL: no. It reads all memory of the host by the host's own page tables: host_register of what is only
+	 * read pins nothing, and holds up nobody. */
+	bool (*reads_pageable)(const struct device *device);
+	/* Or NULL: the back-end's name. One line on the device, as a log should have it. */
+	const char *(*describe)(const struct device *device);
 
 	int (*stream_new)(struct device *device, enum device_priority priority, struct device_stream **ret,
 			  struct moe_error *err);

@@ -153,6 +153,7 @@ struct moe_session_info {
 	uint32_t cache_slots, miss_slots, cpu_threads;
 	uint64_t record_bytes, slot_bytes;
 	const int32_t *layer_index; /* [n_layers]: row of the layer, -1 for a dense one; lives as long as the session */
+	const char *device;         /* one line on what computes on the slots, "" without any; the same */
 };
 
 int moe_attach(struct moe_client *client, struct moe_session **ret, const struct moe_attach_params *params,
@@ -186,6 +187,26 @@ struct moe_slot_layout {
 /* How this session's slots of one layer are laid out. -EINVAL: no such layer. */
 int moe_slot_layout(const struct moe_session *session, uint32_t layer, struct moe_slot_layout *ret,
 		    struct moe_error *err);
+
+/* All slots of the session as one dma-buf, for NICs and peers. */
+struct moe_slots_dmabuf {
+	int fd; /* the caller's, who closes it */
+	/* Cache slot s of row r (layer_index) is number r * cache_slots + s; behind those of all rows come the
+	 * miss_slots places of miss buffer 0, then of miss buffer 1. */
+	uint32_t slots;
+	uint64_t offset; /* of slot 0 in the dma-buf; slot i is at offset + i * slot_bytes (moe_slot_layout) */
+	uint64_t slot_bytes;
+	uint64_t bytes; /* of the dma-buf */
+};
+
+/*
+ * The buffer is the slots themselves, not a copy: what lies in them is changed by steps and fills, so a reader orders
+ * itself behind moe_wait, and writes nothing. Each call makes a new fd; whoever has imported one lets go of it before
+ * moe_detach, after which it is of nobody's memory. Any thread. *ret is written on success only.
+ * -ENOTSUP: a session without slots; -EOPNOTSUPP: the device (as `host`), its driver or its kernel module has no
+ * dma-buf for such memory.
+ */
+int moe_slots_dmabuf(struct moe_session *session, struct moe_slots_dmabuf *ret, struct moe_error *err);
 
 /* The digest of one expert's record: XXH3-128 in canonical form of gate [inter][hidden], up, down [hidden][inter] as
  * the daemon holds them (moe-manifest(7)), so that a worker can prove that its own files are the ones that are

@@ -8,6 +8,8 @@
  * CUSIM_READ_ONLY=1   devices can register read-only memory (attribute 113)
  * CUSIM_SAME=1        registered memory has one address on host and device, as on most machines; without it only memory
  *                     that cannot be mapped twice has
+ * CUSIM_PAGEABLE=1    devices read all memory of the host by its page tables (attributes 88 and 100)
+ * CUSIM_NO_DMA_BUF=1  devices have no dma-bufs (attribute 124)
  * CUSIM_FAIL=CALL:N   the N-th call of that name fails; CALL:N+ that one and all later ones. '*' is any call but those
  *                     that release. 'run': the N-th command fails while it runs: from then on every call fails
  * CUSIM_HANG=CALL     calls of that name do not return

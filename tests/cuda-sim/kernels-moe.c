@@ -10,6 +10,7 @@
 #include "kernels/cuda/cuda-kernels.h"
 #include "tests/cuda-sim/kernels.h"
 #include "tests/cuda-sim/sim.h"
+#include "uapi/moe_format.h"
 
 #define GROUPS_MAX 64
 
@@ -71,13 +72,20 @@ static uint64_t slot_bytes_of(uint64_t items)
 
 static void touch_group(const struct toucher *t, const struct cuda_group *p)
 {
-	const uint64_t items = least(p->pairs, p->pairs / p->item_pairs + least(p->pairs, p->n_experts));
+	const uint64_t items = least(p->pairs, p->pairs / p->item_pairs + least(p->pairs, p->n_experts)) *
+			       (p->n_shares ? p->n_shares : 1);
+	const int32_t *map = (const int32_t *)(uintptr_t)p->map;
+	uint32_t i;
 
 	reads(t, p->ids, (uint64_t)p->pairs * sizeof(int32_t));
 	reads(t, p->map, (uint64_t)p->n_experts * sizeof(int32_t));
 	writes(t, p->order, (uint64_t)p->pairs * sizeof(uint32_t));
 	writes(t, p->items, items * sizeof(struct cuda_item));
 	writes(t, p->counts, sizeof(struct cuda_counts));
+	for (i = 0; p->n_shares && i < p->n_experts; i++)
+		if (map[i] >= (int32_t)p->n_slots)
+			reads(t, p->records + ((uint32_t)map[i] - p->n_slots) * (uint64_t)p->n_shares * 8,
+			      (uint64_t)p->n_shares * 8);
 	note_group(p);
 }
 
@@ -108,6 +116,42 @@ static void named_rows(const struct cuda_product *p, uint32_t n_pairs, uint32_t 
 	*ret_rows = (uint64_t)high - low + 1;
 }
 
+static void touch_plane(const struct toucher *t, uint64_t record, uint64_t offset, uint64_t pitch, uint64_t bands)
+{
+	if (offset != CUDA_ABSENT && bands > 0)
+		reads(t, record + offset, pitch * (bands - 1) + 1);
+}
+
+static void touch_matrix(const struct toucher *t, uint64_t record, const struct cuda_matrix *m, uint64_t rows)
+{
+	const uint64_t bands = (rows + MOE_PANEL_ROWS - 1) / MOE_PANEL_ROWS;
+
+	touch_plane(t, record, m->codes, m->pitch, moe_formats[m->format].panel ? bands : rows);
+	touch_plane(t, record, m->scales, m->scale_pitch, bands);
+	touch_plane(t, record, m->row_scales, sizeof(float), rows);
+	touch_plane(t, record, m->bias, sizeof(float), rows);
+}
+
+/* What an item is computed from: a slot, or some rows of a record in the pool. */
+static void touch_item(const struct toucher *t, const struct cuda_product *p, const struct cuda_item *item, bool down,
+		       uint64_t slot_bytes)
+{
+	const struct cuda_share *shares = (const struct cuda_share *)(uintptr_t)p->shares, *share;
+
+	if (item->share == 0) {
+		reads(t, item->slot, slot_bytes);
+		return;
+	}
+	share = &shares[item->share - 1];
+	reads(t, (uintptr_t)share, sizeof *share);
+	if (down) {
+		touch_matrix(t, item->slot, &share->part[2], share->rows[1]);
+	} else {
+		touch_matrix(t, item->slot, &share->part[0], share->rows[0]);
+		touch_matrix(t, item->slot, &share->part[1], share->rows[0]);
+	}
+}
+
 static void touch_product(const struct toucher *t, const struct cuda_product *p, bool down)
 {
 	const struct cuda_counts *counts = (const struct cuda_counts *)(uintptr_t)p->counts;
@@ -120,7 +164,7 @@ static void touch_product(const struct toucher *t, const struct cuda_product *p,
 	reads(t, p->items, (uint64_t)counts->n_items * sizeof *items);
 	reads(t, p->order, (uint64_t)counts->n_pairs * sizeof(uint32_t));
 	for (i = 0; i < counts->n_items; i++)
-		reads(t, items[i].slot, slot_bytes);
+		touch_item(t, p, &items[i], down, slot_bytes);
 	if (counts->n_pairs == 0)
 		return;
 	named_rows(p, counts->n_pairs, down ? 1 : p->topk, &first, &rows);

@@ -134,10 +134,30 @@ struct sim_region *sim_region_of_host(const void *host, size_t bytes)
 	return NULL;
 }
 
+/* Memory of the host that nobody has registered, where the device reads it all the same; whoever changes it meanwhile
+ * is not seen. NULL: it does not, or there is none. Valid until the next call. */
+static struct sim_region *pageable_at(uint64_t address, uint64_t bytes, bool write)
+{
+	static struct sim_region any;
+	const uint64_t begin = address / 4096 * 4096;
+
+	if (!sim.pageable || write || bytes == 0 ||
+	    msync((void *)(uintptr_t)begin, address + bytes - begin, MS_ASYNC) < 0)
+		return NULL;
+	any.base = any.host = address;
+	any.bytes = bytes;
+	any.memory = (uint8_t *)(uintptr_t)address;
+	any.readable = true;
+	any.n_accesses = 0;
+	return &any;
+}
+
 struct sim_region *sim_resolve(const char *call, uint64_t address, uint64_t bytes, bool write)
 {
 	struct sim_region *region = sim_region_at(address);
 
+	if (!region)
+		region = pageable_at(address, bytes, write);
 	if (!region)
 		sim_violation(call, "%#llx: no memory of the device is there, or not any more",
 			      (unsigned long long)address);
@@ -157,6 +177,8 @@ struct sim_region *sim_resolve_host(const char *call, const void *host, uint64_t
 	const uint64_t at = (uint64_t)(uintptr_t)host;
 	struct sim_region *region = sim_region_of_host(host, bytes);
 
+	if (!region)
+		region = pageable_at(at, bytes, write);
 	if (!region)
 		sim_violation(call, "%p is not registered host memory", host);
 	if (at < region->host || at + bytes > region->host + region->bytes)
@@ -374,6 +396,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 		struct sim_physical *p = sim_physical_new(prop->location.id, bytes);
 
 		p->exportable = prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+		p->rdma = prop->allocFlags.gpuDirectRDMACapable;
 		*handle = sim_handle_new(SIM_PHYSICAL, p);
 	}
 	return sim_leave(r);
@@ -404,6 +427,26 @@ CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle
 		SIM_RULE(p->exportable, "the memory was not created for export");
 		*(int *)shared = dup(p->fd);
 	}
+	return sim_leave(r);
+}
+
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t bytes, CUmemRangeHandleType type,
+				       unsigned long long flags)
+{
+	CUresult r = sim_enter(__func__, SIM_NEEDS_CONTEXT);
+	const struct sim_region *region = sim_region_at(address);
+
+	SIM_RULE(type == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, "there is no other type of handle");
+	SIM_RULE((flags & ~(unsigned long long)CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE) == 0, "flags %#llx", flags);
+	SIM_RULE(address % 4096 == 0 && bytes && bytes % 4096 == 0, "%zu bytes at %#llx are not whole pages", bytes,
+		 (unsigned long long)address);
+	SIM_RULE(region && region->physical && !region->host && address + bytes <= region->base + region->bytes,
+		 "%#llx with %zu bytes is not all mapped device memory", (unsigned long long)address, bytes);
+	SIM_RULE(region->physical->rdma, "the memory was not created with gpuDirectRDMACapable");
+	if (r == CUDA_SUCCESS && sim.no_dma_buf)
+		r = CUDA_ERROR_NOT_SUPPORTED;
+	if (r == CUDA_SUCCESS) /* not a dma-buf but the memory itself, which a test maps */
+		*(int *)handle = dup(region->physical->fd);
 	return sim_leave(r);
 }
 

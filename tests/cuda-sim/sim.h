@@ -59,7 +59,7 @@ struct sim_physical {
 	uint64_t bytes;
 	uint8_t *alias; /* where this library reads and writes it */
 	unsigned mapped;
-	bool released, exportable;
+	bool released, exportable, rdma;
 };
 
 /* What the device can reach: an allocation, a mapping, or registered host memory. */
@@ -253,7 +253,7 @@ struct sim {
 	/* knobs */
 	uint64_t seed, delay_ns;
 	int devices;
-	bool read_only_register, same_pointers;
+	bool read_only_register, same_pointers, pageable, no_dma_buf;
 	const char *mutant, *log, *hang;
 	char fail_call[64];
 	unsigned long fail_at, run_fail_at;

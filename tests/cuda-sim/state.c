@@ -108,6 +108,8 @@ __attribute__((constructor)) static void read_knobs(void)
 		sim.devices = SIM_DEVICES_MAX;
 	sim.read_only_register = env_number("CUSIM_READ_ONLY", 0);
 	sim.same_pointers = env_number("CUSIM_SAME", 0);
+	sim.pageable = env_number("CUSIM_PAGEABLE", 0);
+	sim.no_dma_buf = env_number("CUSIM_NO_DMA_BUF", 0);
 	sim.mutant = getenv("CUSIM_MUTANT");
 	sim.log = getenv("CUSIM_LOG");
 	sim.hang = getenv("CUSIM_HANG");

@@ -50,6 +50,13 @@ knobs='CUSIM_READ_ONLY=1 CUSIM_DELAY=50'
 score 'read-only registration' --device cuda --experts cache --slots 4 --fill pull \
 	--daemon "$socket"
 same 'read-only registration'
+knobs='CUSIM_DELAY=50'
+for how in cost always; do
+	score "zero copy, $how" --device cuda --experts cache --slots 4 --zero-copy $how --decode --daemon "$socket"
+	same "zero copy, $how"
+done
+within "$(json "$dir/score.json" pairs.pool)" 1 1000000000 'always: experts were read in the pool'
+within "$(json "$dir/score.json" fills)" 0 0 'and none was filled'
 knobs=CUSIM_DEVICES=2
 score 'the second device' --device cuda:1 --experts cache --slots 4 --fill pull --daemon "$socket"
 same 'the second device'
@@ -141,6 +148,14 @@ done
 start_daemon --model "$sample"
 require $? 'a daemon with sealed weights' "$dir/daemon.log"
 refuse 'sealed weights' 'writable-weights' --device cuda --fill pull
+# Such a driver registers read-only memory only where it is told so, and it is not: nothing of the pool is registered.
+knobs='CUSIM_PAGEABLE=1 CUSIM_DELAY=50'
+score 'the host'"'"'s page tables' --device cuda --experts cache --slots 4 --fill pull -v --daemon "$socket"
+same 'the host'"'"'s page tables'
+grep -q 'page tables: nothing of it is registered' "$dir/score.err"
+ok $? 'the worker says so with -v' "$dir/score.err"
+score 'every expert by them' --device cuda --experts cache --slots 4 --zero-copy always --decode --daemon "$socket"
+same 'every expert by them'
 stop_daemon
 is $? 0 'the daemon ends with 0'
 finish

@@ -251,6 +251,8 @@ int experts_daemon_new(struct experts **ret, const struct options *o, const char
 	if ((r = moe_open(&d->client, socket, err)) < 0 || (r = moe_attach(d->client, &d->session, &params, err)) < 0)
 		return r;
 	moe_session_info(d->session, &d->info);
+	if (o->verbose && group->rank == 0 && d->info.device[0])
+		fprintf(stderr, "moe-worker: slots on %s\n", d->info.device);
 	r = check_model(d, arch, socket, err);
 	if (r == 0 && group->rank == 0)
 		r = proof_check(d->session, model, socket, err);

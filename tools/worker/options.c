@@ -77,7 +77,7 @@ static const char usage_text[] =
 	"Output\n"
 	"  --stats                    generate: a table after the text\n"
 	"  --json                     one JSON object instead of text\n"
-	"  -v, --verbose              show the private daemon's log\n"
+	"  -v, --verbose              show the private daemon's log, and where the slots are\n"
 	"  --help, --version\n"
 	"\n"
 	"Exit code: 0 done, 1 failed, 2 usage, 77 cannot run on this machine.\n";
