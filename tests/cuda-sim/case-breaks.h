@@ -290,10 +290,12 @@ static void granule_not_kept(void)
 	cuMemCreate(&handle, GRANULE + 4096, &prop, 0);
 }
 
-static void mapped_without_access(void)
+/* Memory that is mapped and that nobody has the right to use. */
+static CUdeviceptr mapped(bool rdma)
 {
 	const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-					  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+					  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+					  .allocFlags = {.gpuDirectRDMACapable = rdma}};
 	CUmemGenericAllocationHandle handle;
 	CUdeviceptr at;
 
@@ -301,7 +303,42 @@ static void mapped_without_access(void)
 	good(cuMemCreate(&handle, GRANULE, &prop, 0));
 	good(cuMemAddressReserve(&at, GRANULE, 0, 0, 0));
 	good(cuMemMap(at, GRANULE, 0, handle, 0));
+	return at;
+}
+
+static void mapped_without_access(void)
+{
+	const CUdeviceptr at = mapped(false);
+
 	cuMemcpyHtoDAsync(at, host, 64, a);
+}
+
+static void dmabuf_not_meant(void)
+{
+	const CUdeviceptr at = mapped(false);
+	int fd;
+
+	cuMemGetHandleForAddressRange(&fd, at, GRANULE, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+}
+
+static void dmabuf_of_part_of_a_page(void)
+{
+	const CUdeviceptr at = mapped(true);
+	int fd;
+
+	good(cuMemGetHandleForAddressRange(&fd, at, GRANULE, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+	close(fd);
+	cuMemGetHandleForAddressRange(&fd, at, 64, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+}
+
+/* Unregistered memory may be read where the device knows the host's page tables, and not written. */
+static void pageable_written(void)
+{
+	uint8_t *plain = shared_memory(4096, PROT_READ | PROT_WRITE);
+
+	begin();
+	good(cuMemcpyHtoDAsync(memory, plain, 64, a));
+	cuMemcpyDtoHAsync(plain, memory, 64, a);
 }
 
 static void freed_while_mapped(void)
