@@ -50,13 +50,19 @@ knobs='CUSIM_READ_ONLY=1 CUSIM_DELAY=50'
 score 'read-only registration' --device cuda --experts cache --slots 4 --fill pull \
 	--daemon "$socket"
 same 'read-only registration'
-knobs='CUSIM_DELAY=50'
+# A token a step, so that experts have few pairs; not many of them.
+whole=$expected few='--decode --limit 49 --window 48'
+# shellcheck disable=SC2086 # a list
+score 'host, token by token' --experts cache --slots 4 --fill pull $few --daemon "$socket"
+expected=$(json "$dir/score.json" nll_per_token)
 for how in cost always; do
-	score "zero copy, $how" --device cuda --experts cache --slots 4 --zero-copy $how --decode --daemon "$socket"
+	# shellcheck disable=SC2086 # a list
+	score "zero copy, $how" --device cuda --experts cache --slots 4 --zero-copy $how $few --daemon "$socket"
 	same "zero copy, $how"
 done
 within "$(json "$dir/score.json" pairs.pool)" 1 1000000000 'always: experts were read in the pool'
 within "$(json "$dir/score.json" fills)" 0 0 'and none was filled'
+token_by_token=$expected expected=$whole
 knobs=CUSIM_DEVICES=2
 score 'the second device' --device cuda:1 --experts cache --slots 4 --fill pull --daemon "$socket"
 same 'the second device'
@@ -154,7 +160,9 @@ score 'the host'"'"'s page tables' --device cuda --experts cache --slots 4 --fil
 same 'the host'"'"'s page tables'
 grep -q 'page tables: nothing of it is registered' "$dir/score.err"
 ok $? 'the worker says so with -v' "$dir/score.err"
-score 'every expert by them' --device cuda --experts cache --slots 4 --zero-copy always --decode --daemon "$socket"
+expected=$token_by_token
+# shellcheck disable=SC2086 # a list
+score 'every expert by them' --device cuda --experts cache --slots 4 --zero-copy always $few --daemon "$socket"
 same 'every expert by them'
 stop_daemon
 is $? 0 'the daemon ends with 0'
