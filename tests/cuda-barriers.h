@@ -145,10 +145,7 @@ static bool grid_run(void (*kernel)(const void *params), const void *params, uns
 
 static void coroutines_start(void)
 {
-	const char *given = getenv("TEST_SEED");
-
-	seed = given ? strtoull(given, NULL, 0) : (unsigned long long)time(NULL);
-	diag("TEST_SEED=%llu", seed);
+	seed = tap_seed();
 	stacks = aligned_alloc(4096, (size_t)THREADS_MAX * STACK_BYTES);
 	require(stacks != NULL, "stacks for %d threads", THREADS_MAX);
 }

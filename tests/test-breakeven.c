@@ -109,10 +109,7 @@ static void test_rates(void)
 
 int main(void)
 {
-	const char *given = getenv("TEST_SEED");
-
-	seed = given ? strtoull(given, NULL, 0) : (unsigned long long)time(NULL);
-	diag("TEST_SEED=%llu", seed);
+	seed = tap_seed();
 	for (int i = 0; i < RATES; i++)
 		test_rates();
 	return tap_done();

@@ -361,7 +361,6 @@ int main(void)
 {
 	static struct subject subjects[SUBJECTS];
 
-	seed = tap_seed();
 	coroutines_start();
 	for (size_t i = 0; i < SUBJECTS; i++)
 		subject_make(&subjects[i], i);

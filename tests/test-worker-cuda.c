@@ -549,10 +549,7 @@ static void test_refusals(void)
 
 int main(void)
 {
-	const char *given = getenv("TEST_SEED");
-
-	seed = given ? strtoull(given, NULL, 0) : now_ns();
-	diag("TEST_SEED=%llu", seed);
+	seed = tap_seed();
 	test_router();
 	test_rest();
 	test_attention(false);
