@@ -234,17 +234,17 @@ sub map_legend {
 	my $y = $top + $high + 62;
 	my $out = text($left, $y, 'times that the hybrid is faster than the better one alone:', 'small');
 	for my $i (0 .. $#gains) {
-		my $x = $left + 112 * $i;
+		my $x = $left + 122 * $i;
 		$out .= sprintf "<rect x=\"%.1f\" y=\"%.1f\" width=\"14\" height=\"14\" class=\"c%d\"/>\n", $x, $y + 10, $i;
 		$out .= sprintf "<rect x=\"%.1f\" y=\"%.1f\" width=\"14\" height=\"14\" class=\"g%d\"/>\n", $x + 16, $y + 10, $i;
 		$out .= text($x + 34, $y + 21, $gains[$i][1], 'small');
 	}
 	$out .= sprintf "<rect x=\"%.1f\" y=\"%.1f\" width=\"14\" height=\"14\" class=\"c2\"/>\n", $left, $y + 34;
 	$out .= text($left + 20, $y + 45, 'the CPU alone is faster', 'small');
-	$out .= sprintf "<rect x=\"%.1f\" y=\"%.1f\" width=\"14\" height=\"14\" class=\"g2\"/>\n", $left + 160, $y + 34;
-	$out .= text($left + 180, $y + 45, 'streaming to the GPU is', 'small');
+	$out .= sprintf "<rect x=\"%.1f\" y=\"%.1f\" width=\"14\" height=\"14\" class=\"g2\"/>\n", $left + 174, $y + 34;
+	$out .= text($left + 194, $y + 45, 'streaming to the GPU is', 'small');
 	return $out unless $has_even;
-	return $out . line($left + 326, $y + 41, $left + 350, $y + 41, 'even') . text($left + 356, $y + 45, 'both alike', 'small');
+	return $out . line($left + 354, $y + 41, $left + 378, $y + 41, 'even') . text($left + 384, $y + 45, 'both alike', 'small');
 }
 
 sub time_panel {
