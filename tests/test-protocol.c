@@ -317,13 +317,18 @@ static void test_modes(struct ring *r)
 {
 	struct moe_mode_stats *m = r->client->modes;
 
-	m[MOE_STATS_DECODE] = (struct moe_mode_stats){
-		.steps = 3, .hidden = 4, .copy_ns = 10258800000, .device_ns = 237300000, .taken_ns = 10377450000};
+	m[MOE_STATS_DECODE] = (struct moe_mode_stats){.steps = 3,
+						      .hidden = 4,
+						      .copy_ns = 10258800000,
+						      .device_ns = 237300000,
+						      .taken_ns = 10377450000,
+						      .reads = 5,
+						      .read_bytes = 6};
 	m[MOE_STATS_FULL] = (struct moe_mode_stats){
 		.steps = 1, .copy_ns = 700, .device_ns = 500, .cpu_ns = 900, .taken_ns = 2640};
-	ok(says("stats", " decode 3 4 10.26 s 237.30 ms 10.26 s 237.30 ms 10.38 s 50.0%$"),
+	ok(says("stats", " decode 3 4 5 6 B 10.26 s 237.30 ms 10.26 s 237.30 ms 10.38 s 50.0%$"),
 	   "two parts: the gain is the shorter one, and half of it was had");
-	ok(says("stats", " full 1 0 0.7 us 1.4 us 0.9 us 1.2 us 2.6 us -45.0%$"),
+	ok(says("stats", " full 1 0 0 0 B 0.7 us 1.4 us 0.9 us 1.2 us 2.6 us -45.0%$"),
 	   "three parts, and a step that took longer than all of them");
 	ok(!says("stats", " dual_batch "), "a mode that was not used has no row");
 	ok(says("stats --json", "\"t_ideal_ns\": 10258800000,") && says("stats --json", "\"gain_ns\": 237300000,") &&
