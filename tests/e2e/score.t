@@ -32,7 +32,7 @@ same() {
 pairs_add_up() {
 	tokens=$(json "$dir/score.json" tokens)
 	sum=0
-	for path in hit miss_buffer cpu local; do
+	for path in hit miss_buffer pool cpu local; do
 		sum=$((sum + $(json "$dir/score.json" pairs.$path)))
 	done
 	windows_done=$((tokens / 255))
@@ -82,6 +82,18 @@ for slots in 4 8 32; do
 	done
 	row=$((row + 1))
 done
+
+# Token by token the device may read experts in the pool, whatever the number of ranks.
+set -- --decode --limit 256
+score 'local, token by token' --experts local "$@"
+reference=$(json "$dir/score.json" nll_per_token)
+for zero_copy in cost always; do
+	for tp in 1 2; do
+		check "$reference" "zero copy, $zero_copy, tp $tp" --experts cache --slots 4 --zero-copy $zero_copy --tp $tp "$@" \
+			--daemon "$socket"
+	done
+done
+within "$(json "$dir/score.json" reads)" 1 1000000000 'zero copy, always: experts were read in the pool'
 
 stop_daemon
 is $? 0 'the daemon ends with 0'
