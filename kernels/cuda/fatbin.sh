@@ -27,7 +27,8 @@ compile() {
 }
 
 if [ -n "${MOE_FATBIN_CACHE-}" ]; then
-	text=$({ "$nvcc" --version && cat "$0" "$root"/kernels/cuda/* "$root"/lib/uapi/*; } | sha256sum | cut -c 1-32)
+	here=$(dirname "$source")
+	text=$({ "$nvcc" --version && cat "$0" "$here"/* "$root"/kernels/cuda/* "$root"/lib/uapi/*; } | sha256sum | cut -c 1-32)
 	kept=$MOE_FATBIN_CACHE/$text
 	if [ -e "$kept/done" ]; then
 		cp "$kept/fatbin" "$fatbin"
