@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/complaint.h"
 
+#include <ctype.h>
+
 static uint64_t take_unsaid(struct complaint *c, uint32_t i)
 {
 	const uint64_t unsaid = c->of[i].unsaid;
@@ -11,7 +13,7 @@ static uint64_t take_unsaid(struct complaint *c, uint32_t i)
 }
 
 /* The cause's place, or else one that is free, or that of the cause said longest ago. */
-static uint32_t place_of(const struct complaint *c, int cause)
+static uint32_t place_of(const struct complaint *c, uint32_t cause)
 {
 	uint32_t oldest = 0;
 
@@ -27,7 +29,18 @@ static uint32_t place_of(const struct complaint *c, int cause)
 	return oldest;
 }
 
-bool complaint_due(struct complaint *c, int cause, uint64_t now_ns, uint64_t *ret_unsaid)
+/* FNV-1a. */
+uint32_t complaint_cause(const char *line)
+{
+	uint32_t hash = 2166136261u;
+
+	for (; *line; line++)
+		if (!isdigit((unsigned char)*line))
+			hash = (hash ^ (unsigned char)*line) * 16777619u;
+	return hash ? hash : 1;
+}
+
+bool complaint_due(struct complaint *c, uint32_t cause, uint64_t now_ns, uint64_t *ret_unsaid)
 {
 	const uint32_t i = place_of(c, cause);
 

@@ -20,14 +20,17 @@
 /* All zero: nothing was said. */
 struct complaint {
 	struct {
-		int cause; /* 0: none */
+		uint32_t cause; /* 0: none */
 		uint64_t said_ns, unsaid;
 	} of[COMPLAINT_CAUSES];
 	uint64_t unsaid; /* of all */
 };
 
+/* A cause for a line: the same for lines that differ in their numbers alone. Not 0. */
+uint32_t complaint_cause(const char *line);
+
 /* Whether the line is to be said now, and with how many before it that were not. `cause` is not 0. */
-bool complaint_due(struct complaint *complaint, int cause, uint64_t now_ns, uint64_t *ret_unsaid);
+bool complaint_due(struct complaint *complaint, uint32_t cause, uint64_t now_ns, uint64_t *ret_unsaid);
 
 /* How many are to be said by themselves now, 0: none. UINT64_MAX as the time: all that are left. */
 uint64_t complaint_left(struct complaint *complaint, uint64_t now_ns);

@@ -60,11 +60,11 @@ static void lost_frame(void *userdata, uint32_t record)
 	t->model->offsets[record] = RESIDENT_NOWHERE;
 }
 
-static void say_failed(struct tier *t, int cause, const char *text)
+static void say_failed(struct tier *t, const char *text)
 {
 	uint64_t unsaid;
 
-	if (!complaint_due(&t->failed, cause, now_ns(), &unsaid))
+	if (!complaint_due(&t->failed, complaint_cause(text), now_ns(), &unsaid))
 		return;
 	if (unsaid)
 		log_err("%s (and %llu failed reads before it)", text, (unsigned long long)unsaid);
@@ -94,7 +94,7 @@ bool tier_poll(struct tier *t)
 
 		any = true;
 		if (job->status)
-			say_failed(t, job->status, job->error);
+			say_failed(t, job->error);
 		frames_read_done(t->frames, frame, job->status, job->read_bytes);
 		free(job);
 	}
