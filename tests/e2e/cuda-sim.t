@@ -51,13 +51,13 @@ score 'read-only registration' --device cuda --experts cache --slots 4 --fill pu
 	--daemon "$socket"
 same 'read-only registration'
 # A token a step, so that experts have few pairs; not many of them.
-whole=$expected few='--decode --limit 49 --window 48'
+whole=$expected by_token='--decode --limit 49 --window 48'
 # shellcheck disable=SC2086 # a list
-score 'host, token by token' --experts cache --slots 4 --fill pull $few --daemon "$socket"
+score 'host, token by token' --experts cache --slots 4 --fill pull $by_token --daemon "$socket"
 expected=$(json "$dir/score.json" nll_per_token)
 for how in cost always; do
 	# shellcheck disable=SC2086 # a list
-	score "zero copy, $how" --device cuda --experts cache --slots 4 --zero-copy $how $few --daemon "$socket"
+	score "zero copy, $how" --device cuda --experts cache --slots 4 --zero-copy $how $by_token --daemon "$socket"
 	same "zero copy, $how"
 done
 within "$(json "$dir/score.json" pairs.pool)" 1 1000000000 'always: experts were read in the pool'
@@ -142,10 +142,10 @@ for family in mixtral qwen2_moe qwen3_moe olmoe deepseek_v2 deepseek_v3 kimi_k2 
 			>"$dir/score.json" 2>"$dir/score.err"
 		ok $? "$family: $way" "$dir/score.err" || continue
 		case $way in
-		*local) expected=$(json "$dir/score.json" nll_per_token) ;;
+		*local) local=$(json "$dir/score.json" nll_per_token) ;;
 		*) within "$(json "$dir/score.json" nll_per_token)" \
-			"$(awk -v x="$expected" 'BEGIN { print x - 3e-3 }')" \
-			"$(awk -v x="$expected" 'BEGIN { print x + 3e-3 }')" "$family: $way: nll_per_token" ;;
+			"$(awk -v x="$local" 'BEGIN { print x - 3e-3 }')" \
+			"$(awk -v x="$local" 'BEGIN { print x + 3e-3 }')" "$family: $way: nll_per_token" ;;
 		esac
 	done
 	is "$(json "$dir/score.json" graph_steps)" 80 "$family: all but the first 16 steps were replayed"
@@ -162,7 +162,7 @@ grep -q 'page tables: nothing of it is registered' "$dir/score.err"
 ok $? 'the worker says so with -v' "$dir/score.err"
 expected=$token_by_token
 # shellcheck disable=SC2086 # a list
-score 'every expert by them' --device cuda --experts cache --slots 4 --zero-copy always $few --daemon "$socket"
+score 'every expert by them' --device cuda --experts cache --slots 4 --zero-copy always $by_token --daemon "$socket"
 same 'every expert by them'
 stop_daemon
 is $? 0 'the daemon ends with 0'
