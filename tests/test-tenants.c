@@ -18,9 +18,13 @@
 #define ROUNDS 7
 #define TRIPS 4000
 #define SETTLE_US 20000
-/* Of the best round: neighbours on the machine only make it worse. The goal, and what a test can hold to then. */
+/* Of the best round: neighbours on the machine only make it worse. The goal, and what a test can hold to then: daemons
+ * that break a rule of the turns are at 8 and more (docs/decisions/0016). Rounds that are all bad are not believed
+ * until they have come TRIES times. */
 #define GOAL 2.0
-#define FACTOR_MAX 3.0
+#define FACTOR_MAX 5.0
+#define TRIES 6
+#define PAUSE_US 1000000
 
 enum load { QUIET, BUSY, BELLS, MESSAGES, LOADS };
 
@@ -189,14 +193,15 @@ static struct trips measure(struct ring *r, struct table *table, enum load load)
 	return (struct trips){samples[TRIPS / 2], samples[TRIPS / 100 * 99]};
 }
 
-static void judge(enum load load, double *p50, double *p99)
+/* [ROUNDS] each; false: all are bad. */
+static bool judge(enum load load, double *p50, double *p99)
 {
 	qsort(p50, ROUNDS, sizeof *p50, by_value);
 	qsort(p99, ROUNDS, sizeof *p99, by_value);
 	diag("%s: the other user's NOP takes %.2f times as long (p50; best round %.2f), p99 %.2f (best %.2f); goal "
 	     "%.1f",
 	     load_names[load], p50[ROUNDS / 2], p50[0], p99[ROUNDS / 2], p99[0], GOAL);
-	ok(p50[0] < FACTOR_MAX, "%s of another user cost less than %.0f times", load_names[load], FACTOR_MAX);
+	return p50[0] < FACTOR_MAX;
 }
 
 static void begin_tenant(struct table *table)
@@ -217,7 +222,7 @@ static void end_tenant(struct table *table)
 	usleep(10 * SETTLE_US);
 }
 
-static void test_idle(struct ring *r, struct table *table)
+static bool run_idle(struct ring *r, struct table *table)
 {
 	double p50[ROUNDS], p99[ROUNDS];
 
@@ -231,10 +236,10 @@ static void test_idle(struct ring *r, struct table *table)
 		p50[i] = beside.p50 / alone.p50;
 		p99[i] = beside.p99 / alone.p99;
 	}
-	judge(QUIET, p50, p99);
+	return judge(QUIET, p50, p99);
 }
 
-static void test_load(struct ring *r, struct table *table, enum load load)
+static bool run_load(struct ring *r, struct table *table, enum load load)
 {
 	double p50[ROUNDS], p99[ROUNDS];
 
@@ -244,7 +249,19 @@ static void test_load(struct ring *r, struct table *table, enum load load)
 		p50[i] = loaded.p50 / quiet.p50;
 		p99[i] = loaded.p99 / quiet.p99;
 	}
-	judge(load, p50, p99);
+	return judge(load, p50, p99);
+}
+
+static void test_load(struct ring *r, struct table *table, enum load load)
+{
+	bool good = false;
+
+	for (int i = 0; i < TRIES && !good; i++) {
+		if (i > 0)
+			usleep(PAUSE_US);
+		good = load == QUIET ? run_idle(r, table) : run_load(r, table, load);
+	}
+	ok(good, "%s of another user cost less than %.0f times", load_names[load], FACTOR_MAX);
 }
 
 /* The daemon on the first CPU that there is, all of its clients on the second. */
@@ -269,7 +286,7 @@ static void test_tenants(struct table *table)
 	struct ring r;
 
 	ring_open(&r);
-	test_idle(&r, table);
+	test_load(&r, table, QUIET);
 	begin_tenant(table);
 	for (enum load load = BUSY; load < LOADS; load++)
 		test_load(&r, table, load);
