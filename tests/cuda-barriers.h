@@ -171,4 +171,19 @@ static bool is_noticed(bool (*same)(void *subject, enum schedule schedule), void
 	return child > 0 && waitpid(child, &status, 0) == child && status != 0;
 }
 
+/* Each barrier that was passed, `least` of them or more, is noticed by one of n subjects when it is left out. */
+static void test_mutants(bool (*notices)(void *subjects, size_t i, int barrier), void *subjects, size_t n, int least)
+{
+	for (int i = 0; i < n_barriers; i++) {
+		const char *name = strrchr(barriers[i].file, '/');
+		bool found = false;
+
+		for (size_t j = 0; j < n && !found; j++)
+			found = notices(subjects, j, i);
+		ok(found, "%s:%d: a barrier that is left out is noticed", name ? name + 1 : barriers[i].file,
+		   barriers[i].line);
+	}
+	ok(n_barriers >= least, "%d barriers were passed", n_barriers);
+}
+
 #endif
