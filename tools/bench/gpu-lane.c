@@ -32,6 +32,7 @@ struct lane_bench {
 	struct device_experts experts;
 	/* the other side of the bare hop */
 	pthread_t thread;
+	uint32_t first_seen; /* read before the thread begins: the first request may be there before it runs */
 	bool stop;
 };
 
@@ -58,7 +59,7 @@ static void *answer(void *arg)
 {
 	struct lane_bench *b = arg;
 	struct gpu_words *w = b->g->words;
-	uint32_t seen = __atomic_load_n(&w->request, __ATOMIC_ACQUIRE);
+	uint32_t seen = b->first_seen;
 
 	while (!__atomic_load_n(&b->stop, __ATOMIC_ACQUIRE)) {
 		const uint32_t now = __atomic_load_n(&w->request, __ATOMIC_ACQUIRE);
@@ -267,8 +268,10 @@ static int measure(struct lane_bench *b, json_t *to, struct moe_error *err)
 
 static int with_partner(struct lane_bench *b, json_t *to, struct moe_error *err)
 {
-	int r = -pthread_create(&b->thread, NULL, answer, b);
+	int r;
 
+	b->first_seen = __atomic_load_n(&b->g->words->request, __ATOMIC_ACQUIRE);
+	r = -pthread_create(&b->thread, NULL, answer, b);
 	if (r < 0)
 		return moe_error_sys(err, r, "no thread for the bare hop");
 	r = b->g->o->check ? check(b, err) : 0;

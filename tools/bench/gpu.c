@@ -175,6 +175,8 @@ static int run_burst(struct gpu *g, bool gated, bool each, gpu_work *work, void 
 	ops->word_write(&g->words->gate, g->turn);
 	if (r == 0)
 		r = ops->event_wait(g->events[each ? n : 1], PATIENCE_NS);
+	if (r < 0) /* what comes after must not stand behind a hop that nobody answers */
+		ops->word_write(&g->words->answer, g->turn);
 	return r < 0 ? gpu_error(g, r, "a burst does not come to an end", err) : 0;
 }
 
