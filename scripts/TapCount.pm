@@ -4,8 +4,13 @@
 #
 #   PERL5LIB=scripts TAP_COUNTS=FILE TAP_ERRORS=FOLDER prove --harness TapCount ...
 #
-# Lines of the file: "count PASSED FAILED SKIPPED" once a run, "failed TEST: ..." and "skipped TEST: REASON". A test
-# program that crashes, ends with a code other than 0 or has no plan is one failure more, if it did not report any.
+# Lines of the file: "count PASSED FAILED SKIPPED" once a run, "failed TEST: ...", "unstable TEST: ..." and "skipped TEST:
+# REASON". A test program that crashes, ends with a code other than 0 or has no plan is one failure more, if it did not
+# report any.
+#
+# With TAP_AGAIN=N the first N tests that fail are run twice more, one at a time. One that then passes both times is
+# unstable: all is said about it as about a failed one, but it counts as it did at last. One that fails again has failed,
+# and so have those that come after N unstable ones on the file.
 #
 # A machine that fails may be out of reach: of a failed test the file has its seed, what was not ok with the comments
 # that follow, where it was when it died, and what it and its daemons last wrote to stderr (scripts/tap-run).
@@ -13,6 +18,7 @@ package TapCount;
 use strict;
 use warnings;
 use File::Basename qw(basename);
+use TAP::Parser::Aggregator;
 use parent 'TAP::Harness';
 
 my $words_max = 30; # of one test program
@@ -85,23 +91,47 @@ sub failure_of {
 		errors_of($test));
 }
 
+# How many tests may be run again: what $TAP_AGAIN leaves after the unstable ones on the file.
+sub again_left {
+	open(my $in, '<', $ENV{TAP_COUNTS}) or return $ENV{TAP_AGAIN} // 0;
+	return ($ENV{TAP_AGAIN} // 0) - grep { /^unstable .*: passed twice / } <$in>;
+}
+
+# Runs a test twice more. Returns the parser of the last time if it passed both times.
+sub passes_alone {
+	my ($self, $test) = @_;
+	my $all = TAP::Parser::Aggregator->new;
+	my @names = map { "$test, once more ($_)" } 1, 2;
+
+	$self->jobs(1);
+	$self->aggregate_tests($all, map { [$test, $_] } @names);
+	my @parsers = $all->parsers(@names);
+	return (grep { (count_of($_))[1] } @parsers) ? undef : $parsers[1];
+}
+
 sub runtests {
 	my ($self, @tests) = @_;
 	my $all = $self->SUPER::runtests(@tests);
+	my $again = again_left();
 	my @sum = (0, 0, 0);
 
 	open(my $out, '>>', $ENV{TAP_COUNTS}) or die "$ENV{TAP_COUNTS}: $!\n";
 	my $build = basename($ENV{MOE_BUILD} // 'build');
 	for my $test ($all->descriptions) {
 		my ($parser) = $all->parsers($test);
-		my $notes = $self->{moe_notes}{$parser};
 		my $name = index($test, "$build/") == 0 ? $test : "$test in $build";
 		my @count = count_of($parser);
-		$sum[$_] += $count[$_] for 0 .. 2;
 		if ($count[1]) {
-			print $out "failed $name: $count[1] of its tests, ", end_of($parser), "\n";
-			print $out "failed $name: $_\n" for failure_of($test, $parser, $notes);
+			my @words = ("$count[1] of its tests, " . end_of($parser),
+				failure_of($test, $parser, $self->{moe_notes}{$parser}));
+			my $passed = $again-- > 0 ? $self->passes_alone($test) : undef;
+			my $kind = $passed ? 'unstable' : 'failed';
+			unshift @words, 'passed twice when it ran alone; before, what follows failed' if $passed;
+			print $out "$kind $name: $_\n" for @words;
+			($parser, @count) = ($passed, count_of($passed)) if $passed;
 		}
+		my $notes = $self->{moe_notes}{$parser};
+		$sum[$_] += $count[$_] for 0 .. 2;
 		my @reasons = @{$notes->{skips}};
 		push @reasons, $parser->skip_all if defined $parser->skip_all;
 		print $out "skipped $name: $_\n" for @reasons;

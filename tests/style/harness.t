@@ -11,6 +11,7 @@ use lib $FindBin::Bin;
 use Style;
 
 my $dir = tempdir(CLEANUP => 1);
+delete $ENV{TAP_AGAIN};
 
 sub program {
 	my ($name, $text) = @_;
@@ -18,6 +19,12 @@ sub program {
 	print $out "#!/bin/sh\n$text";
 	close($out) or die "$dir/$name: $!\n";
 	chmod 0755, "$dir/$name";
+}
+
+sub lines_of {
+	my ($path) = @_;
+	open(my $in, '<', $path) or return 0;
+	return scalar(() = <$in>);
 }
 
 # The last lines of ./check for these programs, and its code.
@@ -29,6 +36,14 @@ sub summary {
 	my $live = `prove --harness TapCount --exec scripts/tap-run @{[map { "$dir/$_" } @names]} 2>&1 </dev/null`;
 	my $text = `scripts/test-summary $dir/counts`;
 	return ($text, $? >> 8, $live);
+}
+
+# A program that fails until it has run so often.
+sub fails_until {
+	my ($name, $times) = @_;
+	program($name, "echo . >>$dir/$name.runs\necho \"run \$(wc -l <$dir/$name.runs)\" >&2\n" .
+		"if [ \$(wc -l <$dir/$name.runs) -le $times ]; then echo 'not ok 1 - early'; else echo 'ok 1 - late'; fi\n" .
+		"echo 'ok 2 # SKIP no such thing'\necho 1..2\n");
 }
 
 sub has {
@@ -61,6 +76,32 @@ has($text, qr/: 1 of its tests, signal 11$/m, 'the signal');
 has($text, qr/: the last result: ok 1 - the last step$/m, 'how far it came');
 has($text, qr/: stderr: ==5==ERROR: AddressSanitizer: .*\n(?:.*function\n){14}(?!.*function)/m,
 	"the beginning of the sanitizer's report");
+
+{
+	local $ENV{TAP_AGAIN} = 2;
+	fails_until("once$_", 1) for 1 .. 3;
+	($text, $code) = summary('once1', 'good');
+	ok($code == 0, 'a test that fails once, and passes twice alone: exit code 0');
+	has($text, qr/^unstable \S+once1 in build\S*: passed twice when it ran alone; before, what follows failed\n/m, 'it is named');
+	has($text, qr/^unstable .*: not ok 1 - early\n.*: stderr: run 1$/m, 'with what failed, and its words of that time');
+	has($text, qr/^2 passed, 0 failed, 2 skipped\n\z/m, 'it counts as it did at last');
+	ok(lines_of("$dir/once1.runs") == 3, 'it ran twice more');
+
+	unlink "$dir/once1.runs";
+	($text, $code) = summary('once1', 'once2', 'once3');
+	ok($code == 1, 'more of them than may be: exit code 1');
+	ok((() = $text =~ /: passed twice/g) == 2, 'two of them are unstable');
+	has($text, qr/^failed \S+once3 in build\S*: 1 of its tests/m, 'the third has failed');
+
+	fails_until('twice', 2);
+	($text, $code) = summary('twice');
+	ok($code == 1, 'a test that fails again alone: exit code 1');
+	has($text, qr/^failed \S+twice in build\S*: 1 of its tests/m, 'it has failed');
+	ok($text !~ /unstable/, 'and is not called unstable');
+}
+fails_until('plain', 1);
+($text, $code) = summary('plain');
+ok($code == 1 && lines_of("$dir/plain.runs") == 1, 'unless it is asked for, nothing is run again');
 
 program("many$_", "for i in \$(seq 50); do echo \"not ok \$i - wrong\"; done\necho 1..50\nexit 1\n") for 1 .. 12;
 ($text, $code) = summary(map { "many$_" } 1 .. 12);
