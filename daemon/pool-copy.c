@@ -100,10 +100,11 @@ static void copy_part_rows(const struct copy_batch *c, const struct copy_part *p
 		copy_piece(c, part, next * width, end);
 }
 
-static void copy_run(struct pool_batch *batch, uint32_t team, uint32_t unit, uint32_t next)
+static void copy_run(struct pool_batch *batch, uint32_t team, struct pool_units units, struct pool_units next)
 {
 	struct copy_batch *c = container_of(batch, struct copy_batch, batch);
 	const struct copy_part *part = c->parts;
+	uint32_t unit = units.first;
 	uint64_t first;
 
 	while (part->team != team || unit >= part->units) {

@@ -22,30 +22,32 @@
 
 _Static_assert(CALL_TOKENS % KERNEL_GROUP == 0, "calls begin with a group");
 
-static bool took_last(_Atomic uint32_t *left)
+static bool took_last(_Atomic uint32_t *left, uint32_t n)
 {
-	return atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) == 1;
+	return atomic_fetch_sub_explicit(left, n, memory_order_acq_rel) == n;
 }
 
 /* -- units -------------------------------------------------------------------------------------------------------- */
 
-/* Some rows of gate and up, or of down, of an expert. */
+/* Units that a thread does at once: neighbour blocks of gate and up, or of down, of an expert. */
 struct ffn_unit {
 	struct wave_expert *expert;
-	const struct wave_block *block;
+	const struct wave_block *block; /* the first */
+	uint32_t n, rows;               /* of all */
 	bool down;
 };
 
-static struct ffn_unit ffn_unit(const struct wave *w, uint32_t team, uint32_t number)
+static struct ffn_unit ffn_unit(const struct wave *w, uint32_t team, struct pool_units units)
 {
-	const uint32_t gate_units = wave_gate_units(w, team);
-	const bool down = number >= gate_units;
-	const struct wave_blocks *blocks = down ? &w->down : &w->gate;
-	const uint32_t first = blocks->team[team], each = blocks->team[team + 1] - first;
-	const uint32_t in = down ? number - gate_units : number, expert = in / each;
+	const struct wave_place place = wave_place(w, team, units.first);
+	const struct wave_block *first = &(place.down ? &w->down : &w->gate)->blocks[place.block];
+	const struct wave_block *last = first + units.n - 1;
 
-	return (struct ffn_unit){&w->experts[down ? w->ready[expert] : expert], &blocks->blocks[first + in % each],
-				 down};
+	return (struct ffn_unit){.expert = &w->experts[place.down ? w->ready[place.expert] : place.expert],
+				 .block = first,
+				 .n = units.n,
+				 .rows = last->row + last->rows - first->row,
+				 .down = place.down};
 }
 
 /* The matrix that a unit reads first, from its first row on. */
@@ -117,7 +119,7 @@ static void ffn_pack(struct wave *w, struct wave_pack *pack, const struct wave_e
 			break;
 		}
 		turn(w, e, first, MIN(first + each, rows));
-		took_last(&pack->left);
+		took_last(&pack->left, 1);
 	}
 }
 
@@ -163,12 +165,12 @@ static void ffn_gate_up(struct wave *w, const struct ffn_unit *unit, const struc
 		for (uint32_t i = 0; i < n; i++)
 			h[i] = w->h + (first + i) * w->h_stride + block->out;
 		if (expert->x_groups)
-			w->gate_ops->groups->gate_up(&gate, &up, block->rows, hidden, &w->act, n,
+			w->gate_ops->groups->gate_up(&gate, &up, unit->rows, hidden, &w->act, n,
 						     expert->x_groups + done / KERNEL_GROUP * w->x_group, h);
 		else
-			w->gate_ops->gate_up(&gate, &up, block->rows, hidden, &w->act, n, w->x + first, h);
+			w->gate_ops->gate_up(&gate, &up, unit->rows, hidden, &w->act, n, w->x + first, h);
 	}
-	if (took_last(&expert->gate_up_left))
+	if (took_last(&expert->gate_up_left, unit->n))
 		ffn_add_down(w, expert);
 }
 
@@ -194,10 +196,10 @@ static void ffn_down(struct wave *w, const struct ffn_unit *unit, const struct k
 			y[i] = w->partial + (first + i) * w->y_stride + block->out;
 		}
 		if (expert->h_groups)
-			w->down_ops->groups->matmul(&down, block->rows, inter, n,
+			w->down_ops->groups->matmul(&down, unit->rows, inter, n,
 						    expert->h_groups + done / KERNEL_GROUP * w->h_group, y);
 		else
-			w->down_ops->matmul(&down, block->rows, inter, n, h, y);
+			w->down_ops->matmul(&down, unit->rows, inter, n, h, y);
 	}
 }
 
@@ -296,18 +298,31 @@ static void ffn_advance(struct ffn_job *job)
 	ffn_free(job, r);
 }
 
-static void ffn_run(struct pool_batch *batch, uint32_t team, uint32_t number, uint32_t next_number)
+/* Each block whose last expert this was is added up. The job may be gone when this returns. */
+static void ffn_down_ended(struct wave *w, const struct ffn_unit *unit)
+{
+	for (const struct wave_block *b = unit->block; b < unit->block + unit->n; b++) {
+		if (!took_last(&w->down_left[b - w->down.blocks], 1))
+			continue;
+		ffn_sum(w, b->out, b->rows);
+		if (took_last(&w->blocks_left, 1)) { /* so it is this thread's last, too */
+			ffn_advance(w->job);
+			return;
+		}
+	}
+}
+
+static void ffn_run(struct pool_batch *batch, uint32_t team, struct pool_units units, struct pool_units after)
 {
 	struct wave *w = container_of(batch, struct wave, batch);
-	const struct ffn_unit unit = ffn_unit(w, team, number);
+	const struct ffn_unit unit = ffn_unit(w, team, units);
 	const struct kernel_matrix *next = NULL;
 	struct kernel_matrix matrix;
-	uint32_t block;
 
-	if (next_number != POOL_UNIT_NONE) {
-		const struct ffn_unit after = ffn_unit(w, team, next_number);
+	if (after.n) {
+		const struct ffn_unit other = ffn_unit(w, team, after);
 
-		matrix = ffn_reads(w, &after);
+		matrix = ffn_reads(w, &other);
 		next = &matrix;
 	}
 	if (!unit.down) {
@@ -315,12 +330,7 @@ static void ffn_run(struct pool_batch *batch, uint32_t team, uint32_t number, ui
 		return;
 	}
 	ffn_down(w, &unit, next);
-	block = (uint32_t)(unit.block - w->down.blocks);
-	if (!took_last(&w->down_left[block]))
-		return;
-	ffn_sum(w, unit.block->out, unit.block->rows);
-	if (took_last(&w->blocks_left))
-		ffn_advance(w->job);
+	ffn_down_ended(w, &unit);
 }
 
 void ffn_start(struct pool *pool, struct pool_entry *entry)

@@ -3,7 +3,8 @@
  * pool-queue - what the pool's threads take their work from, and where they sleep when there is none.
  *
  * A submitted job is an entry in the inbox; one thread takes it and turns it into batches of units. A batch has one
- * view per team: a cursor from which that team's threads draw unit numbers until none is left. The inbox and each
+ * view per team: a cursor from which that team's threads draw units, one or several at once, until none is left. The
+ * inbox and each
  * team's queue hold, for each priority, entries and views in the order of their jobs' places: the inbox a heap, for
  * thousands may wait there, a team's queue a list. A unit that needs others is added to its view when they are done,
  * by the thread that did the last of them: no unit ever waits for one that nobody runs.
@@ -39,14 +40,22 @@ struct pool_view {
 	_Atomic uint32_t units;
 };
 
-#define POOL_UNIT_NONE UINT32_MAX
+/* Units first .. first + n; none when n is 0. */
+struct pool_units {
+	uint32_t first, n;
+};
 
-/* Does a unit of a team. next: the unit that the same thread does after it, POOL_UNIT_NONE: not known. */
-typedef void pool_run(struct pool_batch *batch, uint32_t team, uint32_t unit, uint32_t next);
+/* Does units of a team. next: those that the same thread does after them, none: not known. */
+typedef void pool_run(struct pool_batch *batch, uint32_t team, struct pool_units units, struct pool_units next);
+
+/* How many units a thread takes at once, from `unit` on: 1 .. left. It may be asked about units that another thread
+ * then takes. */
+typedef uint32_t pool_several(const struct pool_batch *batch, uint32_t team, uint32_t unit, uint32_t left);
 
 /* The first member of something from aligned_alloc. */
 struct pool_batch {
 	pool_run *run;
+	pool_several *several; /* NULL: one */
 	enum pool_priority priority;
 	struct pool_place place; /* the job's */
 	_Atomic uint32_t refs;
@@ -92,8 +101,8 @@ static inline bool pool_queue_new_first(struct pool_queue *queue, uint32_t team,
 	return atomic_load(&queue->first[priority]) < atomic_load(&queue->teams[team].first[priority]);
 }
 
-/* Sets the batch's head; its views have no units yet. The caller has a reference, to be dropped once the first units
- * are added: then the batch may be run, and gone. */
+/* Sets the batch's head; its views have no units yet, of which a thread takes one at a time (`several` may be set then).
+ * The caller has a reference, to be dropped once the first units are added: then the batch may be run, and gone. */
 void pool_batch_init(struct pool_batch *batch, pool_run *run, enum pool_priority priority, struct pool_place place);
 
 /* Gives a team so many more units of the batch (0: nothing happens). The caller holds a reference. */
@@ -101,19 +110,22 @@ void pool_queue_add(struct pool_queue *queue, struct pool_batch *batch, uint32_t
 
 /* The first view of a priority with a reference to its batch, or NULL. */
 struct pool_view *pool_queue_view(struct pool_queue *queue, uint32_t team, enum pool_priority priority);
-/* The number of the next unit; false when there is none now. */
-static inline bool pool_view_draw(struct pool_view *view, uint32_t *ret_unit)
+/* The next units; none when there are none now. */
+static inline struct pool_units pool_view_draw(struct pool_view *view, uint32_t team)
 {
-	uint32_t unit = atomic_load_explicit(&view->cursor, memory_order_relaxed);
+	pool_several *several = view->batch->several;
+	struct pool_units drawn = {.first = atomic_load_explicit(&view->cursor, memory_order_relaxed)};
 
 	do {
-		/* Acquire: what the unit needs was done before it was added (release, in pool_queue_add). */
-		if (unit >= atomic_load_explicit(&view->units, memory_order_acquire))
-			return false;
-	} while (!atomic_compare_exchange_weak_explicit(&view->cursor, &unit, unit + 1, memory_order_relaxed,
-							memory_order_relaxed));
-	*ret_unit = unit;
-	return true;
+		/* Acquire: what the units need was done before they were added (release, in pool_queue_add). */
+		const uint32_t units = atomic_load_explicit(&view->units, memory_order_acquire);
+
+		if (drawn.first >= units)
+			return (struct pool_units){0};
+		drawn.n = several ? several(view->batch, team, drawn.first, units - drawn.first) : 1;
+	} while (!atomic_compare_exchange_weak_explicit(&view->cursor, &drawn.first, drawn.first + drawn.n,
+							memory_order_relaxed, memory_order_relaxed));
+	return drawn;
 }
 
 /* How many units are left to draw. */

@@ -11,14 +11,14 @@
  * so this is what a long prefill of a large model is bounded by. */
 #define WAVE_BYTES ((size_t)224 << 20)
 
-/* A unit reads this many bytes of weights, or fewer so that each thread gets several units, but not fewer rows than the
- * kernels handle well at once. With few tokens an expert every unit's beginning costs a wait for memory, so units are
- * up to UNIT_BYTES_MOST where each thread still gets UNITS_FEW of a part (docs/decisions/0018); with many tokens what
- * a kernel does once for a call, and activations from the third-level cache, are shared by its rows (0022). */
-#define UNIT_BYTES ((uint64_t)512 << 10)
-#define UNIT_BYTES_MOST ((uint64_t)2048 << 10)
-#define UNITS_FEW 32
+/* With many tokens an expert a unit reads this many bytes of weights, or fewer so that each thread gets several units:
+ * what a kernel does once for a call, and activations from the third-level cache, are shared by its rows (0022).
+ * With few tokens units are small, so that no thread waits long for another one's last, and a thread takes several
+ * neighbours at once: a stream of weights takes 10 KiB until it is read at full speed (docs/decisions/0032). */
 #define UNIT_BYTES_MANY ((uint64_t)8192 << 10)
+#define UNIT_BYTES_FEW ((uint64_t)128 << 10)
+#define TAKE_BYTES_MOST ((uint64_t)2048 << 10)
+#define TAKES_PER_THREAD 2 /* of what is left, if all were of that size */
 #define MANY_TOKENS 8
 /* Each unit of groups reads the expert's activations once: it has so many rows for each of its tokens. */
 #define GROUPS_ROWS 4
@@ -92,16 +92,18 @@ void wave_extent(const struct ffn_job *job, uint32_t *ret_tokens, uint32_t *ret_
 	*ret_pairs = pairs;
 }
 
+static bool many_tokens(const struct wave *w)
+{
+	return w->pairs > MANY_TOKENS * w->n_experts;
+}
+
 static uint32_t block_rows(const struct wave *w, const struct kernel_ops *ops, uint64_t rows, uint64_t row_bytes,
 			   uint64_t experts)
 {
-	const bool groups = ops->groups && w->pairs >= ops->groups->least * experts;
-	const bool many = w->pairs > MANY_TOKENS * experts;
+	const bool groups = ops->groups && w->pairs >= ops->groups->least * experts, many = many_tokens(w);
 	const uint64_t threads = w->job->pool->n_workers;
-	const uint64_t each = rows * experts * row_bytes / (threads * UNITS_FEW);
-	const uint64_t few = MIN(MAX(each, UNIT_BYTES), UNIT_BYTES_MOST);
-	const uint64_t bytes = groups ? UNIT_BYTES_GROUPS : many ? UNIT_BYTES_MANY : few;
-	const uint64_t by_bytes = bytes / MAX(row_bytes, 1);
+	const uint64_t bytes = groups ? UNIT_BYTES_GROUPS : many ? UNIT_BYTES_MANY : UNIT_BYTES_FEW;
+	const uint64_t by_bytes = MAX(bytes / MAX(row_bytes, 1), many ? 1 : BLOCK_ROWS_FEW);
 	const uint64_t by_tokens = groups ? GROUPS_ROWS * w->pairs / experts : 0;
 	const uint64_t by_threads = rows * experts / (threads * UNITS_PER_THREAD);
 	const uint64_t most = MIN(MAX(by_bytes, by_tokens), by_threads);
@@ -287,18 +289,22 @@ static uint32_t cut_share(struct wave_block *blocks, uint32_t share, uint32_t ou
 	return n;
 }
 
-/* Blocks of `step` rows of gate and up, or of down, of each team's shares. */
-static void cut_blocks(const struct wave *w, struct wave_blocks *ret, bool down, uint32_t step)
+/* Blocks of rows of gate and up, or of down, of each team's shares. */
+static void cut_blocks(const struct wave *w, struct wave_blocks *ret, bool down)
 {
 	const struct pool_compute *c = w->job->compute;
 	const struct pool *pool = w->job->pool;
+	const uint32_t hidden = c->model->manifest->hidden;
+	const uint64_t width = down ? row_bytes(c, MOE_PART_DOWN) : 2 * row_bytes(c, MOE_PART_GATE);
+	const uint32_t step = block_rows(w, down ? w->down_ops : w->gate_ops, down ? hidden : c->slice->inter, width,
+					 w->n_experts);
 	uint32_t n = 0;
 
+	ret->bytes = MAX(step * width, 1);
 	for (uint32_t t = 0; t < pool->queue.n_teams; t++) {
 		ret->team[t] = n;
 		for (uint32_t i = 0; i < w->n_shares; i++) {
 			const struct moe_slice *share = &w->shares[i];
-			const uint32_t hidden = c->model->manifest->hidden;
 			const uint32_t row = moe_share_row(hidden, i, w->n_shares);
 
 			if (pool->team_of[i] != t)
@@ -314,11 +320,10 @@ static void cut_blocks(const struct wave *w, struct wave_blocks *ret, bool down,
 static void wave_units(struct wave *w)
 {
 	const struct pool_compute *c = w->job->compute;
-	const uint32_t hidden = c->model->manifest->hidden, n_teams = w->job->pool->queue.n_teams;
+	const uint32_t n_teams = w->job->pool->queue.n_teams;
 
-	cut_blocks(w, &w->gate, false,
-		   block_rows(w, w->gate_ops, c->slice->inter, 2 * row_bytes(c, MOE_PART_GATE), w->n_experts));
-	cut_blocks(w, &w->down, true, block_rows(w, w->down_ops, hidden, row_bytes(c, MOE_PART_DOWN), w->n_experts));
+	cut_blocks(w, &w->gate, false);
+	cut_blocks(w, &w->down, true);
 	for (uint32_t e = 0; e < w->n_experts; e++) {
 		struct wave_expert *expert = &w->experts[e];
 
@@ -333,6 +338,36 @@ static void wave_units(struct wave *w)
 	pack_init(&w->x_pack, wave_packs_x(c, w->gate_ops), w->tokens, PACK_ROWS);
 	pthread_mutex_init(&w->ready_lock, NULL);
 	w->n_ready = 0;
+}
+
+struct wave_place wave_place(const struct wave *w, uint32_t team, uint32_t number)
+{
+	const uint32_t gate_units = wave_gate_units(w, team);
+	const bool down = number >= gate_units;
+	const struct wave_blocks *blocks = down ? &w->down : &w->gate;
+	const uint32_t first = blocks->team[team], each = blocks->team[team + 1] - first;
+	const uint32_t in = down ? number - gate_units : number, block = first + in % each;
+	uint32_t n = 1;
+
+	while (block + n < first + each && blocks->blocks[block + n].share == blocks->blocks[block].share)
+		n++;
+	return (struct wave_place){down, in / each, block, n};
+}
+
+/* As many as lie behind one another, while there is enough left that the other threads can do meanwhile. That is what
+ * comes after them, but for the expert's own down rows. */
+static uint32_t wave_several(const struct pool_batch *batch, uint32_t team, uint32_t number, uint32_t left)
+{
+	const struct wave *w = container_of(batch, const struct wave, batch);
+	const struct wave_place place = wave_place(w, team, number);
+	const struct wave_blocks *blocks = place.down ? &w->down : &w->gate;
+	const uint32_t gates = wave_gate_units(w, team), downs = w->down.team[team + 1] - w->down.team[team];
+	const uint64_t threads = DIV_UP(w->job->pool->n_workers, w->job->pool->queue.n_teams);
+	const uint64_t rest = place.down ? (gates + (uint64_t)downs * w->n_experts - number) * w->down.bytes
+					 : (gates - number) * w->gate.bytes + (uint64_t)place.expert * downs * w->down.bytes;
+	const uint64_t bytes = MIN(rest / (threads * TAKES_PER_THREAD), TAKE_BYTES_MOST);
+
+	return (uint32_t)MIN(MAX(bytes / blocks->bytes, 1), MIN(place.n, left));
 }
 
 int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t pairs, pool_run *run)
@@ -368,6 +403,7 @@ int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t p
 	wave_groups(w);
 	wave_pairs(w);
 	wave_units(w);
+	w->batch.several = many_tokens(w) ? NULL : wave_several;
 	*ret = w;
 	return 0;
 }

@@ -55,6 +55,7 @@ struct wave_block {
 };
 
 struct wave_blocks {
+	uint64_t bytes;                    /* of the weights of one, about */
 	struct wave_block *blocks;         /* ordered by team */
 	uint32_t team[HOST_NODES_MAX + 1]; /* team t has blocks team[t] .. team[t + 1] */
 };
@@ -128,6 +129,14 @@ static inline bool wave_packs_h(const struct kernel_ops *ops)
 {
 	return ops->pack != PACK_F32;
 }
+
+/* Which block a unit of a team is, and how many that lie behind one another begin with it. */
+struct wave_place {
+	bool down;
+	uint32_t expert; /* its place in `experts`; of down: in `ready` */
+	uint32_t block, n;
+};
+struct wave_place wave_place(const struct wave *w, uint32_t team, uint32_t number);
 
 /* Builds the wave of the next `tokens` with `pairs` > 0 pairs, its gate-and-up units ready to be added, in the job's
  * scratch, which it replaces when it is too small. 0 or -ENOMEM. */

@@ -14,16 +14,13 @@
 
 /* -- threads ------------------------------------------------------------------------------------------------------ */
 
-/* Draws the unit after the one that is to be run, which can then ask memory for it: but not the last ones, for which
+/* Draws the units after those that are to be run, which can then ask memory for them: but not the last ones, for which
  * another thread might have to wait, and not before something more urgent. */
-static uint32_t worker_draw_ahead(struct pool_worker *w, struct pool_view *view)
+static struct pool_units worker_draw_ahead(struct pool_worker *w, struct pool_view *view)
 {
-	uint32_t unit;
-
-	if (pool_view_left(view) <= w->pool->n_workers || pool_queue_urgent(&w->pool->queue, w->team, view->batch) ||
-	    !pool_view_draw(view, &unit))
-		return POOL_UNIT_NONE;
-	return unit;
+	if (pool_view_left(view) <= w->pool->n_workers || pool_queue_urgent(&w->pool->queue, w->team, view->batch))
+		return (struct pool_units){0};
+	return pool_view_draw(view, w->team);
 }
 
 /* Draws units until there are none or something more urgent has come. */
@@ -32,19 +29,21 @@ static void worker_run(struct pool_worker *w, struct pool_view *view)
 	struct pool_queue *queue = &w->pool->queue;
 	struct pool_batch *batch = view->batch;
 	const uint64_t start_ns = now_ns();
-	uint32_t unit = POOL_UNIT_NONE;
+	struct pool_units units = {0};
 
 	do {
-		uint32_t next;
+		struct pool_units next;
 
-		if (unit == POOL_UNIT_NONE && !pool_view_draw(view, &unit)) {
+		if (!units.n)
+			units = pool_view_draw(view, w->team);
+		if (!units.n) {
 			pool_queue_exhausted(queue, w->team, view);
 			break;
 		}
 		next = worker_draw_ahead(w, view);
-		batch->run(batch, w->team, unit, next);
-		unit = next;
-	} while (unit != POOL_UNIT_NONE || !pool_queue_urgent(queue, w->team, batch));
+		batch->run(batch, w->team, units, next);
+		units = next;
+	} while (units.n || !pool_queue_urgent(queue, w->team, batch));
 	pool_batch_unref(batch);
 	atomic_fetch_add_explicit(&w->busy_ns, now_ns() - start_ns, memory_order_relaxed);
 }
