@@ -23,7 +23,7 @@ static int open_streams(struct engine *e, struct moe_error *err)
 	const struct moe_attach_params *p = &e->session->params;
 	const struct device_ops *ops;
 	const char *which;
-	int r = device_find(p->device, &ops, &which, err);
+	int i, r = device_find(p->device, &ops, &which, err);
 
 	if (r < 0)
 		return r;
@@ -37,7 +37,8 @@ static int open_streams(struct engine *e, struct moe_error *err)
 	if (r < 0)
 		return r;
 	e->ops = ops;
-	r = ops->stream_new(e->device, DEVICE_PRIORITY_HIGH, &e->compute, err);
+	for (i = 0; i < ENGINE_COMPUTES && r == 0; i++)
+		r = ops->stream_new(e->device, DEVICE_PRIORITY_HIGH, &e->compute[i].stream, err);
 	if (r == 0)
 		r = ops->stream_new(e->device, DEVICE_PRIORITY_LOW, &e->copy, err);
 	return r;
@@ -82,16 +83,16 @@ static int share_slots(struct engine *e, uint64_t timeline, struct moe_error *er
 static int make_slots(struct engine *e, struct moe_error *err)
 {
 	struct moe_session *s = e->session;
-	const uint64_t n = (uint64_t)e->n_rows * e->n_slots + (uint64_t)MISSBUF_COUNT * e->miss_slots;
+	const uint64_t n = (uint64_t)e->n_rows * e->n_slots + (uint64_t)MISSBUF_COUNT * e->miss_slots + e->spare_slots;
 	const uint64_t read = s->params.zero_copy ? e->n_experts : 0; /* numbers behind the slots */
 	uint64_t bytes, timeline = 0;
-	int r;
+	int i, r;
 
 	if (n + read > INT32_MAX || !checked_mul(&bytes, n, s->info.slot_bytes))
 		return moe_error_set(
 			err, -EINVAL,
-			"moe_attach: %llu slots (%u layers of %u, and two miss buffers of %u) are too many",
-			(unsigned long long)n, e->n_rows, e->n_slots, e->miss_slots);
+			"moe_attach: %llu slots (%u layers of %u, two miss buffers of %u, and %u spare) are too many",
+			(unsigned long long)n, e->n_rows, e->n_slots, e->miss_slots, e->spare_slots);
 	/* More numbers under way than the daemon takes: then the feeder's words alone say what has come. */
 	e->signals = s->params.fill == MOE_FILL_PUSH && !e->ops->exports &&
 		     (uint64_t)e->n_step_slots * step_fills_max(s) <= MOE_TIMELINE_WINDOW;
@@ -100,8 +101,8 @@ static int make_slots(struct engine *e, struct moe_error *err)
 		bytes = timeline + CACHE_LINE;
 	}
 	r = e->ops->alloc(e->device, bytes, &e->slots, err);
-	if (r == 0)
-		r = e->ops->alloc(e->device, step_work_bytes(s), &e->work, err);
+	for (i = 0; i < ENGINE_COMPUTES && r == 0; i++)
+		r = e->ops->alloc(e->device, 2 * step_rows_bytes(s, e->compute[i].tokens), &e->compute[i].work, err);
 	if (r == 0 && s->params.fill == MOE_FILL_PUSH)
 		r = e->ops->exports ? session_send_slots(s, e->slots.export_fd, e->slots.bytes, err)
 				    : share_slots(e, timeline, err);
@@ -224,7 +225,7 @@ static int register_memory(struct engine *e, struct moe_error *err)
 }
 
 /* The largest launch of each layout, so that no step makes memory. */
-static int prepare_launches(struct engine *e, struct moe_error *err)
+static int prepare_launches(struct engine *e, const struct engine_compute *compute, struct moe_error *err)
 {
 	const struct moe_session *s = e->session;
 	uint32_t row;
@@ -237,7 +238,7 @@ static int prepare_launches(struct engine *e, struct moe_error *err)
 			.slot_bytes = s->info.slot_bytes,
 			.hidden = s->info.hidden,
 			.activation = s->manifest->activation,
-			.tokens = s->params.max_tokens,
+			.tokens = compute->tokens,
 			.topk = s->info.topk,
 			.n_experts = e->n_experts,
 			.n_reads = s->params.zero_copy ? e->n_experts : 0,
@@ -245,7 +246,7 @@ static int prepare_launches(struct engine *e, struct moe_error *err)
 		};
 
 		if (row == 0 || largest.layout != session_layout(s, row - 1))
-			r = e->ops->experts_prepare(e->compute, &largest, err);
+			r = e->ops->experts_prepare(compute->stream, &largest, err);
 	}
 	return r;
 }
@@ -254,32 +255,39 @@ static int prepare_launches(struct engine *e, struct moe_error *err)
 
 int engine_open_device(struct engine *e, struct moe_error *err)
 {
-	int r = open_streams(e, err);
+	int i, r = open_streams(e, err);
 
 	if (r == 0)
 		r = make_slots(e, err);
 	if (r == 0)
+		r = places_init(&e->places, e->n_rows, e->n_slots, engine_all_slots(e) - e->spare_slots, e->spare_slots,
+				err);
+	if (r == 0)
 		r = make_control(e, err);
 	if (r == 0)
 		r = register_memory(e, err);
-	if (r == 0)
-		r = prepare_launches(e, err);
+	for (i = 0; i < ENGINE_COMPUTES && r == 0; i++)
+		r = prepare_launches(e, &e->compute[i], err);
 	return r;
 }
 
 void engine_close_device(struct engine *e)
 {
 	const struct device_ops *ops = e->ops;
+	int i;
 
 	if (ops) {
-		ops->stream_free(e->compute);
+		for (i = 0; i < ENGINE_COMPUTES; i++)
+			ops->stream_free(e->compute[i].stream);
 		ops->stream_free(e->copy);
 		ops->stream_free(e->aid);
 		lanes_free(e);
-		ops->free(e->device, &e->work);
+		for (i = 0; i < ENGINE_COMPUTES; i++)
+			ops->free(e->device, &e->compute[i].work);
 		ops->free(e->device, &e->slots);
 		ops->close(e->device);
 	}
+	places_fini(&e->places);
 	if (e->control)
 		munmap(e->control, e->control_bytes);
 }

@@ -35,9 +35,11 @@ void engine_give_up(struct engine *e, int code)
 
 int engine_device_error(const struct engine *e)
 {
-	const int r = e->ops->stream_error(e->copy);
+	int i, r = e->ops->stream_error(e->copy);
 
-	return r < 0 ? r : e->ops->stream_error(e->compute);
+	for (i = 0; i < ENGINE_COMPUTES && r == 0; i++)
+		r = e->ops->stream_error(e->compute[i].stream);
+	return r;
 }
 
 static int check_params(const struct moe_session *s, struct moe_error *err)
@@ -127,6 +129,14 @@ static void tell_slots(struct engine *e)
 			__atomic_store_n(&s->stats[layer].slots, e->n_slots, __ATOMIC_RELAXED);
 }
 
+/* For the fills of a decode step of each micro-batch. A cache that holds all experts is filled once. */
+static uint32_t spare_slots(const struct moe_session *s)
+{
+	if (s->info.cache_slots == s->info.n_experts)
+		return 0;
+	return MISSBUF_COUNT * MIN(s->params.update_expert_num, s->info.cache_slots);
+}
+
 int engine_new(struct engine **ret, struct moe_session *session, struct moe_error *err)
 {
 	struct engine *e;
@@ -144,10 +154,12 @@ int engine_new(struct engine **ret, struct moe_session *session, struct moe_erro
 		.n_slots = session->info.cache_slots,
 		.chunk_bytes = ENGINE_CHUNK_BYTES,
 		.miss_slots = session->info.miss_slots,
+		.spare_slots = spare_slots(session),
 		.has_slots = session->info.cache_slots + session->info.miss_slots > 0,
 		.group = session->params.share == MOE_SHARE_GROUP && session->params.tp_size > 1,
 		.slots.export_fd = -1,
-		.work.export_fd = -1,
+		.compute = {{.work.export_fd = -1, .tokens = session->params.max_tokens},
+			    {.work.export_fd = -1, .tokens = MIN(session->params.max_tokens, ENGINE_ASIDE_TOKENS)}},
 		.watchdog_ns = (session->params.watchdog_ms ? session->params.watchdog_ms : ENGINE_WATCHDOG_MS) *
 			       (uint64_t)1000000,
 		.n_copy = UINT32_MAX,

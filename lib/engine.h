@@ -2,16 +2,20 @@
 /*
  * engine - a session's caches, its device and its steps in flight.
  *
- * The slot arena is device memory: n_slots cache slots for each row of experts, then two miss buffers. A step reads the
- * slots through its plan's map; nothing else in the process knows where an expert lies.
+ * The slot arena is device memory: n_slots cache slots for each row of experts, two miss buffers, and a few spare places
+ * that fills go to first (places.h). A step reads the slots through its plan's map; nothing else in the process knows
+ * where an expert lies.
  *
  * Order. Plans of one layer are made in step order, and submitted in it. Submitting one step is one critical section
- * (`order`): the order in which steps enter the streams is the order in which they claim slots. All device work of all
- * steps goes through one compute stream and all copies through one copy stream, so between two steps only these
+ * (`order`): the order in which steps enter the streams is the order in which they claim slots. All copies go through
+ * one copy stream and the device work of steps through two, so that what is slow holds up nobody else: a step that
+ * must wait for copies is computed aside, all others in the main stream, where nobody waits for copies. But for large
+ * steps, which have copies as a rule and much scratch memory: all of them are in the main one. Between two steps these
  * dependencies are left to events:
- *   - a step's device work waits for its own copies, and so for all earlier ones;
- *   - a step's copies wait for the last device work that was submitted earlier on the same row (cache slots) or on the
- *     same miss buffer.
+ *   - a step's device work waits for its own copies, and so for all earlier ones; or for the latest of those that an
+ *     earlier step has not yet got for a slot that this one reads;
+ *   - a step's copies wait for the last device work that may read the places they go to, which is rarely in flight
+ *     (places.h), or the same miss buffer, which is each second layer's.
  * What copies need of the daemon, the feeder waits for (feeder.h): the copy stream waits for its word.
  *
  * Truth about slots. The cache's maps are the plan: they say what will lie in a slot once every submitted copy is done.
@@ -22,7 +26,7 @@
  * Control memory is what streams and the host share besides the data arena, which the daemon maps as well: words, and
  * of each step what its device work reads (ids, weights, map). Registered with the device; nobody else's.
  *
- * Locks: `order` before `lock`. `lock` guards the caches, contents, n_copy, overlap and the table of steps, and is
+ * Locks: `order` before `lock`. `lock` guards the caches, contents, places, n_copy, overlap and the table of steps, and is
  * never held over anything that waits for the daemon or the device.
  */
 #ifndef LIB_ENGINE_H
@@ -38,6 +42,7 @@
 #include "missbuf.h"
 #include "ncopy.h"
 #include "overlap.h"
+#include "places.h"
 #include "reuse.h"
 #include "session.h"
 
@@ -45,6 +50,8 @@ struct feeder;
 struct lanes;
 struct moe_step;
 
+#define ENGINE_COMPUTES 2 /* PLACE_MAIN, PLACE_ASIDE */
+#define ENGINE_ASIDE_TOKENS 64 /* of a step that may be computed aside: scratch memory for so many is made twice */
 #define ENGINE_PAGE 4096
 #define ENGINE_WATCHDOG_MS 30000
 #define ENGINE_REGISTER_BYTES ((uint64_t)8 << 30)
@@ -52,27 +59,34 @@ struct moe_step;
 
 struct engine_row {
 	struct cache *cache;
-	int32_t *content;          /* [n_slots] the expert that was submitted for the slot last, or -1 */
-	struct device_event *read; /* the latest step in flight that reads this row's slots, or NULL */
-	struct reuse reuse;        /* of MOE_ZERO_COPY_COST */
+	int32_t *content;         /* [n_slots] the expert that was submitted for the slot last, or -1 */
+	struct place_users read; /* who reads this row's slots */
+	struct reuse reuse;      /* of MOE_ZERO_COPY_COST */
+};
+
+/* A stream of device work, and x and y of the step that it is at. */
+struct engine_compute {
+	struct device_stream *stream;
+	struct device_memory work;
+	uint32_t tokens; /* at most */
 };
 
 struct engine {
 	struct moe_session *session;
-	uint32_t n_rows, n_experts, n_slots, miss_slots;
+	uint32_t n_rows, n_experts, n_slots, miss_slots, spare_slots;
 	uint64_t chunk_bytes; /* a FILL that copies asks for about as much, at most */
 	bool has_slots;       /* else no device is opened, and the CPU computes everything */
 	bool group;           /* rank 0 computes the CPU part for all ranks: they must never differ in what is cached */
 
 	const struct device_ops *ops;
 	struct device *device;
-	struct device_stream *compute, *copy;
-	struct device_memory slots; /* [n_rows * n_slots + 2 * miss_slots] of info.slot_bytes */
+	struct engine_compute compute[ENGINE_COMPUTES]; /* by place_stream */
+	struct device_stream *copy;
+	struct device_memory slots; /* [engine_all_slots()] of info.slot_bytes */
 	bool signals;               /* what the daemon pushes counts in a timeline, which streams wait for */
 	device_ptr timeline;        /* behind the slots */
 	_Atomic uint32_t numbered;  /* FILLs that have a number there; changes under `order` */
 	struct device_stream *aid;  /* writes the timeline where the daemon never will; the feeder's */
-	struct device_memory work;  /* x and y of the step that the compute stream is at; streams keep steps apart */
 	uint8_t *control;           /* [control_bytes] */
 	uint64_t control_bytes;
 	struct feeder *feeder;
@@ -81,6 +95,7 @@ struct engine {
 
 	pthread_mutex_t order, lock;
 	struct engine_row *rows; /* [n_rows] */
+	struct places places;
 	struct missbuf missbufs[MISSBUF_COUNT];
 	struct ncopy ncopy;
 	struct overlap overlap; /* of the steps that step_count counts by mode */
@@ -101,15 +116,15 @@ struct engine {
 /* Of the slot arena. */
 static inline uint32_t engine_all_slots(const struct engine *e)
 {
-	return e->n_rows * e->n_slots + MISSBUF_COUNT * e->miss_slots;
+	return e->n_rows * e->n_slots + MISSBUF_COUNT * e->miss_slots + e->spare_slots;
 }
 
-/* Index in the slot arena of a plan's slot number (moe_copy.slot); behind it, those of experts that are read in the
- * pool. */
+/* Index in the slot arena of a plan's slot number (moe_copy.slot), now; behind it, those of experts that are read in the
+ * pool. Under `lock`, or under `order`: places change under both. */
 static inline uint32_t engine_slot(const struct engine *e, uint32_t row, uint32_t layer, int32_t slot)
 {
 	if ((uint32_t)slot < e->n_slots)
-		return row * e->n_slots + (uint32_t)slot;
+		return places_slot(&e->places, row, (uint32_t)slot)->place;
 	if ((uint32_t)slot >= e->n_slots + e->miss_slots)
 		return engine_all_slots(e) + (uint32_t)slot - e->n_slots - e->miss_slots;
 	return e->n_rows * e->n_slots + layer % MISSBUF_COUNT * e->miss_slots + (uint32_t)slot - e->n_slots;

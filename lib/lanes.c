@@ -98,7 +98,7 @@ static int prepare_lane(struct lanes *l, struct lane *lane, struct moe_error *er
 {
 	const struct engine *e = l->engine;
 	uint32_t row;
-	int r = e->ops->stream_borrow(e->device, e->ops->stream_handle(e->compute), true, &lane->stream, err);
+	int r = e->ops->stream_borrow(e->device, e->ops->stream_handle(e->compute[PLACE_MAIN].stream), true, &lane->stream, err);
 
 	for (row = 0; row < e->n_rows && r == 0; row++) {
 		const struct device_experts largest = experts_of(l, row, l->tokens, e->session->info.topk);
@@ -218,26 +218,26 @@ static void take_maps(struct lanes *l)
 		for (i = 0; i < e->n_experts; i++) {
 			const int32_t slot = e->rows[row].cache->cache_map[i];
 
-			l->host_maps[row * e->n_experts + i] = slot < 0 ? -1
-									: (int32_t)(row * e->n_slots + (uint32_t)slot);
+			l->host_maps[row * e->n_experts + i] = slot < 0 ? -1 : (int32_t)engine_slot(e, row, 0, slot);
 		}
 	}
 }
 
-/* By the compute stream, which has nothing else to do; the host waits. */
+/* By the main compute stream, which has nothing else to do; the host waits. */
 static int send_maps(struct lanes *l)
 {
 	const struct engine *e = l->engine;
 	const uint64_t bytes = (uint64_t)e->n_rows * e->n_experts * sizeof(int32_t);
 	const struct device_copy copy = {l->maps.base, l->host_maps, bytes, bytes, 1};
+	struct device_stream *compute = e->compute[PLACE_MAIN].stream;
 	struct device_event *sent;
 	int r = e->ops->event_new(e->device, &sent, NULL);
 
 	if (r < 0)
 		return r;
-	r = e->ops->copy_to_device(e->compute, &copy, 1);
+	r = e->ops->copy_to_device(compute, &copy, 1);
 	if (r == 0)
-		r = e->ops->event_record(sent, e->compute);
+		r = e->ops->event_record(sent, compute);
 	if (r == 0)
 		r = e->ops->event_wait(sent, 0);
 	e->ops->event_free(sent);

@@ -29,10 +29,12 @@
 /* Under engine->lock: the slots of the row are nobody's business but the cache's. */
 static int check_quiet(const struct engine *e, uint32_t row, uint32_t layer, struct moe_error *err)
 {
-	struct device_event *read = e->rows[row].read;
-	bool busy = read && e->ops->event_query(read) == -EBUSY;
+	const struct place_users *read = &e->rows[row].read;
+	bool busy = false;
 	uint32_t i;
 
+	for (i = 0; i < PLACE_STREAMS; i++)
+		busy |= read->last[i].event && e->ops->event_query(read->last[i].event) == -EBUSY;
 	for (i = 0; i < e->n_step_slots && !busy; i++) {
 		const struct moe_step *step = &e->steps[i];
 

@@ -2,7 +2,7 @@
 /*
  * step-copy - how a step's experts get into their slots.
  *
- * Push: the daemon writes into the slot arena, so a FILL may only be posted once nobody reads the slots any more. When
+ * Push: the daemon writes into the slot arena, so a FILL may only be posted once nobody reads the places any more. When
  * that is so already, which is the rule, moe_submit posts them at once; else the feeder does, once the copy stream,
  * behind the events, has written `go`. Either way the copy stream goes on once all have come: the feeder says so, or,
  * in a GPU that the daemon pushes into, the timeline does, which the daemon's stream there writes (moe_ring.h).
@@ -66,13 +66,14 @@ void step_post_fills(struct moe_step *step, uint8_t flags)
 	for (i = 0; i < plan_leases(plan) * step->n_chunks; i++) {
 		const struct moe_copy *copy = &plan->copies[i / step->n_chunks];
 		const uint32_t chunk = i % step->n_chunks;
-		const uint32_t slot = engine_slot(e, step->row, plan->layer, copy->slot);
 		struct moe_sqe sqe = {
 			.op = MOE_OP_FILL,
 			.flags = flags,
 			.layer = (uint16_t)plan->layer,
 			.fill.expert = (uint32_t)copy->expert,
-			.fill.dst = flags & MOE_SQE_LEASE ? 0 : slot * e->session->info.slot_bytes,
+			.fill.dst = flags & MOE_SQE_LEASE
+					    ? 0
+					    : step->places[i / step->n_chunks] * e->session->info.slot_bytes,
 		};
 
 		if (step->n_chunks > 1) {
@@ -160,10 +161,9 @@ static int pull_share(struct pull_batch *b, struct moe_step *step, uint32_t shar
 	for (i = 0; i < plan->n_copies && r == 0; i++) {
 		const struct moe_record *record =
 			&s->records[(uint64_t)step->row * e->n_experts + (uint32_t)plan->copies[i].expert];
-		const uint32_t slot = engine_slot(e, step->row, plan->layer, plan->copies[i].slot);
 
-		r = pull_planes(b, e->slots.base + slot * s->info.slot_bytes, s->pools[share].map + record->offset,
-				&slice);
+		r = pull_planes(b, e->slots.base + step->places[i] * s->info.slot_bytes,
+				s->pools[share].map + record->offset, &slice);
 	}
 	return r;
 }
@@ -181,35 +181,50 @@ static int pull_copies(struct moe_step *step)
 
 /* -- both --------------------------------------------------------------------------------------------------------- */
 
+/* What the step's copies must not overtake: who uses the places of the cache that they go to, and an event or NULL of
+ * the miss buffer. */
+static struct device_event *find_missbuf(struct moe_step *step)
+{
+	struct engine *e = step->engine;
+	const struct moe_plan *plan = step->plan;
+	struct device_event *released = NULL;
+
+	pthread_mutex_lock(&e->lock);
+	if (plan->n_copies > plan->n_cache_copies)
+		released = e->missbufs[plan->layer % MISSBUF_COUNT].released;
+	pthread_mutex_unlock(&e->lock);
+	return released;
+}
+
 static bool is_over(const struct engine *e, struct device_event *event)
 {
 	return !event || e->ops->event_query(event) == 0;
 }
 
-/* What the step's copies must not overtake: events, or NULL. */
-static void find_readers(struct moe_step *step, struct device_event **ret_slots, struct device_event **ret_missbuf)
+static bool users_are_over(const struct moe_step *step, struct device_event *missbuf)
 {
-	struct engine *e = step->engine;
-	const struct moe_plan *plan = step->plan;
+	bool over = is_over(step->engine, missbuf);
+	int i;
 
-	pthread_mutex_lock(&e->lock);
-	*ret_slots = plan->n_cache_copies ? e->rows[step->row].read : NULL;
-	*ret_missbuf = plan->n_copies > plan->n_cache_copies ? e->missbufs[plan->layer % MISSBUF_COUNT].released : NULL;
-	pthread_mutex_unlock(&e->lock);
+	for (i = 0; i < PLACE_STREAMS && over; i++)
+		over = is_over(step->engine, step->users.last[i].event);
+	return over;
 }
 
-static int wait_readers(struct engine *e, struct device_event *slots, struct device_event *missbuf)
+static int wait_users(const struct moe_step *step, struct device_event *missbuf)
 {
-	int r = 0;
+	const struct engine *e = step->engine;
+	int i, r = 0;
 
-	if (slots)
-		r = e->ops->stream_wait_event(e->copy, slots);
+	for (i = 0; i < PLACE_COPY && r == 0; i++)
+		if (step->users.last[i].event)
+			r = e->ops->stream_wait_event(e->copy, step->users.last[i].event);
 	if (missbuf && r == 0)
 		r = e->ops->stream_wait_event(e->copy, missbuf);
 	return r;
 }
 
-static int start_push(struct moe_step *step, struct device_event *slots, struct device_event *missbuf)
+static int start_push(struct moe_step *step, struct device_event *missbuf)
 {
 	struct engine *e = step->engine;
 	const uint32_t before = atomic_load(&e->numbered), last = before + step->plan->n_copies * step->n_chunks;
@@ -217,11 +232,11 @@ static int start_push(struct moe_step *step, struct device_event *slots, struct 
 
 	atomic_store(&e->numbered, last);
 	step->number = before + 1;
-	if (is_over(e, slots) && is_over(e, missbuf) && !step_missbuf_fills(step)) {
+	if (users_are_over(step, missbuf) && !step_missbuf_fills(step)) {
 		step_begin_push(step);
 	} else {
 		step->stage = STEP_GO;
-		r = wait_readers(e, slots, missbuf);
+		r = wait_users(step, missbuf);
 		if (r == 0)
 			r = e->ops->stream_write_word(e->copy, &step->words->go, step->turn);
 	}
@@ -231,14 +246,14 @@ static int start_push(struct moe_step *step, struct device_event *slots, struct 
 			  : e->ops->stream_wait_word(e->copy, &step->words->ready, step->turn);
 }
 
-static int start_pull(struct moe_step *step, struct device_event *slots, struct device_event *missbuf)
+static int start_pull(struct moe_step *step, struct device_event *missbuf)
 {
 	struct engine *e = step->engine;
 	int r;
 
 	step->stage = STEP_LEASES;
 	step_post_fills(step, MOE_SQE_LEASE);
-	r = wait_readers(e, slots, missbuf);
+	r = wait_users(step, missbuf);
 	if (r == 0)
 		r = e->ops->stream_wait_word(e->copy, &step->words->ready, step->turn);
 	if (r == 0)
@@ -255,12 +270,10 @@ static int start_pull(struct moe_step *step, struct device_event *slots, struct 
 void step_start_copies(struct moe_step *step)
 {
 	struct engine *e = step->engine;
-	struct device_event *slots, *missbuf;
+	struct device_event *missbuf = find_missbuf(step);
 	int r;
 
-	find_readers(step, &slots, &missbuf);
-	step->spoiled = e->session->params.fill == MOE_FILL_PULL ? start_pull(step, slots, missbuf)
-								 : start_push(step, slots, missbuf);
+	step->spoiled = e->session->params.fill == MOE_FILL_PULL ? start_pull(step, missbuf) : start_push(step, missbuf);
 	r = e->ops->event_record(step->copied, e->copy);
 	if (step->spoiled == 0)
 		step->spoiled = r;

@@ -86,12 +86,18 @@ static uint64_t floats_of(const struct moe_step *step)
 	return (uint64_t)step->plan->tokens * step->engine->session->info.hidden;
 }
 
+static struct device_stream *compute_of(const struct moe_step *step)
+{
+	return step->engine->compute[step->side].stream;
+}
+
 static int send_x(struct moe_step *step)
 {
 	const struct engine *e = step->engine;
-	int r = e->ops->copy_to_host(e->compute, step->x, step->on.x, floats_of(step) * sizeof(float));
+	struct device_stream *compute = compute_of(step);
+	int r = e->ops->copy_to_host(compute, step->x, step->on.x, floats_of(step) * sizeof(float));
 
-	return r == 0 ? e->ops->stream_write_word(e->compute, &step->words->here, step->turn) : r;
+	return r == 0 ? e->ops->stream_write_word(compute, &step->words->here, step->turn) : r;
 }
 
 void step_begin_on(struct moe_step *step)
@@ -100,7 +106,7 @@ void step_begin_on(struct moe_step *step)
 	int r = e->ops->event_record(step->given, step->theirs);
 
 	if (r == 0)
-		r = e->ops->stream_wait_event(e->compute, step->given);
+		r = e->ops->stream_wait_event(compute_of(step), step->given);
 	if (r == 0 && step->has_cpu)
 		r = send_x(step);
 	if (r < 0)
@@ -134,7 +140,7 @@ static int add_cpu(struct moe_step *step)
 void step_end_on(struct moe_step *step)
 {
 	const struct engine *e = step->engine;
-	int r = step->has_device ? 0 : e->ops->event_record(step->done, e->compute), recorded;
+	int r = step->has_device ? 0 : e->ops->event_record(step->done, compute_of(step)), recorded;
 
 	if (r == 0)
 		r = e->ops->stream_wait_event(step->theirs, step->done);

@@ -11,9 +11,9 @@
 
 /* -- table -------------------------------------------------------------------------------------------------------- */
 
-uint64_t step_rows_bytes(const struct moe_session *session)
+uint64_t step_rows_bytes(const struct moe_session *session, uint32_t tokens)
 {
-	return ALIGN_UP((uint64_t)session->params.max_tokens * session->info.hidden * sizeof(float), CACHE_LINE);
+	return ALIGN_UP((uint64_t)tokens * session->info.hidden * sizeof(float), CACHE_LINE);
 }
 
 static uint64_t pairs_bytes(const struct moe_session *s)
@@ -23,7 +23,7 @@ static uint64_t pairs_bytes(const struct moe_session *s)
 
 uint64_t step_data_bytes(const struct moe_session *session)
 {
-	return 3 * step_rows_bytes(session) + 2 * pairs_bytes(session);
+	return 3 * step_rows_bytes(session, session->params.max_tokens) + 2 * pairs_bytes(session);
 }
 
 /* Of all experts, if any may be read in the pool. */
@@ -39,11 +39,6 @@ uint64_t step_control_bytes(const struct engine *e)
 {
 	return CACHE_LINE + 2 * pairs_bytes(e->session) + ALIGN_UP(e->n_experts * sizeof(int32_t), CACHE_LINE) +
 	       records_bytes(e->session);
-}
-
-uint64_t step_work_bytes(const struct moe_session *session)
-{
-	return 2 * step_rows_bytes(session);
 }
 
 static int make_events(struct moe_step *step, struct moe_error *err)
@@ -62,21 +57,23 @@ static int make_events(struct moe_step *step, struct moe_error *err)
 static int step_init(struct moe_step *step, struct engine *e, uint32_t index, struct moe_error *err)
 {
 	const struct moe_session *s = e->session;
+	const uint64_t rows = step_rows_bytes(s, s->params.max_tokens);
 	uint8_t *data = s->data + index * step_data_bytes(s);
 
 	step->engine = e;
 	step->x = (float *)data;
-	step->y = (float *)(data += step_rows_bytes(s));
-	step->y_device = (float *)(data += step_rows_bytes(s));
-	step->ids = (int32_t *)(data += step_rows_bytes(s));
+	step->y = (float *)(data += rows);
+	step->y_device = (float *)(data += rows);
+	step->ids = (int32_t *)(data += rows);
 	step->weights = (float *)(data + pairs_bytes(s));
 	if (!e->has_slots)
 		return 0;
 	step->words = (struct step_words *)(e->control + MISSBUF_COUNT * CACHE_LINE + index * step_control_bytes(e));
 	step->fills = calloc(step_fills_max(s), sizeof *step->fills);
+	step->places = calloc(e->n_experts, sizeof *step->places);
 	step->releases = calloc(e->n_experts, sizeof *step->releases);
 	step->cancels = calloc(STEP_CANCELS_MAX, sizeof *step->cancels);
-	if (!step->fills || !step->releases || !step->cancels)
+	if (!step->fills || !step->places || !step->releases || !step->cancels)
 		return moe_error_set(err, -ENOMEM, "no memory for steps of %u experts", e->n_experts);
 	return make_events(step, err);
 }
@@ -234,17 +231,34 @@ static void leave_flight(struct moe_step *step)
 	step->in_flight = false;
 }
 
+/* Under engine->lock: `copied` will be another step's. */
+static void forget_copies(struct moe_step *step)
+{
+	struct places *places = &step->engine->places;
+	uint32_t i;
+
+	for (i = 0; i < step->plan->n_cache_copies; i++) {
+		struct place_slot *at = places_slot(places, step->row, (uint32_t)step->plan->copies[i].slot);
+
+		if (at->filled.event == step->copied)
+			at->filled = (struct place_use){0};
+	}
+	places_forget(places, step->copied);
+}
+
 /* Under engine->lock; the step has ended. */
 static void step_free(struct moe_step *step)
 {
 	struct engine *e = step->engine;
 
 	leave_flight(step);
+	if (step->has_copies)
+		forget_copies(step);
 	if (step->has_device) {
 		struct missbuf *missbuf = &e->missbufs[step->plan->layer % MISSBUF_COUNT];
 
-		if (e->rows[step->row].read == step->end)
-			e->rows[step->row].read = NULL;
+		place_users_forget(&e->rows[step->row].read, step->end);
+		places_forget(&e->places, step->end);
 		if (missbuf->released == step->end)
 			missbuf->released = NULL;
 	}
@@ -278,6 +292,7 @@ void step_table_fini(struct engine *e)
 			e->ops->stream_return(step->theirs);
 		}
 		free(step->fills);
+		free(step->places);
 		free(step->releases);
 		free(step->cancels);
 	}
@@ -333,22 +348,42 @@ static int check_content(struct engine *e, uint32_t row, const struct moe_plan *
 	return 0;
 }
 
+/* Under both locks: the slots get their new content, at other places. What is guessed goes to the slot's own, which is
+ * reserved and has no readers. */
+static void place_copies(struct moe_step *step)
+{
+	struct engine *e = step->engine;
+	struct engine_row *row = &e->rows[step->row];
+	const struct moe_plan *plan = step->plan;
+	const struct place_use copies = {step->copied, step->seq};
+	uint32_t i;
+
+	step->users = (struct place_users){0};
+	for (i = 0; i < plan->n_cache_copies; i++) {
+		const struct moe_copy *copy = &plan->copies[i];
+
+		row->content[copy->slot] = copy->expert;
+		if (!plan->speculative)
+			places_fill(&e->places, step->row, (uint32_t)copy->slot, &row->read, &copies, &step->users);
+	}
+	for (i = 0; i < plan->n_copies; i++)
+		step->places[i] = engine_slot(e, step->row, plan->layer, plan->copies[i].slot);
+}
+
 /* Under engine->order: the plan becomes the step's, and the slots get their new content. */
 static int step_commit(struct moe_step *step, struct moe_plan *plan, uint32_t row, struct moe_error *err)
 {
 	struct engine *e = step->engine;
-	uint32_t i;
 	int r;
 
 	pthread_mutex_lock(&e->lock);
 	r = check_content(e, row, plan, err);
 	if (r == 0) {
-		for (i = 0; i < plan->n_cache_copies; i++)
-			e->rows[row].content[plan->copies[i].slot] = plan->copies[i].expert;
 		plan->discard = NULL;
 		step->plan = plan;
 		step->row = row;
 		step->seq = ++e->n_steps;
+		place_copies(step);
 		step_cut_copies(step);
 		step->turn++;
 		step->in_flight = step_has_mode(step);
@@ -361,8 +396,7 @@ static int step_commit(struct moe_step *step, struct moe_plan *plan, uint32_t ro
 }
 
 /* Everything of a fresh step that does not depend on its place in the order. */
-static void step_prepare(struct moe_step *step, const struct moe_plan *plan, const float *x, const struct step_on *on,
-			 uint32_t row)
+static void step_prepare(struct moe_step *step, const struct moe_plan *plan, const float *x, const struct step_on *on)
 {
 	struct engine *e = step->engine;
 	const struct moe_session *s = e->session;
@@ -383,8 +417,6 @@ static void step_prepare(struct moe_step *step, const struct moe_plan *plan, con
 	assert(plan->tokens == 0 || step->has_device || !step->has_copies);
 	for (i = 0; i < plan_leases(plan); i++)
 		step->releases[i] = (struct step_request){0};
-	if (step->has_device)
-		step_route_device(step, plan, row);
 	if (x && (step->has_cpu || step->has_device))
 		memcpy(step->x, x, (size_t)plan->tokens * s->info.hidden * sizeof *x);
 	if (step->has_cpu) {
@@ -420,6 +452,9 @@ static void step_start(struct moe_step *step)
 	/* The CPU first: its work runs beside copies and device work. */
 	if (step->has_cpu && !step->on.stream)
 		step_start_cpu(step);
+	step_choose_side(step);
+	if (step->has_device)
+		step_route_device(step);
 	step_cancel_guesses(step);
 	if (step->plan->speculative)
 		step_post_speculative(step);
@@ -451,7 +486,7 @@ int step_submit(struct engine *e, struct moe_plan *plan, const float *x, const s
 	if (r == 0 && on)
 		r = e->ops->stream_borrow(e->device, on->stream, false, &step->theirs, err);
 	if (r == 0) {
-		step_prepare(step, plan, x, on, (uint32_t)row);
+		step_prepare(step, plan, x, on);
 		pthread_mutex_lock(&e->order);
 		r = step_commit(step, plan, (uint32_t)row, err);
 		if (r == 0)

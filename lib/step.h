@@ -101,7 +101,11 @@ struct moe_step {
 	bool relayed;                  /* the same: COMPUTE has been posted */
 
 	struct step_request compute;
-	uint32_t n_chunks;          /* FILLs of a copy */
+	uint32_t n_chunks;            /* FILLs of a copy */
+	uint32_t *places;             /* [n_experts] of the copies: where in the slot arena they go */
+	struct place_users users;     /* of the places that cache slots get by them: they come after */
+	enum place_stream side;       /* where its device work is */
+	struct device_event *fetched; /* it begins after this, or NULL: the copies that it needs */
 	struct step_request *fills; /* [step_fills_max()]: a copy's, then those of the next one; then of what is read */
 	struct step_request *releases; /* [n_experts], one per lease */
 	uint32_t n_cancels;
@@ -118,12 +122,12 @@ struct moe_step {
 int step_table_init(struct engine *e, struct moe_error *err);
 void step_table_fini(struct engine *e); /* waits for what is in flight */
 
-/* Bytes of one step's region in the control memory and in the data arena, and of the device's x and y. */
+/* Bytes of one step's region in the control memory and in the data arena. */
 uint64_t step_control_bytes(const struct engine *e);
 uint64_t step_data_bytes(const struct moe_session *session);
-uint64_t step_work_bytes(const struct moe_session *session);
 
-uint64_t step_rows_bytes(const struct moe_session *session);
+/* x or y of so many tokens. */
+uint64_t step_rows_bytes(const struct moe_session *session, uint32_t tokens);
 
 /* Submits a plan; takes it over in every case. x may be NULL when the plan has no tokens, or `on` (else NULL) says
  * where x is. */
@@ -138,8 +142,11 @@ int step_await_event(struct moe_step *step, struct device_event *event, uint64_t
 /* The CPU's part: x, ids and weights are in the data arena. */
 void step_start_cpu(struct moe_step *step);
 
-/* step-device.c: tells the device of a fresh step where its pairs' experts are. */
-void step_route_device(struct moe_step *step, const struct moe_plan *plan, uint32_t row);
+/* step-device.c, under engine->order: which stream the step's device work is for, and what it waits for there. */
+void step_choose_side(struct moe_step *step);
+
+/* step-device.c, under engine->order: tells the device where the step's pairs' experts are. */
+void step_route_device(struct moe_step *step);
 
 /* step-device.c: enqueues the device's part behind the step's copies, and records `done`. */
 void step_start_device(struct moe_step *step);
