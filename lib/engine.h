@@ -2,20 +2,19 @@
 /*
  * engine - a session's caches, its device and its steps in flight.
  *
- * The slot arena is device memory: n_slots cache slots for each row of experts, two miss buffers, and a few spare places
- * that fills go to first (places.h). A step reads the slots through its plan's map; nothing else in the process knows
- * where an expert lies.
+ * The slot arena is device memory: n_slots cache slots for each row of experts, two miss buffers, and a few spare
+ * places, which fills go to (places.h). A step reads the slots through its plan's map; nothing else in the process
+ * knows where an expert lies.
  *
  * Order. Plans of one layer are made in step order, and submitted in it. Submitting one step is one critical section
  * (`order`): the order in which steps enter the streams is the order in which they claim slots. All copies go through
  * one copy stream and the device work of steps through two, so that what is slow holds up nobody else: a step that
- * must wait for copies is computed aside, all others in the main stream, where nobody waits for copies. But for large
- * steps, which have copies as a rule and much scratch memory: all of them are in the main one. Between two steps these
- * dependencies are left to events:
+ * must wait for copies is computed aside, all others in the main stream. Large steps are in the main one in any case:
+ * they have copies as a rule, and need much scratch memory. Between two steps these dependencies are left to events:
  *   - a step's device work waits for its own copies, and so for all earlier ones; or for the latest of those that an
  *     earlier step has not yet got for a slot that this one reads;
- *   - a step's copies wait for the last device work that may read the places they go to, which is rarely in flight
- *     (places.h), or the same miss buffer, which is each second layer's.
+ *   - a step's copies wait for the last device work that may read the places that they go to, which is rarely in
+ *     flight (places.h), or the same miss buffer, which is each second layer's.
  * What copies need of the daemon, the feeder waits for (feeder.h): the copy stream waits for its word.
  *
  * Truth about slots. The cache's maps are the plan: they say what will lie in a slot once every submitted copy is done.
@@ -26,8 +25,8 @@
  * Control memory is what streams and the host share besides the data arena, which the daemon maps as well: words, and
  * of each step what its device work reads (ids, weights, map). Registered with the device; nobody else's.
  *
- * Locks: `order` before `lock`. `lock` guards the caches, contents, places, n_copy, overlap and the table of steps, and is
- * never held over anything that waits for the daemon or the device.
+ * Locks: `order` before `lock`. `lock` guards the caches, contents, places, n_copy, overlap and the table of steps, and
+ * is never held over anything that waits for the daemon or the device.
  */
 #ifndef LIB_ENGINE_H
 #define LIB_ENGINE_H
@@ -50,7 +49,7 @@ struct feeder;
 struct lanes;
 struct moe_step;
 
-#define ENGINE_COMPUTES 2 /* PLACE_MAIN, PLACE_ASIDE */
+#define ENGINE_COMPUTES 2      /* PLACE_MAIN, PLACE_ASIDE */
 #define ENGINE_ASIDE_TOKENS 64 /* of a step that may be computed aside: scratch memory for so many is made twice */
 #define ENGINE_PAGE 4096
 #define ENGINE_WATCHDOG_MS 30000
@@ -59,7 +58,7 @@ struct moe_step;
 
 struct engine_row {
 	struct cache *cache;
-	int32_t *content;         /* [n_slots] the expert that was submitted for the slot last, or -1 */
+	int32_t *content;        /* [n_slots] the expert that was submitted for the slot last, or -1 */
 	struct place_users read; /* who reads this row's slots */
 	struct reuse reuse;      /* of MOE_ZERO_COPY_COST */
 };
@@ -119,8 +118,8 @@ static inline uint32_t engine_all_slots(const struct engine *e)
 	return e->n_rows * e->n_slots + MISSBUF_COUNT * e->miss_slots + e->spare_slots;
 }
 
-/* Index in the slot arena of a plan's slot number (moe_copy.slot), now; behind it, those of experts that are read in the
- * pool. Under `lock`, or under `order`: places change under both. */
+/* Index in the slot arena of a plan's slot number (moe_copy.slot), now; behind it, those of experts that are read in
+ * the pool. Under `lock`, or under `order`: places change under both. */
 static inline uint32_t engine_slot(const struct engine *e, uint32_t row, uint32_t layer, int32_t slot)
 {
 	if ((uint32_t)slot < e->n_slots)

@@ -98,7 +98,8 @@ static int prepare_lane(struct lanes *l, struct lane *lane, struct moe_error *er
 {
 	const struct engine *e = l->engine;
 	uint32_t row;
-	int r = e->ops->stream_borrow(e->device, e->ops->stream_handle(e->compute[PLACE_MAIN].stream), true, &lane->stream, err);
+	int r = e->ops->stream_borrow(e->device, e->ops->stream_handle(e->compute[PLACE_MAIN].stream), true,
+				      &lane->stream, err);
 
 	for (row = 0; row < e->n_rows && r == 0; row++) {
 		const struct device_experts largest = experts_of(l, row, l->tokens, e->session->info.topk);

@@ -8,9 +8,9 @@
  * leaves stays whole until it has ended. What commits a fill is one number in the maps of later steps, whose work on
  * the device stands behind the copy's event.
  *
- * Law: each place of the caches is exactly one slot's or spare. Of a spare place it is known what work on the device may
- * still use it, and a copy to it waits for that; where there are as many spare places as fills between the two, it is
- * long over. Without spare places a fill goes to the slot's own place, behind its users.
+ * Law: each place of the caches is exactly one slot's or spare. Of a spare place it is known what work on the device
+ * may still use it, and a copy to it waits for that; where there are as many spare places as fills between the two, it
+ * is long over. Without spare places a fill goes to the slot's own place, behind its users.
  *
  * Under engine->lock.
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* slots - the session's slot arena for others than the library: as a dma-buf. */
+/* slots - the session's slot arena for others than the library: as a dma-buf, and what lies where. */
 #include <errno.h>
 
 #include "base/error.h"
@@ -27,5 +27,21 @@ int moe_slots_dmabuf(struct moe_session *session, struct moe_slots_dmabuf *ret, 
 		.slot_bytes = session->info.slot_bytes,
 		.bytes = e->slots.bytes,
 	};
+	return 0;
+}
+
+int moe_slot_number(struct moe_session *session, uint32_t layer, uint32_t slot, uint32_t *ret, struct moe_error *err)
+{
+	struct engine *e = session->engine;
+	const int row = session_row(session, layer, err);
+
+	if (row < 0)
+		return row;
+	if (slot >= e->n_slots)
+		return moe_error_set(err, -EINVAL, "moe_slot_number: slot %u found; the session has %u a layer", slot,
+				     e->n_slots);
+	pthread_mutex_lock(&e->lock);
+	*ret = engine_slot(e, (uint32_t)row, layer, (int32_t)slot);
+	pthread_mutex_unlock(&e->lock);
 	return 0;
 }

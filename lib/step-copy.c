@@ -49,6 +49,44 @@ void step_cut_copies(struct moe_step *step)
 		step->fills[i] = (struct step_request){0};
 }
 
+/* -- places ------------------------------------------------------------------------------------------------------- */
+
+void step_take_places(struct moe_step *step)
+{
+	struct engine *e = step->engine;
+	struct engine_row *row = &e->rows[step->row];
+	const struct moe_plan *plan = step->plan;
+	const struct place_use copies = {step->copied, step->seq};
+	uint32_t i;
+
+	step->users = (struct place_users){0};
+	for (i = 0; i < plan->n_cache_copies; i++) {
+		const struct moe_copy *copy = &plan->copies[i];
+
+		row->content[copy->slot] = copy->expert;
+		if (!plan->speculative)
+			places_fill(&e->places, step->row, (uint32_t)copy->slot, &row->read, &copies, &step->users);
+	}
+	for (i = 0; i < plan->n_copies; i++)
+		step->places[i] = engine_slot(e, step->row, plan->layer, plan->copies[i].slot);
+}
+
+void step_forget_places(struct moe_step *step)
+{
+	struct places *places = &step->engine->places;
+	uint32_t i;
+
+	for (i = 0; i < step->plan->n_cache_copies; i++) {
+		struct place_slot *at = places_slot(places, step->row, (uint32_t)step->plan->copies[i].slot);
+
+		if (at->filled.event == step->copied)
+			at->filled = (struct place_use){0};
+	}
+	places_forget(places, step->copied);
+}
+
+/* -- FILLs -------------------------------------------------------------------------------------------------------- */
+
 /* The chunks of a copy are about alike and begin at cache lines. */
 static uint64_t chunk_begin(const struct moe_step *step, uint32_t chunk)
 {
@@ -273,7 +311,8 @@ void step_start_copies(struct moe_step *step)
 	struct device_event *missbuf = find_missbuf(step);
 	int r;
 
-	step->spoiled = e->session->params.fill == MOE_FILL_PULL ? start_pull(step, missbuf) : start_push(step, missbuf);
+	step->spoiled = e->session->params.fill == MOE_FILL_PULL ? start_pull(step, missbuf)
+								 : start_push(step, missbuf);
 	r = e->ops->event_record(step->copied, e->copy);
 	if (step->spoiled == 0)
 		step->spoiled = r;

@@ -18,7 +18,7 @@ static const struct engine_compute *compute_of(const struct moe_step *step)
 	return &step->engine->compute[step->side];
 }
 
-/* The copies of earlier steps that may still be on their way to what this one reads: the latest, behind which are all. */
+/* The copies of earlier steps that may still be on their way to what this one reads: the latest, which end last. */
 static struct place_use find_fetching(struct moe_step *step)
 {
 	struct engine *e = step->engine;
@@ -158,8 +158,8 @@ static int release_missbuf(struct moe_step *step)
 
 	if (!step->use)
 		return 0;
-	return e->ops->stream_write_word(compute_of(step)->stream,
-					 e->missbufs[step->plan->layer % MISSBUF_COUNT].used, 2 * step->use);
+	return e->ops->stream_write_word(compute_of(step)->stream, e->missbufs[step->plan->layer % MISSBUF_COUNT].used,
+					 2 * step->use);
 }
 
 /* The same: the leases are given back behind it. If no stream writes it the host does, since what is read in vain is

@@ -231,21 +231,6 @@ static void leave_flight(struct moe_step *step)
 	step->in_flight = false;
 }
 
-/* Under engine->lock: `copied` will be another step's. */
-static void forget_copies(struct moe_step *step)
-{
-	struct places *places = &step->engine->places;
-	uint32_t i;
-
-	for (i = 0; i < step->plan->n_cache_copies; i++) {
-		struct place_slot *at = places_slot(places, step->row, (uint32_t)step->plan->copies[i].slot);
-
-		if (at->filled.event == step->copied)
-			at->filled = (struct place_use){0};
-	}
-	places_forget(places, step->copied);
-}
-
 /* Under engine->lock; the step has ended. */
 static void step_free(struct moe_step *step)
 {
@@ -253,7 +238,7 @@ static void step_free(struct moe_step *step)
 
 	leave_flight(step);
 	if (step->has_copies)
-		forget_copies(step);
+		step_forget_places(step);
 	if (step->has_device) {
 		struct missbuf *missbuf = &e->missbufs[step->plan->layer % MISSBUF_COUNT];
 
@@ -348,28 +333,6 @@ static int check_content(struct engine *e, uint32_t row, const struct moe_plan *
 	return 0;
 }
 
-/* Under both locks: the slots get their new content, at other places. What is guessed goes to the slot's own, which is
- * reserved and has no readers. */
-static void place_copies(struct moe_step *step)
-{
-	struct engine *e = step->engine;
-	struct engine_row *row = &e->rows[step->row];
-	const struct moe_plan *plan = step->plan;
-	const struct place_use copies = {step->copied, step->seq};
-	uint32_t i;
-
-	step->users = (struct place_users){0};
-	for (i = 0; i < plan->n_cache_copies; i++) {
-		const struct moe_copy *copy = &plan->copies[i];
-
-		row->content[copy->slot] = copy->expert;
-		if (!plan->speculative)
-			places_fill(&e->places, step->row, (uint32_t)copy->slot, &row->read, &copies, &step->users);
-	}
-	for (i = 0; i < plan->n_copies; i++)
-		step->places[i] = engine_slot(e, step->row, plan->layer, plan->copies[i].slot);
-}
-
 /* Under engine->order: the plan becomes the step's, and the slots get their new content. */
 static int step_commit(struct moe_step *step, struct moe_plan *plan, uint32_t row, struct moe_error *err)
 {
@@ -383,7 +346,7 @@ static int step_commit(struct moe_step *step, struct moe_plan *plan, uint32_t ro
 		step->plan = plan;
 		step->row = row;
 		step->seq = ++e->n_steps;
-		place_copies(step);
+		step_take_places(step);
 		step_cut_copies(step);
 		step->turn++;
 		step->in_flight = step_has_mode(step);

@@ -169,6 +169,11 @@ int step_end(struct moe_step *step, struct step_request *request, uint64_t timeo
 uint32_t step_fills_max(const struct moe_session *session);
 void step_cut_copies(struct moe_step *step);
 
+/* step-copy.c, under both locks: the slots get their new content, at other places; what is guessed goes to the slot's
+ * own, which is reserved and not read. And when the step has ended, under engine->lock. */
+void step_take_places(struct moe_step *step);
+void step_forget_places(struct moe_step *step);
+
 /* The FILLs of a speculative plan: posted at once, waited for with the step. */
 void step_post_speculative(struct moe_step *step);
 

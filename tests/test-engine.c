@@ -8,18 +8,20 @@
 
 #include "tests/engine-jobs.h"
 
+#define FLIGHT_MOST 12
+
 /* -- many steps --------------------------------------------------------------------------------------------------- */
 
-/* Keeps up to FLIGHT steps in flight, waits for them in random order. mode MOE_MODE_AUTO: a random one each time. */
+/* Keeps up to max_steps in flight, waits for them in random order. mode MOE_MODE_AUTO: a random one each time. */
 static int run_many(struct fake *f, enum moe_mode mode, int steps, bool same_layer, uint64_t *ret_pairs)
 {
-	static struct job jobs[FLIGHT];
-	bool busy[FLIGHT] = {false};
+	static struct job jobs[FLIGHT_MOST];
+	bool busy[FLIGHT_MOST] = {false};
 	int wrong = 0, left = steps, flying = 0;
 
 	*ret_pairs = 0;
 	while (left > 0 || flying > 0) {
-		const uint32_t i = below(FLIGHT);
+		const uint32_t i = below(f->session.params.max_steps);
 		struct moe_error err = {0};
 		int r = 0;
 
@@ -55,6 +57,7 @@ static void test_many(const char *name, const struct moe_attach_params *params, 
 	uint64_t pairs;
 	int wrong;
 
+	f->session.engine->compute[PLACE_ASIDE].tokens = 1 + below(TOKENS);
 	wrong = run_many(f, mode, steps, same_layer, &pairs);
 	sum = read_stats(f);
 	ok(wrong == 0 && f->breaches == 0, "%s: %d steps, %d wrong", name, steps, wrong);
@@ -122,6 +125,18 @@ static void test_micro_batches_of_one_layer(void)
 	test_many("micro-batches of one layer, decode", &p, MOE_MODE_DECODE, 150, true);
 	p.fill = MOE_FILL_PULL;
 	test_many("micro-batches of one layer, pull", &p, MOE_MODE_AUTO, 150, true);
+}
+
+/* So that copies must wait for who uses the places that they go to. */
+static void test_more_fills_than_spare_places(void)
+{
+	struct moe_attach_params p = default_params();
+
+	p.max_steps = FLIGHT_MOST;
+	test_many("more fills than spare places, push", &p, MOE_MODE_DECODE, 200, true);
+	p.fill = MOE_FILL_PULL;
+	test_many("more fills than spare places, pull", &p, MOE_MODE_DECODE, 200, true);
+	test_many("the same, any layer", &p, MOE_MODE_DECODE, 200, false);
 }
 
 /* Several threads, each with a layer of its own; the layers share miss buffers, streams and the ring. */
@@ -217,6 +232,7 @@ int main(void)
 	jobs_begin();
 	test_matrix();
 	test_micro_batches_of_one_layer();
+	test_more_fills_than_spare_places();
 	test_threads();
 	test_ranks(MOE_SHARE_PART, "part");
 	test_ranks(MOE_SHARE_GROUP, "group");

@@ -33,12 +33,13 @@ static void test_content(void)
 		return;
 	}
 	close(b.fd);
-	ok(a.slot_bytes == f->session.info.slot_bytes && a.slots == 4 * (LAYERS - 1) + 2 * (EXPERTS - 4) &&
+	ok(a.slot_bytes == f->session.info.slot_bytes && a.slots == 4 * (LAYERS - 1) + 2 * (EXPERTS - 4) + 2 * 2 &&
 		   a.offset + a.slots * a.slot_bytes <= a.bytes,
 	   "%u slots of %llu bytes in %llu", a.slots, (unsigned long long)a.slot_bytes, (unsigned long long)a.bytes);
 	map = mmap(NULL, a.bytes, PROT_READ, MAP_SHARED, a.fd, 0);
 	for (layer = 1; map != MAP_FAILED && layer < LAYERS; layer++) {
 		const uint32_t slot = layer % 4, expert = 11 - layer;
+		uint32_t before = 0, at = 0;
 		const struct moe_slice *slice = fake_slice(f, layer);
 		uint8_t *packed = calloc(1, slice->bytes);
 		struct moe_slice whole;
@@ -48,18 +49,22 @@ static void test_content(void)
 			abort();
 		moe_slice_of(&whole, &f->whole[session_row_layout(&f->session, layer - 1)], 0, 1);
 		plain_pack(&whole, fake_record(f, layer, expert), packed);
+		wrong += moe_slot_number(&f->session, layer, slot, &before, NULL) != 0;
 		wrong += moe_fill(&f->session, layer, expert, slot, NULL) != 0;
+		wrong += moe_slot_number(&f->session, layer, slot, &at, NULL) != 0 || at == before || at >= a.slots;
 		for (i = 0; i < MOE_PARTS; i++)
 			for (plane = 0; plane < MOE_PLANES; plane++) {
 				const struct moe_slice_plane *q = &slice->plane[i][plane];
 
-				wrong += memcmp(map + a.offset + ((layer - 1) * 4 + slot) * a.slot_bytes +
-							q->slot_offset,
+				wrong += memcmp(map + a.offset + at * a.slot_bytes + q->slot_offset,
 						packed + q->slot_offset, q->rows * q->width) != 0;
 			}
 		free(packed);
 	}
-	ok(map != MAP_FAILED && wrong == 0, "what was filled lies where the numbers say");
+	ok(map != MAP_FAILED && wrong == 0, "what was filled lies where the numbers say, elsewhere than before");
+	ok(moe_slot_number(&f->session, 0, 0, &layer, NULL) == -EINVAL &&
+		   moe_slot_number(&f->session, 1, 4, &layer, NULL) == -EINVAL,
+	   "a dense layer, and one slot too many");
 	if (map != MAP_FAILED)
 		munmap((void *)map, a.bytes);
 	close(a.fd);

@@ -10,6 +10,7 @@
 
 #define ROWS (TOKENS * HIDDEN)
 #define BYTES (ROWS * sizeof(float))
+#define PLACES 8 /* more fills in flight than the engine has spare places */
 
 /* What a framework has: streams, memory of the device, memory of the host that it has registered. */
 struct place {
@@ -25,7 +26,7 @@ struct caller {
 	struct device *device;
 	struct device_memory memory;
 	float *host;
-	struct place places[FLIGHT];
+	struct place places[PLACES];
 };
 
 static void caller_init(struct caller *c, struct fake *f)
@@ -34,11 +35,11 @@ static void caller_init(struct caller *c, struct fake *f)
 	uint32_t i;
 
 	*c = (struct caller){.fake = f, .ops = f->session.engine->ops, .device = f->session.engine->device};
-	c->host = fake_map(4096 * 4 * FLIGHT);
-	if (c->ops->alloc(c->device, (uint64_t)FLIGHT * 2 * BYTES, &c->memory, &err) < 0 ||
-	    c->ops->host_register(c->device, c->host, 4096 * 4 * FLIGHT, true, &err) < 0)
+	c->host = fake_map(4096 * 4 * PLACES);
+	if (c->ops->alloc(c->device, (uint64_t)PLACES * 2 * BYTES, &c->memory, &err) < 0 ||
+	    c->ops->host_register(c->device, c->host, 4096 * 4 * PLACES, true, &err) < 0)
 		abort();
-	for (i = 0; i < FLIGHT; i++) {
+	for (i = 0; i < PLACES; i++) {
 		struct place *p = &c->places[i];
 
 		if (moe_stream_new(&f->session, &p->stream, &err) < 0)
@@ -54,11 +55,11 @@ static void caller_init(struct caller *c, struct fake *f)
 
 static void caller_fini(struct caller *c)
 {
-	for (uint32_t i = 0; i < FLIGHT; i++)
+	for (uint32_t i = 0; i < PLACES; i++)
 		moe_stream_free(c->places[i].stream);
 	c->ops->free(c->device, &c->memory);
 	fake_free(c->fake);
-	munmap(c->host, 4096 * 4 * FLIGHT);
+	munmap(c->host, 4096 * 4 * PLACES);
 }
 
 static struct device_stream *stream_of(const struct caller *c, const struct place *p)
@@ -112,11 +113,11 @@ static int place_wait(struct caller *c, struct place *p, struct moe_error *err)
 /* A step in flight on each of several streams, and some of the host's own between them. */
 static int run_many(struct caller *c, enum moe_mode mode, int steps)
 {
-	bool busy[FLIGHT] = {false};
+	bool busy[PLACES] = {false};
 	int wrong = 0, left = steps, flying = 0;
 
 	while (left > 0 || flying > 0) {
-		const uint32_t i = below(FLIGHT);
+		const uint32_t i = below(PLACES);
 		struct place *p = &c->places[i];
 		struct moe_error err = {0};
 		int r = 0;
@@ -149,6 +150,7 @@ static void test_many(const char *name, enum moe_fill fill, enum moe_mode mode, 
 	int wrong;
 
 	p.fill = fill;
+	p.max_steps = PLACES;
 	p.cache_expert_num = slots;
 	p.miss_expert_num = miss;
 	caller_init(&c, open_fake(&p));

@@ -191,8 +191,8 @@ int moe_slot_layout(const struct moe_session *session, uint32_t layer, struct mo
 /* All slots of the session as one dma-buf, for NICs and peers. */
 struct moe_slots_dmabuf {
 	int fd; /* the caller's, who closes it */
-	/* Cache slot s of row r (layer_index) is number r * cache_slots + s; behind those of all rows come the
-	 * miss_slots places of miss buffer 0, then of miss buffer 1. */
+	/* How many there are. moe_slot_number says which of them a cache slot is; the two miss buffers, of miss_slots
+	 * each, begin at number n_moe_layers * cache_slots. */
 	uint32_t slots;
 	uint64_t offset; /* of slot 0 in the dma-buf; slot i is at offset + i * slot_bytes (moe_slot_layout) */
 	uint64_t slot_bytes;
@@ -207,6 +207,10 @@ struct moe_slots_dmabuf {
  * dma-buf for such memory.
  */
 int moe_slots_dmabuf(struct moe_session *session, struct moe_slots_dmabuf *ret, struct moe_error *err);
+
+/* Where a layer's cache slot lies: its number among all slots. A fill goes to another place, and the slot is there from
+ * moe_submit (or moe_fill) on. Any thread. *ret is written on success only. -EINVAL: no such layer or slot. */
+int moe_slot_number(struct moe_session *session, uint32_t layer, uint32_t slot, uint32_t *ret, struct moe_error *err);
 
 /* The digest of one expert's record: XXH3-128 in canonical form of gate [inter][hidden], up, down [hidden][inter] as
  * the daemon holds them (moe-manifest(7)), so that a worker can prove that its own files are the ones that are
