@@ -253,19 +253,31 @@ static void step_free(struct moe_step *step)
 	step->state = STEP_FREE;
 }
 
-void step_table_fini(struct engine *e)
+/* Of the steps that their callers have left. */
+static void await_all(struct engine *e)
 {
 	uint32_t i;
 
 	for (i = 0; e->steps && i < e->n_step_slots; i++) {
 		struct moe_step *step = &e->steps[i];
 
-		if (step->state != STEP_FREE) {
-			if (step->plan->speculative)
-				moe_cancel(step, 0, NULL, NULL);
-			await_step(step, 0);
-			step_free(step);
-		}
+		if (step->state == STEP_FREE)
+			continue;
+		if (step->plan->speculative)
+			moe_cancel(step, 0, NULL, NULL);
+		await_step(step, 0);
+		step_free(step);
+	}
+}
+
+void step_table_fini(struct engine *e)
+{
+	uint32_t i;
+
+	await_all(e); /* first: streams wait for other steps' events */
+	for (i = 0; e->steps && i < e->n_step_slots; i++) {
+		struct moe_step *step = &e->steps[i];
+
 		if (e->has_slots && e->ops) {
 			e->ops->event_free(step->copy_begin);
 			e->ops->event_free(step->copied);

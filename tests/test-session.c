@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The library against a real daemon: attach, round trips from many threads, tensor-parallel sums, the daemon's
- * death. */
+/* The library against a real daemon: attach, round trips from many threads, tensor-parallel sums, steps on slots, the
+ * daemon's death. All of it without slots on the host device, or with some on MOE_TEST_DEVICE. */
 #include <math.h>
 #include <pthread.h>
 
@@ -11,6 +11,7 @@
 
 #define THREADS 4
 #define CALLS 500
+#define SLOTS 4
 #define HIDDEN 128
 #define INTER 128
 
@@ -18,7 +19,14 @@ static struct fixture fixture;
 
 static struct moe_session *attach(struct moe_client *client, uint32_t rank, uint32_t size)
 {
-	const struct moe_attach_params params = {.size = sizeof params, .tp_rank = rank, .tp_size = size};
+	const struct moe_attach_params params = {
+		.size = sizeof params,
+		.tp_rank = rank,
+		.tp_size = size,
+		.device = getenv("MOE_TEST_DEVICE"),
+		.fill = MOE_FILL_PULL,
+		.cache_expert_num = getenv("MOE_TEST_DEVICE") ? SLOTS : 0,
+	};
 	struct moe_session *session = NULL;
 	struct moe_error err = {0};
 
@@ -143,6 +151,45 @@ static void test_slices(struct moe_client *client)
 	}
 }
 
+/* Planned steps on slots of the device: what moe_compute says, near enough. */
+static void test_steps(struct moe_client *client)
+{
+	enum { TOKENS = 3, TOPK = 4, STEPS = 40, LAYER = 3 };
+	static const enum moe_mode modes[] = {MOE_MODE_DECODE, MOE_MODE_PREFETCH, MOE_MODE_FULL};
+	const struct moe_attach_params params = {.size = sizeof params,
+						 .device = getenv("MOE_TEST_DEVICE"),
+						 .fill = MOE_FILL_PULL,
+						 .cache_expert_num = SLOTS};
+	static float x[TOKENS * HIDDEN], want[TOKENS * HIDDEN], y[TOKENS * HIDDEN];
+	struct moe_session *session = NULL;
+	struct moe_error err = {0};
+	double worst = 0, norm = 0;
+	int failed = 0;
+
+	require(moe_attach(client, &session, &params, &err) == 0, "attached with slots: %s", err.text);
+	for (int i = 0; i < STEPS; i++) {
+		int32_t ids[TOKENS * TOPK];
+		float weights[TOKENS * TOPK];
+		struct moe_plan *plan;
+		struct moe_step *step;
+
+		fill_inputs(x, ids, weights, TOKENS, TOPK);
+		for (int k = 0; k < TOKENS * TOPK; k++)
+			ids[k] = (ids[k] + i) % 32;
+		failed += moe_compute(session, LAYER, TOKENS, TOPK, ids, weights, x, want, &err) < 0 ||
+			  moe_plan(session, LAYER, modes[i % 3], TOKENS, TOPK, ids, weights, &plan, &err) < 0 ||
+			  moe_submit(session, plan, x, &step, &err) < 0 || moe_wait(step, y, 0, &err) < 0;
+		for (size_t k = 0; k < ARRAY_LEN(y); k++) {
+			worst = fmax(worst, fabs(y[k] - want[k]));
+			norm = fmax(norm, fabs(want[k]));
+		}
+	}
+	/* Kernels for devices may round activations to BF16 as well. */
+	ok(failed == 0 && norm > 0 && worst <= fmax(0x1p-7, 2 * sums_tolerance()) * norm,
+	   "%d planned steps (largest difference %.1e of %.1e) %s", STEPS, worst, norm, err.text);
+	moe_detach(session);
+}
+
 /* What tinymoe's slots look like: BF16, so each part has one plane of rows. */
 static void test_slot_layout(struct moe_client *client)
 {
@@ -225,13 +272,15 @@ int main(void)
 	char lock[128];
 
 	test_open();
-	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--threads", "2", NULL});
+	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--threads", "2", "--writable-weights", NULL});
 	require(moe_open(&client, fixture.socket, &err) == 0, "connected");
 	test_params(client);
 	test_threads(client);
 	test_slices(client);
+	test_steps(client);
 	test_slot_layout(client);
-	test_attach_time(client);
+	if (!getenv("MOE_TEST_DEVICE")) /* opening one takes its time */
+		test_attach_time(client);
 	test_death(client);
 	moe_close(client);
 	snprintf(lock, sizeof lock, "%s.lock", fixture.socket);
