@@ -40,16 +40,21 @@ int account_resource_from_name(const char *name, size_t length)
 
 /* -- the whole ---------------------------------------------------------------------------------------------------- */
 
+void accounts_set_limits(struct accounts *a, const uint64_t limits[ACCOUNT_RESOURCES])
+{
+	for (int i = 0; i < ACCOUNT_RESOURCES; i++) {
+		assert(limits[i] <= ACCOUNT_LIMIT_MAX);
+		a->limits[i] = limits[i];
+	}
+}
+
 int accounts_new(struct accounts **ret, const uint64_t limits[ACCOUNT_RESOURCES], struct moe_error *err)
 {
 	struct accounts *a = calloc(1, sizeof *a);
 
 	if (!a)
 		return moe_error_sys(err, -ENOMEM, "accounts");
-	for (int i = 0; i < ACCOUNT_RESOURCES; i++) {
-		assert(limits[i] <= ACCOUNT_LIMIT_MAX);
-		a->limits[i] = limits[i];
-	}
+	accounts_set_limits(a, limits);
 	*ret = a;
 	return 0;
 }

@@ -37,12 +37,6 @@ enum account_resource {
 	ACCOUNT_RESOURCES
 };
 
-/* Of bytes and fds half of what there is. */
-#define ACCOUNT_CONNECTIONS_DEFAULT 2048
-#define ACCOUNT_SESSIONS_DEFAULT 1024
-#define ACCOUNT_REQUESTS_DEFAULT (1 << 20) /* four times as many as these sessions have in the library's queues */
-#define ACCOUNT_LEASES_DEFAULT (4 << 20)   /* all experts of a model of 24,000, for 170 sessions */
-
 /* More than any machine has, and twice of it is a number. */
 #define ACCOUNT_LIMIT_MAX (UINT64_MAX / 4)
 
@@ -70,6 +64,8 @@ struct charge {
 int accounts_new(struct accounts **ret, const uint64_t limits[ACCOUNT_RESOURCES], struct moe_error *err);
 struct accounts *accounts_free(struct accounts *accounts); /* no charge may be open; takes NULL, returns NULL */
 
+/* What is held stays held: who is above a new limit gets no more until below it. */
+void accounts_set_limits(struct accounts *accounts, const uint64_t limits[ACCOUNT_RESOURCES]);
 uint64_t accounts_limit(const struct accounts *accounts, enum account_resource resource);
 /* Those who hold something, and those who came last: the first of a list. */
 const struct account *accounts_first(const struct accounts *accounts);

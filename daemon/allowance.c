@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/allowance.h"
 
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -38,25 +39,15 @@ static uint64_t half_files(void)
 	return (files.rlim_cur - MIN(files.rlim_cur / 4, FDS_OWN)) / 2;
 }
 
-int allowance_open_accounts(struct accounts **ret, const struct config *config, const struct host *host,
-			    struct moe_error *err)
+void allowance_limits(uint64_t ret[ACCOUNT_RESOURCES], const struct config *config, const struct host *host)
 {
 	const uint64_t files = half_files(), given = config->uid_limits[ACCOUNT_FDS];
-	uint64_t limits[ACCOUNT_RESOURCES] = {
-		[ACCOUNT_BYTES] = half_memory(host),
-		[ACCOUNT_FDS] = files,
-		[ACCOUNT_CONNECTIONS] = ACCOUNT_CONNECTIONS_DEFAULT,
-		[ACCOUNT_SESSIONS] = ACCOUNT_SESSIONS_DEFAULT,
-		[ACCOUNT_REQUESTS] = ACCOUNT_REQUESTS_DEFAULT,
-		[ACCOUNT_LEASES] = ACCOUNT_LEASES_DEFAULT,
-	};
 
-	for (int i = 0; i < ACCOUNT_RESOURCES; i++)
-		if (config->uid_limits[i])
-			limits[i] = config->uid_limits[i];
+	memcpy(ret, config->uid_limits, sizeof config->uid_limits);
+	if (!ret[ACCOUNT_BYTES])
+		ret[ACCOUNT_BYTES] = half_memory(host);
 	if (given > files)
 		log_warning("--uid-limit fds=%llu: %llu is what ulimit -n (LimitNOFILE= of the unit) allows",
 			    (unsigned long long)given, (unsigned long long)files);
-	limits[ACCOUNT_FDS] = MIN(limits[ACCOUNT_FDS], files);
-	return accounts_new(ret, limits, err);
+	ret[ACCOUNT_FDS] = given ? MIN(given, files) : files;
 }

@@ -12,8 +12,7 @@
 /* As many descriptors as the administrator allows, not as many as shells start with. */
 void allowance_raise(void);
 
-/* Accounts with the configured limits, or by what there is. 0 or -errno. */
-int allowance_open_accounts(struct accounts **ret, const struct config *config, const struct host *host,
-			    struct moe_error *err);
+/* What one user may hold: as configured, or by what there is. */
+void allowance_limits(uint64_t ret[ACCOUNT_RESOURCES], const struct config *config, const struct host *host);
 
 #endif

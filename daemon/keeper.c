@@ -196,7 +196,8 @@ static void child_ended(struct keeper *k, int status)
 	k->child = 0;
 	k->kill_ns = 0;
 	if (k->ending) {
-		end(k, code == 128 + SIGTERM || code == 128 + SIGINT ? 0 : code); /* before it could handle them */
+		/* Before it could handle them. */
+		end(k, code == 128 + SIGTERM || code == 128 + SIGINT || code == 128 + SIGHUP ? 0 : code);
 	} else if (k->upgrading) {
 		k->upgrading = false;
 		k->start_ns = now_ns();
@@ -261,6 +262,9 @@ static void serve_signals(struct keeper *k)
 			reap(k);
 		} else if (info.ssi_signo == SIGUSR2) {
 			upgrade(k);
+		} else if (info.ssi_signo == SIGHUP && info.ssi_code != SI_KERNEL) {
+			if (k->child && k->child_ready)
+				kill(k->child, SIGHUP); /* it reads its configuration again */
 		} else {
 			k->ending = true;
 			if (k->child)
@@ -379,6 +383,7 @@ static int open_signals(struct keeper *k, struct moe_error *err)
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);
 	sigaddset(&set, SIGUSR2);
+	sigaddset(&set, SIGHUP);
 	sigaddset(&set, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &set, &k->outer_mask);
 	signal(SIGPIPE, SIG_IGN); /* of --ready-fd */

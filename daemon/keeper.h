@@ -34,7 +34,8 @@ struct keeper_params {
 };
 
 /* Runs until the daemon ends for good, by SIGTERM or SIGINT, by itself, or by one death too many; SIGUSR2 starts it
- * anew from what lies on disk. *ret_code is what to exit with. 0, or -errno: it could not begin. */
+ * anew from what lies on disk, SIGHUP goes to the daemon. *ret_code is what to exit with. 0, or -errno: it could not
+ * begin. */
 int keeper_run(const struct keeper_params *params, int *ret_code, struct moe_error *err);
 
 /* Where this program's file is: 0 or -errno. */

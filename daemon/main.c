@@ -44,7 +44,7 @@ static int keep(const struct config *config, int argc, char **argv, struct moe_e
 	return code;
 }
 
-static int serve(const struct config *config, struct moe_error *err)
+static int serve(struct config *config, struct moe_error *err)
 {
 	struct handover *handover = NULL;
 	struct service *service;
@@ -72,16 +72,18 @@ int main(int argc, char **argv)
 {
 	struct moe_error err = {0};
 	struct config config;
-	int r = config_parse(&config, argc, argv, &err);
+	int r;
 
+	log_open("moe-expertd", LOG_LEVEL_INFO);
+	r = config_parse(&config, argc, argv, &err);
 	if (r > 0)
 		return 0;
-	log_open("moe-expertd", r == 0 && config.verbose ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO);
 	if (r < 0) {
 		log_err("%s", err.text);
-		return 2;
+		return r == -EINVAL ? 2 : 1;
 	}
-	if (config.private_mode && !config.verbose)
-		log_open("moe-expertd", LOG_LEVEL_WARNING);
-	return config.keep ? keep(&config, argc, argv, &err) : serve(&config, &err);
+	config_open_log(&config);
+	r = config.keep ? keep(&config, argc, argv, &err) : serve(&config, &err);
+	config_free(&config);
+	return r;
 }

@@ -366,7 +366,7 @@ int push_new(struct push **ret, uint32_t patience_s, int registrar_fd, struct mo
 	if (!p)
 		return moe_error_sys(err, -ENOMEM, "--push-cuda");
 	p->registrar_fd = registrar_fd;
-	p->patience_ns = (patience_s ? patience_s : PUSH_PATIENCE_S) * (uint64_t)1000000000;
+	p->patience_ns = patience_s * (uint64_t)1000000000;
 	p->given_end = &p->given;
 	p->all.left = p->all.right = &p->all;
 	pthread_mutex_init(&p->lock, NULL);

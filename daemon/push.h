@@ -25,7 +25,6 @@
 struct push;
 struct push_slots;
 
-#define PUSH_PATIENCE_S 10
 #define PUSH_UUID_BYTES 16
 
 /* Starts it. The driver is loaded by its thread, when the first slots come. registrar_fd: on which to hold a lock while

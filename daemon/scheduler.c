@@ -22,6 +22,13 @@ struct sched {
 	struct request_list ended;      /* taken, oldest first */
 };
 
+void sched_set_fill_budget(struct sched *s, uint64_t bytes)
+{
+	const uint64_t preset = MIN(pool_threads(s->pool) * SCHED_FILL_BUDGET_THREAD, SCHED_FILL_BUDGET_MAX);
+
+	s->fill_budget = bytes ? bytes : preset;
+}
+
 int sched_new(struct sched **ret, struct pool *pool, uint64_t fill_budget, struct moe_error *err)
 {
 	struct sched *s = calloc(1, sizeof *s);
@@ -30,9 +37,7 @@ int sched_new(struct sched **ret, struct pool *pool, uint64_t fill_budget, struc
 		return moe_error_sys(err, -ENOMEM, "scheduler");
 	s->pool = pool;
 	s->window = MAX(pool_threads(pool), WINDOW_MIN);
-	s->fill_budget = fill_budget;
-	if (!fill_budget)
-		s->fill_budget = MIN(pool_threads(pool) * SCHED_FILL_BUDGET_THREAD, SCHED_FILL_BUDGET_MAX);
+	sched_set_fill_budget(s, fill_budget);
 	request_list_init(&s->ended);
 	*ret = s;
 	return 0;

@@ -57,6 +57,8 @@ struct sched_client {
 /* fill_budget: in bytes, 0: the default. */
 int sched_new(struct sched **ret, struct pool *pool, uint64_t fill_budget, struct moe_error *err);
 struct sched *sched_free(struct sched *sched); /* nothing may run; takes NULL, returns NULL */
+/* As of sched_new; holds for fills that are not yet with the pool. */
+void sched_set_fill_budget(struct sched *sched, uint64_t bytes);
 uint64_t sched_fill_budget(const struct sched *sched);
 /* Whom to wake when a request is done. Before the first request. */
 void sched_set_loop(struct sched *sched, struct loop *loop);

@@ -204,6 +204,11 @@ static void signal_ready(struct source *source, uint32_t events)
 	struct signalfd_siginfo info;
 
 	while (read(source->fd, &info, sizeof info) == sizeof info) {
+		/* By the kernel it comes when our terminal is gone: then this daemon ends, too. */
+		if (info.ssi_signo == SIGHUP && info.ssi_code != SI_KERNEL) {
+			service_reload(s);
+			continue;
+		}
 		s->leaves = info.ssi_signo == SIGUSR2 && handover_keeps(s->handover);
 		log_info("%s: ending%s", strsignal((int)info.ssi_signo),
 			 s->leaves ? "; models and sessions stay with the keeper" : "");
@@ -234,6 +239,7 @@ static int open_signals(struct service *s, struct moe_error *err)
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);
 	sigaddset(&set, SIGUSR2);
+	sigaddset(&set, SIGHUP);
 	/* Before any thread is made, so that all inherit the mask. */
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	signal(SIGPIPE, SIG_IGN);
@@ -321,7 +327,15 @@ static int open_listener(struct service *s, struct moe_error *err)
 	return r;
 }
 
-int service_new(struct service **ret, const struct config *config, struct handover *handover, struct moe_error *err)
+static int open_accounts(struct service *s, struct moe_error *err)
+{
+	uint64_t limits[ACCOUNT_RESOURCES];
+
+	allowance_limits(limits, s->config, s->host);
+	return accounts_new(&s->accounts, limits, err);
+}
+
+int service_new(struct service **ret, struct config *config, struct handover *handover, struct moe_error *err)
 {
 	struct service *s = calloc(1, sizeof *s);
 	int r;
@@ -355,7 +369,7 @@ int service_new(struct service **ret, const struct config *config, struct handov
 	if (r == 0 && config->push_cuda)
 		r = push_new(&s->push, config->push_patience_s, s->registrar_fd, err);
 	if (r == 0)
-		r = allowance_open_accounts(&s->accounts, config, s->host, err);
+		r = open_accounts(s, err);
 	if (r == 0)
 		r = guard_start(err);
 	if (r == 0)

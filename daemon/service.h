@@ -33,7 +33,7 @@ struct handover;
 struct peer;
 
 struct service {
-	const struct config *config;
+	struct config *config; /* main's; a reload changes it */
 	struct host *host;
 	struct loop *loop;
 	int64_t uring; /* what uring_probe found at the start */
@@ -67,7 +67,7 @@ struct service {
 		writable_queues; /* writable_queues: no /proc, so clients hold a writable fd of their daemon region */
 };
 
-int service_new(struct service **ret, const struct config *config, struct handover *handover, struct moe_error *err);
+int service_new(struct service **ret, struct config *config, struct handover *handover, struct moe_error *err);
 struct service *service_free(struct service *service);
 
 /* Runs until a signal, the parent's end (private mode) or a failed first load. 0 or -errno. *ret_leaves: it was told to
@@ -84,6 +84,9 @@ int service_load_next(struct service *service, struct moe_error *err);
 /* Of the load in progress: tells who waits how far it is, or takes what it has brought. */
 void service_report_load(struct service *service);
 void service_finish_load(struct service *service);
+
+/* Reads the configuration once more; the log says what came of it. */
+void service_reload(struct service *service);
 
 /* -ENOENT; -EBUSY while sessions are attached. */
 int service_unload(struct service *service, const char *name, struct moe_error *err);

@@ -20,6 +20,8 @@ sample=models/tinymoe
 dir=$(mktemp -d "${TMPDIR:-/tmp}/moe-e2e.XXXXXX") || exit 1
 socket=$dir/socket
 patience=120 # seconds after which what has not come is an error
+MOE_EXPERTD_CONFIG=/dev/null # what this machine's own daemon is to do concerns no test
+export MOE_EXPERTD_CONFIG
 soon_ms=40000 # what takes milliseconds has come by then, on a busy machine, under a sanitizer and by a watchdog too
 started= # processes to end
 daemon=  # the one that start_daemon started

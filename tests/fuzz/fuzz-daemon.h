@@ -69,8 +69,8 @@ static inline void fuzz_daemon_write_model(const char *path)
 static inline void fuzz_daemon_start(void)
 {
 	struct fuzz_daemon *d = &fuzz_daemon;
-	const char *const argv[] = {"fuzz",   "--socket", d->socket, "--threads", "1",
-				    "--spin", "0",        "--pages", "4k",        NULL};
+	const char *const argv[] = {"fuzz", "--socket", d->socket, "--threads", "1",         "--spin",
+				    "0",    "--pages",  "4k",      "--config",  "/dev/null", NULL};
 	struct moe_error err = {0};
 	sigset_t before;
 

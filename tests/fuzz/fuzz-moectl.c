@@ -4,16 +4,16 @@
 #include "tests/fuzz/fuzz-words.h"
 #include "tools/moectl/arguments.h"
 
-static void check_verb(const struct arguments *arg, const struct fuzz_words *w, size_t size)
+static void check_verb(const struct arguments *arg, const struct fuzz_words *w)
 {
-	const char *const options[] = {arg->socket, arg->name, arg->isa};
+	const char *const options[] = {arg->socket, arg->name, arg->isa, arg->config, arg->root};
 
-	fuzz_check(fuzz_words_have(w, size, arg->verb));
+	fuzz_check(fuzz_words_have(w, arg->verb));
 	fuzz_check(arg->n >= 0 && arg->n < w->argc && arg->words + arg->n == w->argv + w->argc);
 	for (int i = 0; i < arg->n; i++)
-		fuzz_check(fuzz_words_have(w, size, arg->words[i]));
+		fuzz_check(fuzz_words_have(w, arg->words[i]));
 	for (size_t i = 0; i < sizeof options / sizeof *options; i++)
-		fuzz_check(!options[i] || fuzz_words_have(w, size, options[i]));
+		fuzz_check(!options[i] || fuzz_words_have(w, options[i]));
 	fuzz_check(arg->interval >= ARGUMENTS_WATCH_MIN && arg->interval <= ARGUMENTS_WATCH_MAX);
 }
 
@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	const enum arguments_result r = arguments_parse(&arg, w.argc, w.argv);
 
 	if (r == ARGUMENTS_VERB)
-		check_verb(&arg, &w, size);
+		check_verb(&arg, &w);
 	else if (r == ARGUMENTS_WRONG)
 		fuzz_check(arg.wrong && *arg.wrong);
 	free(w.text);

@@ -36,10 +36,18 @@ static inline struct fuzz_words fuzz_words(const uint8_t *data, size_t size)
 	return w;
 }
 
-/* Whether the text is one of the words, or a part of one. */
-static inline bool fuzz_words_have(const struct fuzz_words *w, size_t size, const char *text)
+/* Whether the text is one of the words, or the end of one. */
+static inline bool fuzz_words_have(const struct fuzz_words *w, const char *text)
 {
-	return text >= w->text && text + strlen(text) <= w->text + size;
+	const size_t n = strlen(text);
+
+	for (int i = 1; i < w->argc; i++) {
+		const size_t m = w->argv[i] ? strlen(w->argv[i]) : 0; /* NULL: taken out */
+
+		if (w->argv[i] && m >= n && strcmp(w->argv[i] + m - n, text) == 0)
+			return true;
+	}
+	return false;
 }
 
 #endif

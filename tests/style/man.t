@@ -7,6 +7,7 @@
 use strict;
 use warnings;
 use FindBin;
+use JSON::PP;
 use lib $FindBin::Bin;
 use Style;
 
@@ -89,7 +90,7 @@ sub check_program {
 	ok(!@wrong, "$page has the options of $name", @wrong);
 
 	my %from_help = help_defaults($help);
-	my %from_page = map { my $d = default_in($items{$_}); defined $d ? ($_ => $d) : () } keys %items;
+	my %from_page = map { my $d = default_in($items{$_}); defined $d ? ($_ => $d) : () } grep { /^--/ } keys %items;
 	@wrong = differences([map { "$_ ($from_help{$_})" } keys %from_help], '--help',
 			     [map { "$_ ($from_page{$_})" } keys %from_page], $page);
 	ok(%from_help && !@wrong, "$page has the defaults of $name", @wrong);
@@ -100,6 +101,41 @@ sub check_program {
 	push @wrong, map { "$_: in $page, not in --help" }
 		grep { my $verb = $_; !grep { $_ eq $verb } @verbs } $text =~ /^\.It Cm ([a-z]+)/mg;
 	ok(!@wrong, "$page has the verbs of $name", @wrong);
+}
+
+# -- settings -----------------------------------------------------------------------------------------------------
+
+# What the page says of each key of each section: range, default, when it changes.
+sub check_settings {
+	my ($page, $program) = @_;
+	my $document = -x $program ? `'$program' config --config /dev/null --json` : undef;
+	if (!defined $document) {
+		ok(1, "# SKIP $program is not built");
+		return;
+	}
+	my @settings = @{decode_json($document)->{settings}};
+	my (%said, $section, $key, @wrong);
+
+	for (lines($page)) {
+		$section = /^\.Sh (\S+) SECTION$/ ? $1 : undef if /^\.Sh/;
+		$key = /^\.It Va (\w+) Ns =$/ ? "$section $1" : undef if /^\.(?:It|El|Sh)/;
+		$said{$key} .= $_ if defined $key;
+	}
+	@wrong = differences([map { uc($_->{section}) . " $_->{key}" } @settings], 'the table', [keys %said], $page);
+	ok(@settings > 10 && !@wrong, "$page has the " . @settings . ' keys of the table', @wrong);
+
+	for my $s (@settings) {
+		my $text = ($said{uc($s->{section}) . " $s->{key}"} // '') =~ s/\s+/ /gr;
+		my $default = default_in($text) // '';
+		my $when = $s->{reload} ? 'Changes at a reload' : 'Changes at a restart';
+		push @wrong, "$s->{key}: the default is $s->{default}, not ($default)"
+			unless $default eq "default $s->{default}" || $default eq "default: $s->{default}";
+		push @wrong, "$s->{key}: not a word of: $s->{range}" unless index($text, $s->{range}) >= 0;
+		push @wrong, "$s->{key}: $when is not said" unless index($text, $when) >= 0;
+		push @wrong, "$s->{key}: the unit, $s->{unit}, is not said"
+			if defined $s->{unit} && $text !~ /\b$s->{unit}\b/i;
+	}
+	ok(!@wrong, "$page has their ranges, defaults and units, and when they change", @wrong);
 }
 
 # -- headers ------------------------------------------------------------------------------------------------------
@@ -191,7 +227,7 @@ sub check_pages {
 		push @wrong, "$page: not in docs/meson.build" unless index($meson, "'man/$name.$section'") >= 0;
 		push @wrong, "$page: .Dt says something else" unless $text =~ /^\.Dt \U$name\E $section$/m;
 		push @wrong, map { "$page: refers to $_, which is no page" } grep { !$have{$_} }
-			$text =~ /^\.Xr ((?:moe-\w+|moectl) \d)/mg;
+			$text =~ /^\.Xr ((?:moe-\w+|moectl|expertd\.conf) \d)/mg;
 	}
 	ok(@pages >= 8 && !@wrong, 'the pages (' . @pages . ') know their names and each other', @wrong);
 
@@ -207,6 +243,7 @@ sub check_pages {
 }
 
 check_program($_, $programs{$_}[0], "$build/$programs{$_}[1]") for sort keys %programs;
+check_settings('docs/man/expertd.conf.5', "$build/tools/moectl");
 check_functions('lib/include/moe-expert.h', 'docs/man/moe-expert.3');
 check_names($_, $headers{$_}) for sort keys %headers;
 check_arrows('lib/uapi/moe_ring.h', 'docs/man/moe-ring.7');

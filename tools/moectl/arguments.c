@@ -25,7 +25,8 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 	static const struct option options[] = {
 		{"socket", required_argument, NULL, 's'}, {"json", no_argument, NULL, 'j'},
 		{"watch", optional_argument, NULL, 'w'},  {"name", required_argument, NULL, 'n'},
-		{"isa", required_argument, NULL, 'i'},    {"help", no_argument, NULL, 'h'},
+		{"isa", required_argument, NULL, 'i'},    {"config", required_argument, NULL, 'c'},
+		{"root", required_argument, NULL, 'r'},   {"help", no_argument, NULL, 'h'},
 		{"version", no_argument, NULL, 'V'},      {0},
 	};
 	int id;
@@ -49,6 +50,12 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 			break;
 		case 'i':
 			ret->isa = optarg;
+			break;
+		case 'c':
+			ret->config = optarg;
+			break;
+		case 'r':
+			ret->root = optarg;
 			break;
 		case 'h':
 			return ARGUMENTS_HELP;

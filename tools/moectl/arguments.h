@@ -17,7 +17,7 @@ struct arguments {
 	const char *socket;
 	bool json, watch;
 	double interval; /* seconds, of --watch */
-	const char *name, *isa, *verb;
+	const char *name, *isa, *config, *root, *verb;
 	int n;
 	char **words;                   /* what follows the verb */
 	const char *wrong, *wrong_word; /* of ARGUMENTS_WRONG: why; the word may be NULL */

@@ -19,6 +19,8 @@ static const struct verb {
 	{"sessions", verb_sessions, 0, "sessions", "attached workers"},
 	{"load", verb_load, 1, "load DIR [--name NAME]", "bring a Hugging Face folder into memory"},
 	{"unload", verb_unload, 1, "unload NAME", "give a model's memory back"},
+	{"config", verb_config, 0, "config [--config FILE | --root DIR]",
+	 "what the configuration files say, and where each value is from"},
 	{"doctor", verb_doctor, 0, "doctor [--isa LEVEL]", "check this machine; print what to type for each problem"},
 };
 
@@ -26,9 +28,12 @@ static void print_help(void)
 {
 	printf("Usage: moectl [--socket PATH] VERB [OPTION]...\nShow and steer moe-expertd.\n\n");
 	for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
-		printf("  %-28s %s\n", verbs[i].usage, verbs[i].help);
+		printf("  %-36s %s\n", verbs[i].usage, verbs[i].help);
 	printf("\n  --socket PATH   the daemon's socket (default $MOE_EXPERTD_SOCKET, else %s)\n"
 	       "  --json          print the daemon's JSON document\n"
+	       "  --config FILE   config: read this one and no other (default: $MOE_EXPERTD_CONFIG, else those of\n"
+	       "                  expertd.conf(5))\n"
+	       "  --root DIR      config: read the files of the system below DIR\n"
 	       "  --isa LEVEL     doctor: could the kernels run at it? auto, ref, avx2, avx512, amx\n"
 	       "  -h, --help      this text\n"
 	       "  --version       version and exit\n\n"

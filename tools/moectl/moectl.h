@@ -23,6 +23,7 @@ int verb_models(const struct arguments *arg);
 int verb_sessions(const struct arguments *arg);
 int verb_load(const struct arguments *arg);
 int verb_unload(const struct arguments *arg);
+int verb_config(const struct arguments *arg);
 int verb_doctor(const struct arguments *arg);
 
 /* -- ask.c: one question to the daemon ---------------------------------------------------------------------------- */

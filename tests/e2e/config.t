@@ -1,0 +1,127 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# config - a daemon that is configured by files: what it takes from them, what its command line goes before, what SIGHUP
+# changes and what it does not, and that moectl reads the same.
+# shellcheck source=tests/e2e/lib.sh
+. "$(dirname -- "$0")/lib.sh"
+
+conf=$dir/expertd.conf
+log=$dir/daemon.log
+
+# status FIELD: of the daemon that runs.
+status() {
+	"$moectl" --socket "$socket" status --json >"$dir/status.json" 2>/dev/null && json "$dir/status.json" "$1"
+}
+
+# said N TEXT: the log has the line so many times.
+# shellcheck disable=SC2317 # wait_for calls it
+said() { [ "$(grep -c -e "$2" "$log")" = "$1" ]; }
+
+# reload: SIGHUP, and the daemon's word that it is done.
+reloads=0
+reload() {
+	kill -HUP "$daemon"
+	reloads=$((reloads + 1))
+	wait_for said $reloads 'reloaded the configuration'
+	ok $? "$1" "$log"
+}
+
+# -- taken from a file --------------------------------------------------------------------------------------------
+
+cat >"$conf" <<-END
+	[Models]
+	Model=tiny:$root/$sample
+	MemoryMax=2G
+	[Pool]
+	Threads=1
+	Spin=3
+	Turbo=yes
+	[Limits]
+	UidSessions=7
+END
+start_daemon --config "$conf" --spin 4
+require $? 'a daemon that is configured by a file' "$log"
+"$moectl" --socket "$socket" models --json >"$dir/models.json"
+is "$(json "$dir/models.json" models.0.name)" tiny 'it has loaded the model of the file, under its name'
+is "$(status memory_max)" $((2 << 30)) 'and has its limit of memory'
+is "$(status cpu.threads)" 1 'its threads' "$dir/status.json"
+grep -q "$conf:7: Turbo= is unknown in section \[Pool\]" "$log"
+ok $? 'it warns of a key that it does not know' "$log"
+
+# -- reloading ----------------------------------------------------------------------------------------------------
+
+sed -i -e 's/MemoryMax=.*/MemoryMax=3G/' -e 's/Threads=1/Threads=2/' -e 's/Spin=3/Spin=5/' \
+	-e 's/UidSessions=7/UidSessions=1/' "$conf"
+reload 'SIGHUP: the files are read again'
+is "$(status memory_max)" $((3 << 30)) 'the limit of memory has changed'
+is "$(status cpu.threads)" 1 'the number of threads has not'
+grep -q "MemoryMax=3G ($conf:3), before: 2G" "$log"
+ok $? 'the log says what has changed, and where that stands' "$log"
+grep -q "Threads=2 ($conf:5) needs a restart; still in force: 1" "$log"
+ok $? 'and what needs a restart' "$log"
+! grep -q 'Spin=' "$log"
+ok $? 'an option goes before the file: it is no change' "$log"
+grep -q 'reloaded the configuration: 2 settings changed' "$log"
+ok $? 'two have changed' "$log"
+
+echo 'UidFds=lots' >>"$conf"
+kill -HUP "$daemon"
+wait_for grep -q "reloading: $conf:10: .*everything stays as it was" "$log"
+ok $? 'a wrong line is an error that names its place' "$log"
+sed -i '$d' "$conf"
+sed -i -e '/UidSessions/d' -e 's/MemoryMax=.*/Pages=4k/' "$conf"
+reload 'the line is gone, and two settings with it'
+is "$(status memory_max)" 0 'what no file says any more has its default'
+printf '[Daemon]\nVerbose=yes\n' >>"$conf"
+reload 'Verbose=yes'
+"$worker" generate --daemon "$socket" --model "$sample" --prompt NAME --tokens 2 >"$dir/out" 2>&1
+grep -q attaches "$log"
+ok $? 'the log tells more' "$log"
+stop_daemon
+is $? 0 'SIGTERM ends it'
+
+# -- the same for moectl ------------------------------------------------------------------------------------------
+
+"$moectl" config --config "$conf" --json >"$dir/config.json" 2>"$dir/err"
+is $? 0 'moectl config needs no daemon' "$dir/err"
+perl -MJSON::PP -e 'local $/; my $c = decode_json(<STDIN>);
+	my ($s) = grep { $_->{key} eq "Threads" } @{$c->{settings}};
+	print "$s->{value} $s->{from}{kind} $s->{from}{line} $s->{section}";' <"$dir/config.json" >"$dir/threads"
+is "$(cat "$dir/threads")" '2 file 5 Pool' 'it says what the daemon would read, and from where'
+is "$(json "$dir/config.json" 'warnings.#')" 1 'with the warning'
+MOE_EXPERTD_CONFIG=$conf "$moectl" config >"$dir/out" 2>&1
+grep -q "^  Threads  *2  *$conf:5\$" "$dir/out"
+ok $? 'for a person, too' "$dir/out"
+echo '[Nothing' >>"$conf"
+"$moectl" config --config "$conf" >"$dir/out" 2>&1
+is $? 1 'a wrong file: exit code'
+grep -q "$conf:[0-9]*: \[Nothing: ']' is missing" "$dir/out"
+ok $? 'and its place' "$dir/out"
+timeout 60 "$expertd" --socket "$socket" --config "$conf" >"$dir/out" 2>&1
+is $? 2 'a daemon does not start with it'
+
+# -- who reads what -----------------------------------------------------------------------------------------------
+
+printf '[Pool]\nThreads=none\n' >"$conf"
+MOE_EXPERTD_CONFIG=$conf timeout 60 "$expertd" --socket "$socket" >"$dir/out" 2>&1
+is $? 2 "\$MOE_EXPERTD_CONFIG is read" "$dir/out"
+mkfifo "$dir/stdin"
+exec 4<>"$dir/stdin"
+MOE_EXPERTD_CONFIG=$conf "$expertd" --private --socket "$socket" --ready-fd 3 3>"$dir/ready" 2>"$log" <&4 >&2 &
+daemon=$!
+started="$started $daemon"
+read -r line <"$dir/ready"
+is "$line" READY 'but not by a private daemon' "$log"
+stop_daemon
+is $? 0 'which ends'
+if have_proc; then
+	start_daemon --keep
+	require $? 'under a keeper' "$log"
+	kill -HUP "$daemon"
+	wait_for grep -q 'reloaded the configuration' "$log"
+	ok $? 'SIGHUP goes through to the daemon' "$log"
+	stop_daemon
+	is $? 0 'both end'
+fi
+finish

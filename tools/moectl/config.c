@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * config - what the daemon's configuration files say, and where each value is from, as the daemon itself reads them.
+ *
+ * It needs no daemon and asks none: what a daemon that runs was told on its command line goes before this.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "moectl.h"
+#include "settings/settings.h"
+
+#define TEXT_BYTES 8192 /* sixteen models */
+
+struct warnings {
+	json_t *list;
+};
+
+static void warn(const char *text, void *userdata)
+{
+	struct warnings *w = userdata;
+
+	fprintf(stderr, "moectl: warning: %s\n", text);
+	json_array_append_new(w->list, json_string(text));
+}
+
+/* -- for a person ------------------------------------------------------------------------------------------------- */
+
+static void print_row(const char *key, const char *value, const char *from)
+{
+	printf("  %-16s %-28s %s\n", key, value, from);
+}
+
+static void print_models(const struct settings *s)
+{
+	for (uint32_t i = 0; i < s->n_models; i++) {
+		const struct settings_model *m = &s->models[i];
+		char value[TEXT_BYTES], place[TEXT_BYTES];
+
+		snprintf(value, sizeof value, "%s%s%s", m->name ? m->name : "", m->name ? ":" : "", m->path);
+		snprintf(place, sizeof place, "%s:%u", m->file, m->line);
+		print_row(i == 0 ? settings_table[SETTING_MODEL].key : "", value, place);
+	}
+}
+
+static void print_settings(const struct settings *s)
+{
+	const char *section = "";
+
+	for (int i = 0; i < SETTINGS; i++) {
+		const struct setting_def *d = &settings_table[i];
+		char to[TEXT_BYTES], words[TEXT_BYTES + 2], place[TEXT_BYTES];
+
+		if (strcmp(d->section, section) != 0)
+			printf("[%s]\n", d->section);
+		section = d->section;
+		if (i == SETTING_MODEL && s->n_models > 0) {
+			print_models(s);
+			continue;
+		}
+		settings_text(s, (enum setting)i, to, sizeof to);
+		/* What is no value cannot be taken for one. */
+		snprintf(words, sizeof words, s->values[i].text || d->preset ? "%s" : "(%s)", to);
+		print_row(d->key, words, settings_origin(s, (enum setting)i, place, sizeof place));
+	}
+}
+
+/* -- for a script ------------------------------------------------------------------------------------------------- */
+
+static const char *type_name(enum setting_type type)
+{
+	static const char *const names[] = {
+		[SETTING_TYPE_PATH] = "path",   [SETTING_TYPE_MODEL] = "model", [SETTING_TYPE_NUMBER] = "number",
+		[SETTING_TYPE_OCTAL] = "octal", [SETTING_TYPE_BYTES] = "bytes", [SETTING_TYPE_BOOL] = "bool",
+		[SETTING_TYPE_WORD] = "word",
+	};
+
+	return names[type];
+}
+
+/* null where only words say what it is */
+static json_t *value_json(const struct settings *s, enum setting which, const char *text)
+{
+	const struct setting_def *d = &settings_table[which];
+
+	if (which == SETTING_MODEL) {
+		json_t *list = json_array();
+
+		for (uint32_t i = 0; i < s->n_models; i++)
+			json_array_append_new(list, json_pack("{s:s, s:s?, s:s, s:i}", "path", s->models[i].path,
+							      "name", s->models[i].name, "file", s->models[i].file,
+							      "line", (int)s->models[i].line));
+		return list;
+	}
+	if (!s->values[which].text && !d->preset)
+		return json_null();
+	switch (d->type) {
+	case SETTING_TYPE_NUMBER:
+	case SETTING_TYPE_BYTES:
+		return json_integer((json_int_t)s->values[which].number);
+	case SETTING_TYPE_BOOL:
+		return json_boolean(s->values[which].number);
+	default:
+		return json_string(text);
+	}
+}
+
+static json_t *setting_json(const struct settings *s, enum setting which)
+{
+	const struct setting_def *d = &settings_table[which];
+	const struct setting_value *v = &s->values[which];
+	char to[TEXT_BYTES], range[128], option[64];
+	json_t *value = value_json(s, which, settings_text(s, which, to, sizeof to));
+
+	snprintf(option, sizeof option, "--%s%s%s", d->option, d->part ? " " : "", d->part ? d->part : "");
+	return json_pack("{s:s, s:s, s:o, s:s, s:s, s:s?, s:s, s:b, s:s, s:s, s:{s:s, s:s?, s:i}}", "section",
+			 d->section, "key", d->key, "value", value, "default", d->preset ? d->preset : d->computed,
+			 "type", type_name(d->type), "unit", d->unit, "range",
+			 settings_range(which, range, sizeof range), "reload", d->live, "option", option, "help",
+			 d->help, "from", "kind", v->kind == SETTINGS_FROM_FILE ? "file" : "default", "file", v->file,
+			 "line", (int)v->line);
+}
+
+static void print_document(const struct settings *s, json_t *warnings)
+{
+	json_t *files = json_array(), *list = json_array(), *document;
+
+	for (uint32_t i = 0; i < s->n_files; i++)
+		json_array_append_new(files, json_string(s->files[i]));
+	for (int i = 0; i < SETTINGS; i++)
+		json_array_append_new(list, setting_json(s, (enum setting)i));
+	document = json_pack("{s:o, s:o, s:O}", "files", files, "settings", list, "warnings", warnings);
+	print_json(document);
+	json_decref(document);
+}
+
+int verb_config(const struct arguments *arg)
+{
+	struct warnings w = {.list = json_array()};
+	struct moe_error err = {0};
+	struct settings s;
+	int r;
+
+	settings_init(&s);
+	s.warn = warn;
+	s.userdata = &w;
+	r = settings_load(&s, arg->config, arg->root ? arg->root : "", &err);
+	if (r < 0)
+		r = fail(&err);
+	else if (arg->json)
+		print_document(&s, w.list);
+	else
+		print_settings(&s);
+	settings_free(&s);
+	json_decref(w.list);
+	return r;
+}
