@@ -239,6 +239,7 @@ static void add_counters(json_t *o, const struct moe_layer_stats *t)
 			    json_pack("{s:I, s:I, s:I, s:I, s:I}", "hit", (json_int_t)t->pairs_hit, "miss_buffer",
 				      (json_int_t)t->pairs_miss_buffer, "pool", (json_int_t)t->pairs_pool, "cpu",
 				      (json_int_t)t->pairs_cpu, "local", (json_int_t)t->pairs_local));
+	json_object_set_new(o, "resident_pairs", integer(t->pairs_resident));
 	json_object_set_new(o, "hit_rate", pairs ? json_real((double)t->pairs_resident / (double)pairs) : json_null());
 	json_object_set_new(o, "fills", integer(t->fills));
 	json_object_set_new(o, "bytes", integer(t->fill_bytes));
@@ -422,6 +423,23 @@ static json_t *io_uring_json(const struct service *s)
 	return json_pack("{s:o, s:o, s:o}", "used", lists[0], "available", lists[1], "missing", lists[2]);
 }
 
+/* By NUMA node: what the pool asked of its memory, and its threads there. */
+static json_t *nodes_json(const struct service *s)
+{
+	json_t *nodes = json_array();
+
+	for (uint32_t i = 0; i < s->host->n_nodes; i++) {
+		struct pool_node_stats now;
+
+		pool_node_stats(s->pool, i, &now);
+		json_array_append_new(nodes,
+				      json_pack("{s:i, s:i, s:I, s:I, s:I}", "node", s->host->nodes[i].id, "threads",
+						(int)now.threads, "busy_ns", (json_int_t)now.busy_ns, "read_bytes",
+						(json_int_t)now.read_bytes, "copy_bytes", (json_int_t)now.copy_bytes));
+	}
+	return nodes;
+}
+
 static json_t *status_json(const struct service *s)
 {
 	struct pool_stats pool;
@@ -440,6 +458,7 @@ static json_t *status_json(const struct service *s)
 			isa_name(s->config->isa), "isa_why", s->config->isa_why, "nodes", (int)s->host->n_nodes,
 			"busy_ns", (json_int_t)pool.busy_ns, "jobs", (json_int_t)pool.jobs, "pairs",
 			(json_int_t)pool.pairs, "copy_bytes", (json_int_t)pool.copy_bytes);
+	json_object_set_new(cpu, "by_node", nodes_json(s));
 	o = json_pack("{s:s, s:i, s:I, s:o, s:s, s:o}", "version", MOE_VERSION, "pid", (int)getpid(), "uptime_ns",
 		      (json_int_t)(now_ns() - s->started_ns), "socket", path_json(s->config->socket), "state",
 		      s->ready ? "ready" : "loading", "cpu", cpu);

@@ -135,6 +135,7 @@ static uint32_t copy_plane(struct copy_batch *c, const struct moe_slice_plane *p
 	part->unit_rows = MAX(COPY_UNIT_BYTES / plane->width, 1);
 	part->units = (uint32_t)DIV_UP(DIV_UP(part->end, plane->width) - part->first_row, part->unit_rows);
 	part->team = c->pool->team_of[share];
+	atomic_fetch_add_explicit(&c->pool->shares[share].copy_bytes, part->end - part->begin, memory_order_relaxed);
 	c->n_parts++;
 	return part->units;
 }

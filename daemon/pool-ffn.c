@@ -267,6 +267,19 @@ static void ffn_zero(const struct pool_compute *c, uint32_t first, uint32_t toke
 	memset((char *)c->y + first * row, 0, tokens * row);
 }
 
+/* The weights that the wave reads, by the shares where they lie: those of an expert once, however many pairs it has. */
+static void ffn_count_reads(struct pool *pool, const struct wave *w)
+{
+	for (uint32_t i = 0; i < w->n_shares; i++) {
+		const struct moe_slice_plane *planes = w->shares[i].plane[0];
+		uint64_t bytes = 0;
+
+		for (int p = 0; p < MOE_PARTS * MOE_PLANES; p++)
+			bytes += planes[p].rows * planes[p].width;
+		atomic_fetch_add_explicit(&pool->shares[i].read_bytes, bytes * w->n_experts, memory_order_relaxed);
+	}
+}
+
 static pool_run ffn_run;
 
 /* Begins the next wave that has pairs; ends the job when there is none. The job may be gone when this returns. */
@@ -290,6 +303,7 @@ static void ffn_advance(struct ffn_job *job)
 			break;
 		job->next_token += tokens;
 		job->pairs += pairs;
+		ffn_count_reads(pool, wave);
 		for (uint32_t t = 0; t < pool->queue.n_teams; t++)
 			pool_queue_add(&pool->queue, &wave->batch, t, wave_gate_units(wave, t));
 		pool_batch_unref(&wave->batch);

@@ -16,8 +16,14 @@ struct pool_worker {
 	struct pool *pool;
 	pthread_t thread;
 	uint32_t team, index; /* in the team */
+	uint32_t node;        /* of the host */
 	int cpu;
 	_Atomic uint64_t busy_ns;
+};
+
+/* What was read of the shares of a node, counted when a wave or a copy begins. */
+struct pool_share {
+	_Atomic uint64_t read_bytes, copy_bytes;
 };
 
 struct pool {
@@ -28,6 +34,7 @@ struct pool {
 	struct scratch_cache scratch;
 	_Atomic bool stop;
 	_Atomic uint64_t jobs, pairs, copy_bytes;
+	struct pool_share shares[MOE_POOLS_MAX];
 	uint32_t n_workers; /* that run */
 	struct pool_worker *workers;
 };

@@ -183,6 +183,7 @@ static int workers_start(struct pool *pool, const struct pool_shape *shape, cons
 			w->pool = pool;
 			w->team = t;
 			w->index = i;
+			w->node = shape->node[t];
 			w->cpu = node->cpus[i % node->n_cpus];
 			r = worker_start(w, err);
 			if (r < 0)
@@ -272,4 +273,18 @@ void pool_stats(struct pool *pool, struct pool_stats *ret)
 	};
 	for (uint32_t i = 0; i < pool->n_workers; i++)
 		ret->busy_ns += atomic_load_explicit(&pool->workers[i].busy_ns, memory_order_relaxed);
+}
+
+void pool_node_stats(struct pool *pool, uint32_t node, struct pool_node_stats *ret)
+{
+	*ret = (struct pool_node_stats){
+		.read_bytes = atomic_load_explicit(&pool->shares[node].read_bytes, memory_order_relaxed),
+		.copy_bytes = atomic_load_explicit(&pool->shares[node].copy_bytes, memory_order_relaxed),
+	};
+	for (uint32_t i = 0; i < pool->n_workers; i++) {
+		if (pool->workers[i].node != node)
+			continue;
+		ret->threads++;
+		ret->busy_ns += atomic_load_explicit(&pool->workers[i].busy_ns, memory_order_relaxed);
+	}
 }

@@ -118,4 +118,12 @@ struct pool_stats {
 };
 void pool_stats(struct pool *pool, struct pool_stats *ret);
 
+/* What the pool asked of one node's memory since it began: the weights of each expert of each wave, once, and what it
+ * copied into slots; threads that are pinned there, and how long they worked. node: an index of the host's nodes. */
+struct pool_node_stats {
+	uint32_t threads;
+	uint64_t busy_ns, read_bytes, copy_bytes;
+};
+void pool_node_stats(struct pool *pool, uint32_t node, struct pool_node_stats *ret);
+
 #endif

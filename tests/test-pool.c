@@ -241,6 +241,41 @@ static void test_copies(void)
 	pool_free(pool);
 }
 
+/* A node's memory is asked for its half of an expert's rows, however many tokens have the expert. */
+static void test_nodes(void)
+{
+	enum { HIDDEN = 320, INTER = 192, EXPERT = 3 * HIDDEN * INTER * 2 };
+	struct pool *pool = pool_make(2, 3);
+	struct pool_node_stats node[3];
+	struct fill *fill;
+	struct fake f;
+	struct job *j;
+
+	fake_layout(&f, 4, HIDDEN, INTER, MOE_FORMAT_BF16, 2);
+	fake_fill(&f);
+	j = job_make(&f, 6, 2, MOE_TYPE_F32, MOE_TYPE_F32, 0);
+	for (int i = 0; i < 12; i++)
+		j->ids[i] = i % 3 == 2 ? 3 : 1;
+	job_run(pool, j);
+	for (uint32_t i = 0; i < 3; i++)
+		pool_node_stats(pool, i, &node[i]);
+	ok(node[0].read_bytes == EXPERT && node[1].read_bytes == EXPERT,
+	   "two experts' weights: half of them each node's");
+	ok(node[0].threads == 2 && node[1].threads == 1 && node[0].busy_ns + node[1].busy_ns > 0,
+	   "threads and their time");
+	ok(node[0].copy_bytes == 0 && node[2].read_bytes == 0 && node[2].threads == 0, "nothing else");
+	fill = fill_make(&f, 0, 1);
+	fill_run(pool, fill);
+	for (uint32_t i = 0; i < 2; i++)
+		pool_node_stats(pool, i, &node[i]);
+	ok(node[0].copy_bytes == EXPERT / 2 && node[1].copy_bytes == EXPERT / 2 && node[0].read_bytes == EXPERT,
+	   "a copied expert: half of it each node's");
+	fill_free(fill);
+	job_free(j);
+	fake_free(&f);
+	pool_free(pool);
+}
+
 /* Where ranges are likely to go wrong: at the ends of planes and rows, or anywhere. */
 static uint64_t pick_end(const struct fill *fill)
 {
@@ -437,6 +472,7 @@ int main(void)
 	test_shares();
 	test_waves();
 	test_copies();
+	test_nodes();
 	test_ranges();
 	test_large_ranges();
 	test_no_memory();

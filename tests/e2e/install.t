@@ -52,6 +52,9 @@ done
 (cd docs/man && ls) >"$dir/expected"
 same "$dir/pages" "$dir/expected" 'all manual pages are there'
 
+cmp -s share/grafana/moe-expertd.json "$prefix/share/moe-expertd/grafana/moe-expertd.json"
+ok $? 'the dashboard is there'
+
 ls "$includedir" >"$dir/headers"
 printf '%s\n' moe-error.h moe-expert.h >"$dir/expected"
 same "$dir/headers" "$dir/expected" 'the public headers are there, and no others'

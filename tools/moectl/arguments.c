@@ -23,11 +23,17 @@ static bool parse_interval(double *ret, const char *text)
 enum arguments_result arguments_parse(struct arguments *ret, int argc, char **argv)
 {
 	static const struct option options[] = {
-		{"socket", required_argument, NULL, 's'}, {"json", no_argument, NULL, 'j'},
-		{"watch", optional_argument, NULL, 'w'},  {"name", required_argument, NULL, 'n'},
-		{"isa", required_argument, NULL, 'i'},    {"config", required_argument, NULL, 'c'},
-		{"root", required_argument, NULL, 'r'},   {"help", no_argument, NULL, 'h'},
-		{"version", no_argument, NULL, 'V'},      {0},
+		{"socket", required_argument, NULL, 's'},
+		{"json", no_argument, NULL, 'j'},
+		{"watch", optional_argument, NULL, 'w'},
+		{"name", required_argument, NULL, 'n'},
+		{"isa", required_argument, NULL, 'i'},
+		{"prometheus", no_argument, NULL, 'p'},
+		{"config", required_argument, NULL, 'c'},
+		{"root", required_argument, NULL, 'r'},
+		{"help", no_argument, NULL, 'h'},
+		{"version", no_argument, NULL, 'V'},
+		{0},
 	};
 	int id;
 
@@ -57,6 +63,9 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 		case 'r':
 			ret->root = optarg;
 			break;
+		case 'p':
+			ret->prometheus = true;
+			break;
 		case 'h':
 			return ARGUMENTS_HELP;
 		case 'V':
@@ -67,6 +76,8 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 	}
 	if (optind == argc)
 		return wrong(ret, "a verb is missing", NULL);
+	if (ret->prometheus && (ret->json || ret->watch))
+		return wrong(ret, "--prometheus prints one document of its own", ret->json ? "--json" : "--watch");
 	ret->verb = argv[optind];
 	ret->n = argc - optind - 1;
 	ret->words = argv + optind + 1;

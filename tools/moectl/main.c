@@ -34,6 +34,7 @@ static void print_help(void)
 	       "  --config FILE   config: read this one and no other (default: $MOE_EXPERTD_CONFIG, else those of\n"
 	       "                  expertd.conf(5))\n"
 	       "  --root DIR      config: read the files of the system below DIR\n"
+	       "  --prometheus    stats: print what Prometheus reads\n"
 	       "  --isa LEVEL     doctor: could the kernels run at it? auto, ref, avx2, avx512, amx\n"
 	       "  -h, --help      this text\n"
 	       "  --version       version and exit\n\n"

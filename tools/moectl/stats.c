@@ -2,9 +2,11 @@
 /* stats - on which path the token-expert pairs were computed, per layer and model and session; what of it ran side by
  * side, per session and mode. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "metrics/metrics.h"
 #include "moectl.h"
 
 static const char *const paths[] = {"hit", "miss_buffer", "pool", "cpu", "local"};
@@ -166,6 +168,30 @@ static int print_once(const struct arguments *arg)
 	return EXIT_DONE;
 }
 
+static int print_prometheus(const struct arguments *arg)
+{
+	json_t *status = ask(arg, MOE_DOCUMENT_STATUS), *stats = NULL, *models = NULL;
+	struct moe_error err = {0};
+	char *text = NULL;
+	int r = EXIT_FAILED;
+
+	if (status)
+		stats = ask(arg, MOE_DOCUMENT_STATS);
+	if (stats)
+		models = ask(arg, MOE_DOCUMENT_MODELS);
+	if (models && metrics_write(&text, status, stats, models, &err) < 0) {
+		fail(&err);
+	} else if (models) {
+		fputs(text, stdout);
+		r = EXIT_DONE;
+	}
+	free(text);
+	json_decref(models);
+	json_decref(stats);
+	json_decref(status);
+	return r;
+}
+
 int verb_stats(const struct arguments *arg)
 {
 	const struct timespec pause = {.tv_sec = (time_t)arg->interval,
@@ -173,6 +199,8 @@ int verb_stats(const struct arguments *arg)
 	const bool screen = arg->watch && !arg->json && isatty(STDOUT_FILENO);
 	int r;
 
+	if (arg->prometheus)
+		return print_prometheus(arg);
 	do {
 		if (screen)
 			printf("\033[H\033[2J");

@@ -1,0 +1,107 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# metrics - what `moectl stats --prometheus` prints is valid, says what the documents say, and is all of the table but for
+# what needs a tier or a load in progress.
+# shellcheck source=tests/e2e/lib.sh
+. "$(dirname -- "$0")/lib.sh"
+
+# prometheus FILE [NAME [LABEL=VALUE...]]: is it valid (what is wrong goes to $dir/wrong); or the sum of these series.
+prometheus() {
+	perl -Itests/metrics -MPromText -e '
+		my ($file, $name, @labels) = @ARGV;
+		open(my $in, "<", $file) or die "$file: $!\n";
+		my ($all, @wrong) = PromText::parse(do { local $/; <$in> });
+		print STDERR "$_\n" for @wrong;
+		exit(@wrong ? 1 : 0) unless defined $name;
+		my $sum;
+		SAMPLE: for my $sample (@{$all->{$name}{samples} // []}) {
+			for (@labels) {
+				my ($label, $value) = split /=/, $_, 2;
+				next SAMPLE if ($sample->{labels}{$label} // "") ne $value;
+			}
+			$sum += $sample->{value};
+		}
+		print $sum // "none", "\n";
+	' "$@"
+}
+
+# valid FILE NAME
+valid() {
+	prometheus "$1" 2>"$dir/wrong"
+	ok $? "$2: the text is valid" "$dir/wrong"
+	if command -v promtool >/dev/null 2>&1; then
+		promtool check metrics <"$1" >"$dir/wrong" 2>&1
+		ok $? "$2: promtool says so too" "$dir/wrong"
+	fi
+}
+
+start_daemon --model "$sample" --name 'tiny "moe"'
+require $? 'the daemon serves the sample' "$dir/daemon.log"
+"$moectl" --socket "$socket" stats --prometheus >"$dir/metrics.txt" 2>"$dir/err"
+require $? 'moectl stats --prometheus' "$dir/err"
+valid "$dir/metrics.txt" 'without sessions'
+is "$(prometheus "$dir/metrics.txt" moe_expertd_ready)" 1 'the daemon is ready'
+is "$(prometheus "$dir/metrics.txt" moe_expertd_session_info)" none 'no session is no series'
+
+long_text
+"$worker" score --model "$sample" --experts cache --slots 4 --daemon "$socket" --text "$dir/long.txt" >"$dir/score" 2>"$dir/err" &
+scorer=$!
+started="$started $scorer"
+# shellcheck disable=SC2317 # wait_for calls it
+counted() {
+	"$moectl" --socket "$socket" stats --prometheus >"$dir/metrics.txt" 2>"$dir/moectl.err" &&
+		[ "$(prometheus "$dir/metrics.txt" moe_expertd_session_fills_total)" -gt 0 ] 2>/dev/null &&
+		[ "$(prometheus "$dir/metrics.txt" moe_expertd_node_weights_read_bytes_total)" -gt 0 ]
+}
+wait_for counted
+require $? 'a session counts' "$dir/moectl.err"
+valid "$dir/metrics.txt" 'with a session'
+is "$(prometheus "$dir/metrics.txt" moe_expertd_session_info "pid=$scorer")" 1 'it is known by its process'
+kill -STOP "$scorer"
+
+# All of the table, but for what is not there now.
+sed -n 's/^\t{"\(moe_expertd_[a-z_]*\)".*/\1/p' lib/metrics/families.c | grep -v -e _tier_ -e _loading_ | sort >"$dir/table"
+sed -n 's/^# TYPE \([a-z_]*\) .*/\1/p' "$dir/metrics.txt" | sort >"$dir/exported"
+diff "$dir/table" "$dir/exported" >"$dir/diff"
+ok $? "what the table has is exported" "$dir/diff"
+kill -CONT "$scorer"
+kill "$scorer"
+wait "$scorer" 2>/dev/null
+forget "$scorer"
+
+# Nothing moves any more: both say the same.
+wait_for have_sessions 0
+require $? 'the session is gone'
+"$moectl" --socket "$socket" stats --prometheus >"$dir/metrics.txt" 2>"$dir/err" &&
+	"$moectl" --socket "$socket" stats --json >"$dir/stats.json" &&
+	"$moectl" --socket "$socket" status --json >"$dir/status.json"
+require $? 'both are printed' "$dir/err"
+model='model=tiny "moe"'
+for path in hit miss_buffer pool cpu local; do
+	is "$(prometheus "$dir/metrics.txt" moe_expertd_layer_pairs_total "$model" "path=$path")" \
+		"$(json "$dir/stats.json" "models.0.totals.pairs.$path")" "the layers' $path pairs add up to the totals"
+done
+is "$(prometheus "$dir/metrics.txt" moe_expertd_layer_fill_bytes_total "$model" layer=3)" \
+	"$(json "$dir/stats.json" models.0.layers.3.bytes)" "a layer's fills"
+is "$(prometheus "$dir/metrics.txt" moe_expertd_pool_pairs_total)" "$(json "$dir/status.json" cpu.pairs)" "the pool's pairs"
+
+# What the nodes gave is what was copied and, of the sample's records, what was computed with.
+is "$(prometheus "$dir/metrics.txt" moe_expertd_node_copied_bytes_total)" "$(json "$dir/status.json" cpu.copy_bytes)" \
+	'the nodes have copied what the pool has'
+is "$(prometheus "$dir/metrics.txt" moe_expertd_node_pool_threads)" "$(json "$dir/status.json" cpu.threads)" \
+	'the nodes have the threads of the pool'
+
+# -- what goes wrong ----------------------------------------------------------------------------------------------
+
+for other in --json --watch; do
+	"$moectl" --socket "$socket" stats --prometheus $other >"$dir/out" 2>"$dir/err"
+	is $? 2 "--prometheus with $other is refused" "$dir/err"
+done
+stop_daemon
+is $? 0 'the daemon ends'
+"$moectl" --socket "$socket" stats --prometheus >"$dir/out" 2>"$dir/err"
+is $? 1 'without a daemon it fails'
+[ ! -s "$dir/out" ]
+ok $? 'and prints nothing'
+finish
