@@ -194,13 +194,31 @@ static int check_isa(const struct settings *s, enum isa *ret, const char **ret_w
 	return 0;
 }
 
+/* What a text means that only the daemon can read, at its place. */
+static int apply_metrics(struct config *c, struct moe_error *err)
+{
+	const struct setting_value *v = &c->settings.values[SETTING_METRICS];
+	struct moe_error why;
+	char place[512];
+	int r;
+
+	c->metrics = v->text && strcmp(v->text, "off") != 0;
+	r = c->metrics ? exporter_address_parse(&c->metrics_address, v->text, &why) : 0;
+	if (r < 0 && v->kind == SETTINGS_FROM_FILE)
+		return moe_error_set(err, r, "%s: Metrics=: %s",
+				     settings_origin(&c->settings, SETTING_METRICS, place, sizeof place), why.text);
+	return r < 0 ? moe_error_set(err, r, "%s", why.text) : 0;
+}
+
 /* From what is set to the daemon's own types. */
 static int apply(struct config *c, struct moe_error *err)
 {
 	const struct settings *s = &c->settings;
 	const struct setting_value *v = s->values;
-	const int r = check_isa(s, &c->isa, &c->isa_why, err);
+	int r = check_isa(s, &c->isa, &c->isa_why, err);
 
+	if (r == 0)
+		r = apply_metrics(c, err);
 	if (r < 0)
 		return r;
 	c->socket = v[SETTING_SOCKET].text ? v[SETTING_SOCKET].text : settings_table[SETTING_SOCKET].preset;

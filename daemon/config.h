@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "daemon/accounts.h"
+#include "daemon/exporter-address.h"
 #include "kernels/kernels.h"
 #include "moe-error.h"
 #include "settings/settings.h"
@@ -40,6 +41,8 @@ struct config {
 	bool writable_weights;
 	bool push_cuda;
 	uint32_t push_patience_s;
+	bool metrics; /* tell them to who asks there */
+	struct exporter_address metrics_address;
 	bool private_mode; /* end with the parent or with stdin */
 	bool keep;         /* be the keeper, not the daemon */
 	int ready_fd;      /* -1: none */

@@ -2,7 +2,6 @@
 #include "daemon/documents.h"
 
 #include <errno.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -509,4 +508,21 @@ int document_make(const struct service *service, uint32_t what, char **ret, stru
 		return moe_error_sys(err, -ENOMEM, "query");
 	*ret = text;
 	return 0;
+}
+
+bool documents_make(const struct service *service, struct documents *ret)
+{
+	*ret = (struct documents){status_json(service), stats_json(service), models_json(service)};
+	if (ret->status && ret->stats && ret->models)
+		return true;
+	documents_free(ret);
+	return false;
+}
+
+void documents_free(struct documents *d)
+{
+	json_decref(d->status);
+	json_decref(d->stats);
+	json_decref(d->models);
+	*d = (struct documents){0};
 }

@@ -21,6 +21,7 @@
 #include "base/util.h"
 #include "daemon/allowance.h"
 #include "daemon/estate.h"
+#include "daemon/exporter.h"
 #include "daemon/handover.h"
 #include "daemon/peer-messages.h"
 #include "daemon/ringsrv.h"
@@ -126,6 +127,13 @@ static bool service_turn(void *userdata)
 		any |= serve_opened(s);
 	for (struct entry *e = s->registry.head; e; e = e->next)
 		any |= e->tier && tier_poll(e->tier);
+	if (exporter_wants(s->exporter)) {
+		struct documents documents;
+
+		documents_make(s, &documents);
+		exporter_give(s->exporter, &documents);
+		any = true;
+	}
 	if (s->load && atomic_load(&s->load->finished)) {
 		service_finish_load(s);
 		any = true;
@@ -335,6 +343,21 @@ static int open_accounts(struct service *s, struct moe_error *err)
 	return accounts_new(&s->accounts, limits, err);
 }
 
+/* A daemon that takes over serves its sessions, whether or not it can tell about them. */
+static int open_exporter(struct service *s, struct moe_error *err)
+{
+	const struct config *c = s->config;
+	int r;
+
+	if (!c->metrics)
+		return 0;
+	r = exporter_new(&s->exporter, &c->metrics_address, c->socket_mode, s->loop, err);
+	if (r == 0 || !handover_succeeds(s->handover))
+		return r;
+	log_warning("goes on without metrics: %s", err->text);
+	return 0;
+}
+
 int service_new(struct service **ret, struct config *config, struct handover *handover, struct moe_error *err)
 {
 	struct service *s = calloc(1, sizeof *s);
@@ -378,6 +401,8 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 		r = revive(s, err);
 	if (r == 0)
 		r = watch(s, err);
+	if (r == 0)
+		r = open_exporter(s, err);
 	if (r == 0) {
 		/* Now only a load can fail: what cannot go on is given up, and its clients see that. */
 		handover_discard_rest(s->handover);
@@ -427,6 +452,7 @@ struct service *service_free(struct service *s)
 	if (!s)
 		return NULL;
 	s->load = load_free(s->load);
+	exporter_free(s->exporter, s->leaves);
 	door_close(&s->door); /* who comes while we end would be left */
 	if (s->sched)
 		end_sessions(s);

@@ -29,6 +29,7 @@
 #include "daemon/session.h"
 
 struct estate_page;
+struct exporter;
 struct handover;
 struct peer;
 
@@ -43,7 +44,8 @@ struct service {
 	struct handover *handover; /* main's */
 	struct estate_page *estate;
 	int registrar_fd;
-	struct push *push; /* NULL: not asked for */
+	struct push *push;         /* NULL: not asked for */
+	struct exporter *exporter; /* the same */
 	struct accounts *accounts;
 	struct listener listener;
 	struct door door;

@@ -26,6 +26,7 @@ enum setting {
 	SETTING_SOCKET,
 	SETTING_SOCKET_MODE,
 	SETTING_VERBOSE,
+	SETTING_METRICS,
 	SETTING_MODEL,
 	SETTING_PAGES,
 	SETTING_MEMORY_MAX,
@@ -54,6 +55,7 @@ enum setting_type {
 	SETTING_TYPE_BYTES, /* with K, M, G or T, powers of 1024, and a fraction */
 	SETTING_TYPE_BOOL,  /* yes or no; also true, on, 1, false, off, 0 */
 	SETTING_TYPE_WORD,  /* one of `words` */
+	SETTING_TYPE_TEXT,  /* what `words` says; the daemon alone can tell whether it is */
 };
 
 struct setting_def {
@@ -63,7 +65,7 @@ struct setting_def {
 	const char *argument; /* as --help calls it; "[=X]" may be left out */
 	enum setting_type type;
 	uint64_t min, max;    /* of numbers and bytes */
-	const char *words;    /* between blanks */
+	const char *words;    /* between blanks; of a text, what it may be */
 	const char *preset;   /* the default, as it would be written; NULL: there is no fixed one, but ... */
 	const char *computed; /* ... this, in words, and the number is 0 */
 	const char *unit;     /* NULL: none */

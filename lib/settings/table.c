@@ -39,6 +39,18 @@ const struct setting_def settings_table[SETTINGS] = {
 			.live = true,
 			.help = "log more",
 		},
+	[SETTING_METRICS] =
+		{
+			.section = "Daemon",
+			.key = "Metrics",
+			.option = "metrics",
+			.argument = "ADDRESS:PORT|PATH",
+			.type = SETTING_TYPE_TEXT,
+			.words = "off, a port of 127.0.0.1, ADDRESS:PORT, or an absolute path of a socket file",
+			.preset = "off",
+			.help = "answer Prometheus there: http://ADDRESS:PORT/metrics; a PORT alone is on 127.0.0.1, "
+				"a PATH is a socket file",
+		},
 	[SETTING_MODEL] =
 		{
 			.section = "Models",

@@ -78,6 +78,9 @@ const char *settings_range(enum setting which, char *to, size_t size)
 	case SETTING_TYPE_WORD:
 		list_words(to, size, d->words);
 		break;
+	case SETTING_TYPE_TEXT:
+		snprintf(to, size, "%s", d->words);
+		break;
 	}
 	return to;
 }
@@ -193,6 +196,7 @@ static int parse(uint64_t *ret, enum setting which, const char *text, const stru
 		r = from->kind == SETTINGS_FROM_FILE && *text != '/' ? -EINVAL : 0;
 		break;
 	case SETTING_TYPE_MODEL:
+	case SETTING_TYPE_TEXT:
 		break;
 	case SETTING_TYPE_NUMBER:
 		r = parse_number(ret, d, text, 10);
@@ -385,7 +389,7 @@ bool settings_same(const struct settings *a, const struct settings *b, enum sett
 		}
 		return same;
 	}
-	if (settings_table[which].type == SETTING_TYPE_PATH)
+	if (settings_table[which].type == SETTING_TYPE_PATH || settings_table[which].type == SETTING_TYPE_TEXT)
 		return strcmp(x ? x : settings_table[which].preset, y ? y : settings_table[which].preset) == 0;
 	return a->values[which].number == b->values[which].number;
 }

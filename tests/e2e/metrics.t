@@ -92,6 +92,92 @@ is "$(prometheus "$dir/metrics.txt" moe_expertd_node_copied_bytes_total)" "$(jso
 is "$(prometheus "$dir/metrics.txt" moe_expertd_node_pool_threads)" "$(json "$dir/status.json" cpu.threads)" \
 	'the nodes have the threads of the pool'
 
+# -- over HTTP ----------------------------------------------------------------------------------------------------
+
+# get PORT|PATH REQUEST: the answer's head to $dir/head, its body to $dir/body.
+get() {
+	perl -MIO::Socket::INET -MIO::Socket::UNIX -e '
+		my ($place, $request, $head, $body) = @ARGV;
+		my $sock = $place =~ m{^/} ? IO::Socket::UNIX->new(Peer => $place) : IO::Socket::INET->new(PeerAddr => "127.0.0.1:$place");
+		die "$place: $!\n" unless $sock;
+		print $sock "$request HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+		my $answer = do { local $/; <$sock> };
+		my ($first, $rest) = split /\r\n\r\n/, $answer, 2;
+		open(my $out, ">", $head) or die; print $out $first =~ s/\r//gr, "\n"; close $out;
+		open($out, ">", $body) or die; print $out $rest // ""; close $out;
+	' "$1" "$2" "$dir/head" "$dir/body" 2>"$dir/err"
+}
+status() { sed -n '1s,^HTTP/1.1 \([0-9]*\).*,\1,p' "$dir/head"; }
+
+stop_daemon
+is $? 0 'the daemon ends'
+if "$expertd" --socket "$dir/other" --metrics /nowhere/at/all 2>&1 | grep -q 'without libmicrohttpd'; then
+	skip 'built without libmicrohttpd: no listener to ask'
+else
+	start_daemon --model "$sample" --metrics 0
+	require $? 'a daemon with --metrics' "$dir/daemon.log"
+	port=$(sed -n 's/.*metrics on port \([0-9]*\)$/\1/p' "$dir/daemon.log")
+	get "$port" 'GET /metrics'
+	require $? 'it answers on the port that it logs' "$dir/err"
+	is "$(status)" 200 'with 200' "$dir/head"
+	grep -qi '^content-type: text/plain; version=0.0.4' "$dir/head"
+	ok $? 'and the type of the format' "$dir/head"
+	valid "$dir/body" 'over HTTP'
+	"$moectl" --socket "$socket" stats --prometheus >"$dir/metrics.txt"
+	# All but the users: moectl is one itself.
+	sed -n '/_user_/!s/^# TYPE //p' "$dir/metrics.txt" >"$dir/expected"
+	sed -n '/_user_/!s/^# TYPE //p' "$dir/body" >"$dir/found"
+	diff "$dir/found" "$dir/expected" >"$dir/diff"
+	ok $? 'with the metrics that moectl prints' "$dir/diff"
+	get "$port" 'HEAD /metrics'
+	is "$(status) $(wc -c <"$dir/body")" '200 0' 'HEAD has no body' "$dir/head"
+	get "$port" 'GET /'
+	is "$(status)" 404 'another page is not there' "$dir/head"
+	get "$port" 'DELETE /metrics'
+	is "$(status)" 405 'another method is refused' "$dir/head"
+	get "$port" 'nonsense' && is "$(status)" 400 'so is what is no HTTP' "$dir/head"
+
+	"$expertd" --socket "$dir/other" --metrics "$port" 2>"$dir/err"
+	is $? 1 'a second daemon cannot have the port'
+	grep -q -- '--metrics' "$dir/err"
+	ok $? 'and says why' "$dir/err"
+
+	# Scrapers that ask all at once, and one that only connects, do not keep anybody from being served.
+	perl -MIO::Socket::INET -e '
+		my @idle = map { IO::Socket::INET->new(PeerAddr => "127.0.0.1:$ARGV[0]") } 1 .. 4;
+		my @all = map { IO::Socket::INET->new(PeerAddr => "127.0.0.1:$ARGV[0]") or die } 1 .. 8;
+		print $_ "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" for @all;
+		local $/;
+		exit(scalar grep { readline($_) !~ m{^HTTP/1.1 200} } @all);
+	' "$port"
+	is $? 0 'eight at once are served'
+	"$moectl" --socket "$socket" status >"$dir/out" 2>"$dir/err"
+	ok $? 'and moectl' "$dir/err"
+	stop_daemon
+	is $? 0 'the daemon ends'
+
+	start_daemon --model "$sample" --metrics "$dir/metrics" --socket-mode 0600
+	require $? 'on a socket file' "$dir/daemon.log"
+	is "$(stat -c %a "$dir/metrics")" 600 'which has the mode of --socket-mode'
+	get "$dir/metrics" 'GET /metrics'
+	is "$(status)" 200 'it answers there' "$dir/head"
+	"$expertd" --socket "$dir/other" --metrics "$dir/metrics" 2>"$dir/err"
+	is $? 1 'a second daemon cannot have it' "$dir/err"
+	kill -9 "$daemon"
+	wait "$daemon" 2>/dev/null
+	forget "$daemon"
+	start_daemon --model "$sample" --metrics "$dir/metrics"
+	require $? 'after kill -9 the next daemon has it' "$dir/daemon.log"
+	get "$dir/metrics" 'GET /metrics'
+	is "$(status)" 200 'and answers' "$dir/head"
+	stop_daemon
+	is $? 0 'the daemon ends'
+	[ ! -e "$dir/metrics" ]
+	ok $? 'and takes the file with it'
+fi
+start_daemon --model "$sample"
+require $? 'the daemon serves the sample again' "$dir/daemon.log"
+
 # -- what goes wrong ----------------------------------------------------------------------------------------------
 
 for other in --json --watch; do

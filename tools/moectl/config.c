@@ -73,7 +73,7 @@ static const char *type_name(enum setting_type type)
 	static const char *const names[] = {
 		[SETTING_TYPE_PATH] = "path",   [SETTING_TYPE_MODEL] = "model", [SETTING_TYPE_NUMBER] = "number",
 		[SETTING_TYPE_OCTAL] = "octal", [SETTING_TYPE_BYTES] = "bytes", [SETTING_TYPE_BOOL] = "bool",
-		[SETTING_TYPE_WORD] = "word",
+		[SETTING_TYPE_WORD] = "word",   [SETTING_TYPE_TEXT] = "text",
 	};
 
 	return names[type];

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT */
+/* exporter-address - where --metrics listens, as it is written on the command line. Pure. */
+#ifndef DAEMON_EXPORTER_ADDRESS_H
+#define DAEMON_EXPORTER_ADDRESS_H
+
+#include <stdbool.h>
+#include <sys/socket.h>
+
+#include "moe-error.h"
+
+struct exporter_address {
+	struct sockaddr_storage sock; /* AF_INET, AF_INET6 or AF_UNIX */
+	socklen_t bytes;
+	bool local; /* nobody but this machine reaches it */
+};
+
+/* "PORT" and "localhost:PORT" are 127.0.0.1; "ADDRESS:PORT", "[ADDRESS]:PORT" of IPv6; "/PATH" is a socket file.
+ * Port 0: the kernel picks one. -EINVAL. */
+int exporter_address_parse(struct exporter_address *ret, const char *text, struct moe_error *err);
+
+#endif
