@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/util.h"
+#include "daemon/bus.h"
 #include "daemon/config-help.h"
 #include "daemon/pages.h"
 
@@ -194,20 +195,62 @@ static int check_isa(const struct settings *s, enum isa *ret, const char **ret_w
 	return 0;
 }
 
-/* What a text means that only the daemon can read, at its place. */
+static const char *text_of(const struct config *c, enum setting which)
+{
+	const char *text = c->settings.values[which].text;
+
+	return text ? text : settings_table[which].preset;
+}
+
+/* Names the place of a text that only the daemon could read, and what is expected. */
+static int refuse(const struct config *c, enum setting which, const char *why, struct moe_error *err)
+{
+	const struct setting_def *d = &settings_table[which];
+	char place[512];
+
+	if (c->settings.values[which].kind != SETTINGS_FROM_FILE)
+		return moe_error_set(err, -EINVAL, "--%s '%s': %s", d->option, text_of(c, which), why);
+	return moe_error_set(err, -EINVAL, "%s: %s=%s: %s", settings_origin(&c->settings, which, place, sizeof place),
+			     d->key, text_of(c, which), why);
+}
+
 static int apply_metrics(struct config *c, struct moe_error *err)
 {
-	const struct setting_value *v = &c->settings.values[SETTING_METRICS];
+	const char *text = text_of(c, SETTING_METRICS);
 	struct moe_error why;
-	char place[512];
-	int r;
 
-	c->metrics = v->text && strcmp(v->text, "off") != 0;
-	r = c->metrics ? exporter_address_parse(&c->metrics_address, v->text, &why) : 0;
-	if (r < 0 && v->kind == SETTINGS_FROM_FILE)
-		return moe_error_set(err, r, "%s: Metrics=: %s",
-				     settings_origin(&c->settings, SETTING_METRICS, place, sizeof place), why.text);
-	return r < 0 ? moe_error_set(err, r, "%s", why.text) : 0;
+	c->metrics = strcmp(text, "off") != 0;
+	if (!c->metrics || exporter_address_parse(&c->metrics_address, text, &why) == 0)
+		return 0;
+	return refuse(c, SETTING_METRICS, why.text, err);
+}
+
+/* One element behind the prefix that the bus's policy lets the daemon own. */
+static bool bus_name_good(const char *text)
+{
+	static const char element[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_";
+	const size_t stem = strlen(BUS_NAME);
+	const char *rest = strncmp(text, BUS_NAME, stem) == 0 ? text + stem : "?";
+	const size_t good = *rest == '.' ? strspn(rest + 1, element) : 0;
+
+	return !*rest || (good > 0 && !rest[good + 1] && !(rest[1] >= '0' && rest[1] <= '9') && strlen(text) <= 255);
+}
+
+static int apply_bus(struct config *c, struct moe_error *err)
+{
+	const char *text = text_of(c, SETTING_BUS);
+	const bool off = strcmp(text, "off") == 0;
+
+	c->bus = off ? NULL : text;
+	c->bus_name = text_of(c, SETTING_BUS_NAME);
+	if (!off && strcmp(text, "system") != 0 && strcmp(text, "user") != 0 && strncmp(text, "unix:", 5) != 0)
+		return refuse(c, SETTING_BUS, "off, system, user or unix:path=... expected", err);
+	if (!bus_name_good(c->bus_name))
+		return refuse(c, SETTING_BUS_NAME,
+			      BUS_NAME " or " BUS_NAME ".X expected, X of letters, digits and _, not beginning with a "
+				       "digit",
+			      err);
+	return 0;
 }
 
 /* From what is set to the daemon's own types. */
@@ -219,6 +262,8 @@ static int apply(struct config *c, struct moe_error *err)
 
 	if (r == 0)
 		r = apply_metrics(c, err);
+	if (r == 0)
+		r = apply_bus(c, err);
 	if (r < 0)
 		return r;
 	c->socket = v[SETTING_SOCKET].text ? v[SETTING_SOCKET].text : settings_table[SETTING_SOCKET].preset;

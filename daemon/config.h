@@ -41,7 +41,8 @@ struct config {
 	bool writable_weights;
 	bool push_cuda;
 	uint32_t push_patience_s;
-	bool metrics; /* tell them to who asks there */
+	const char *bus, *bus_name; /* bus: "system", "user" or unix:..., NULL: none */
+	bool metrics;               /* tell them to who asks there */
 	struct exporter_address metrics_address;
 	bool private_mode; /* end with the parent or with stdin */
 	bool keep;         /* be the keeper, not the daemon */

@@ -439,6 +439,14 @@ static json_t *nodes_json(const struct service *s)
 	return nodes;
 }
 
+static json_t *bus_json(const struct service *s)
+{
+	const char *state, *why;
+
+	bus_state(s, &state, &why);
+	return json_pack("{s:s, s:s, s:s}", "state", state, "name", s->config->bus_name, "why", why);
+}
+
 static json_t *status_json(const struct service *s)
 {
 	struct pool_stats pool;
@@ -476,6 +484,8 @@ static json_t *status_json(const struct service *s)
 	json_object_set_new(o, "push_cuda", json_boolean(s->push));
 	json_object_set_new(o, "weights_sealed", json_boolean(!s->config->writable_weights));
 	json_object_set_new(o, "io_uring", io_uring_json(s));
+	json_object_set_new(o, "bus", bus_json(s));
+	json_object_set_new(o, "draining", json_boolean(s->draining));
 	json_object_set_new(o, "accounts", accounts_json(s));
 	json_object_set_new(o, "loading", loading_json(s));
 	return o;

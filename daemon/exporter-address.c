@@ -30,7 +30,7 @@ static int parse_path(struct exporter_address *ret, const char *text, struct moe
 	struct sockaddr_un *address = (struct sockaddr_un *)&ret->sock;
 
 	if (strlen(text) >= sizeof address->sun_path)
-		return moe_error_set(err, -EINVAL, "--metrics %s: at most %zu bytes", text,
+		return moe_error_set(err, -EINVAL, "a path of at most %zu bytes expected",
 				     sizeof address->sun_path - 1);
 	address->sun_family = AF_UNIX;
 	memcpy(address->sun_path, text, strlen(text) + 1);
@@ -88,9 +88,7 @@ int exporter_address_parse(struct exporter_address *ret, const char *text, struc
 	    (strchr(copy, ':') != NULL) != v6 || !parse_host(&address, copy, port))
 		return moe_error_set(
 			err, -EINVAL,
-			"--metrics '%s': PORT, ADDRESS:PORT (numbers, IPv6 in brackets) or /PATH expected, e.g. "
-			"127.0.0.1:9464",
-			text);
+			"PORT, ADDRESS:PORT (numbers, IPv6 in brackets) or /PATH expected, e.g. 127.0.0.1:9464");
 	*ret = address;
 	return 0;
 }

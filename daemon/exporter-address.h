@@ -15,7 +15,7 @@ struct exporter_address {
 };
 
 /* "PORT" and "localhost:PORT" are 127.0.0.1; "ADDRESS:PORT", "[ADDRESS]:PORT" of IPv6; "/PATH" is a socket file.
- * Port 0: the kernel picks one. -EINVAL. */
+ * Port 0: the kernel picks one. -EINVAL: *err says what is expected, not where the text stands. */
 int exporter_address_parse(struct exporter_address *ret, const char *text, struct moe_error *err);
 
 #endif

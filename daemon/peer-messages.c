@@ -208,6 +208,11 @@ static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, str
 		return moe_error_set(err, -EISCONN, "attach: this connection has a session already");
 	if (a.reserved[0] || a.reserved[1])
 		return moe_error_set(err, -EINVAL, "attach: reserved field is set");
+	if (peer->service->draining)
+		return moe_error_set(
+			err, -ESHUTDOWN,
+			"attach: the daemon is being drained and takes no session in; Resume on the bus, or "
+			"a restart, ends that");
 	r = registry_find(&peer->service->registry, a.name, a.digest, &entry, err);
 	if (r == 0)
 		r = check_attach(peer, &a, entry, err);

@@ -364,7 +364,8 @@ static uint32_t wave_several(const struct pool_batch *batch, uint32_t team, uint
 	const uint32_t gates = wave_gate_units(w, team), downs = w->down.team[team + 1] - w->down.team[team];
 	const uint64_t threads = DIV_UP(w->job->pool->n_workers, w->job->pool->queue.n_teams);
 	const uint64_t rest = place.down ? (gates + (uint64_t)downs * w->n_experts - number) * w->down.bytes
-					 : (gates - number) * w->gate.bytes + (uint64_t)place.expert * downs * w->down.bytes;
+					 : (gates - number) * w->gate.bytes +
+						   (uint64_t)place.expert * downs * w->down.bytes;
 	const uint64_t bytes = MIN(rest / (threads * TAKES_PER_THREAD), TAKE_BYTES_MOST);
 
 	return (uint32_t)MIN(MAX(bytes / blocks->bytes, 1), MIN(place.n, left));

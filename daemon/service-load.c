@@ -53,10 +53,17 @@ int service_load(struct service *s, struct peer *peer, const char *path, const c
 		r = memory_left(s, path, &params.memory_max, err);
 	if (r < 0)
 		return r;
+	s->load_job = jobs_start(&s->jobs, JOB_LOAD, path);
+	if (!s->load_job)
+		return moe_error_sys(err, -ENOMEM, "%s: cannot start loading", path);
 	host_read_again(s->host); /* pages may have been reserved since the start */
 	r = load_start(&s->load, &params, s->loop, err);
-	if (r < 0)
+	if (r < 0) {
+		jobs_forget(&s->jobs, s->load_job);
+		s->load_job = NULL;
 		return r;
+	}
+	bus_note(s->bus);
 	s->estate->next_epoch++;
 	s->load_peer = peer;
 	s->load_reported_ns = now_ns();
@@ -151,12 +158,14 @@ void service_finish_load(struct service *s)
 {
 	struct load *load = s->load;
 	struct peer *peer = s->load_peer;
+	struct job *job = s->load_job;
 	struct moe_error err = load->error;
 	struct entry *entry = NULL;
 	int r = load->code;
 
 	s->load = NULL;
 	s->load_peer = NULL;
+	s->load_job = NULL;
 	if (r == 0) {
 		s->weight_bytes_read += load->result->read_bytes;
 		r = registry_add(&s->registry, load->result, &entry, &err);
@@ -175,6 +184,8 @@ void service_finish_load(struct service *s)
 	else if (peer)
 		peer_send_loaded(peer, entry->model->manifest, registry_model_bytes(entry->model),
 				 entry->model->load_ns);
+	jobs_end(&s->jobs, job, r, &err);
+	bus_note(s->bus);
 	load_free(load);
 	if (!s->ready && r == 0) {
 		r = service_load_next(s, &err);
@@ -185,6 +196,16 @@ void service_finish_load(struct service *s)
 		loop_stop(s->loop, r);
 }
 
+int service_cancel_load(struct service *s, struct moe_error *err)
+{
+	if (!s->ready)
+		return moe_error_set(err, -EBUSY,
+				     "%s: is loaded because the command line says so; to end it, end the daemon",
+				     s->load->path);
+	atomic_store(&s->load->cancelled, true);
+	return 0;
+}
+
 int service_unload(struct service *s, const char *name, struct moe_error *err)
 {
 	struct entry *entry;
@@ -193,5 +214,6 @@ int service_unload(struct service *s, const char *name, struct moe_error *err)
 		estate_drop_model(s->handover, entry);
 		s->weight_bytes_read += entry->tier ? tier_read_bytes(entry->tier) : 0;
 	}
+	bus_note(s->bus);
 	return registry_remove(&s->registry, name, err);
 }

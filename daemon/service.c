@@ -56,6 +56,9 @@ static void free_dead(struct service *s)
 			at = &session->next;
 		}
 	}
+	bus_note(s->bus);
+	if (!s->sessions)
+		service_drained(s);
 }
 
 static void cut_off_lost(struct service *s)
@@ -123,6 +126,7 @@ static bool service_turn(void *userdata)
 	bool any = serve_rings(s);
 
 	any |= serve_done(s);
+	any |= bus_turn(s->bus);
 	if (s->push)
 		any |= serve_opened(s);
 	for (struct entry *e = s->registry.head; e; e = e->next)
@@ -184,12 +188,14 @@ void service_add_session(struct service *s, struct session *session)
 	session->next = s->sessions;
 	s->sessions = session;
 	pollset_add(&s->rings, session, revived);
+	bus_note(s->bus);
 }
 
 void service_kill_session(struct service *s, struct session *session)
 {
 	session_kill(session, s->sched);
 	s->bury = true;
+	bus_note(s->bus);
 }
 
 void service_leave_session(struct service *s, struct session *session)
@@ -403,6 +409,8 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 		r = watch(s, err);
 	if (r == 0)
 		r = open_exporter(s, err);
+	if (r == 0 && config->bus)
+		r = bus_new(&s->bus, s, err);
 	if (r == 0) {
 		/* Now only a load can fail: what cannot go on is given up, and its clients see that. */
 		handover_discard_rest(s->handover);
@@ -453,6 +461,9 @@ struct service *service_free(struct service *s)
 		return NULL;
 	s->load = load_free(s->load);
 	exporter_free(s->exporter, s->leaves);
+	s->bus = bus_free(s->bus);
+	jobs_clear(&s->jobs);
+	s->drain_job = NULL;
 	door_close(&s->door); /* who comes while we end would be left */
 	if (s->sched)
 		end_sessions(s);

@@ -16,8 +16,10 @@
 
 #include "base/host.h"
 #include "daemon/accounts.h"
+#include "daemon/bus.h"
 #include "daemon/config.h"
 #include "daemon/door.h"
+#include "daemon/jobs.h"
 #include "daemon/listener.h"
 #include "daemon/load.h"
 #include "daemon/loop.h"
@@ -60,7 +62,13 @@ struct service {
 	uint64_t instance, started_ns;
 	uint64_t weight_bytes_read; /* from disk, by this daemon: loads, and the misses of models that were unloaded */
 
+	struct bus *bus; /* NULL: --bus off */
+	struct jobs jobs;
+	bool draining; /* no sessions are taken in */
+	struct job *drain_job;
+
 	struct load *load;
+	struct job *load_job;
 	struct peer *load_peer;    /* who asked; NULL: the command line, or the asker has left */
 	uint64_t load_reported_ns; /* when progress was last told */
 	uint32_t models_next;      /* config->models[models_next] is loaded next */
@@ -89,6 +97,16 @@ void service_finish_load(struct service *service);
 
 /* Reads the configuration once more; the log says what came of it. */
 void service_reload(struct service *service);
+
+/* Asks the load in progress to end. -EBUSY: it is one of the command line's, without which the daemon would end. */
+int service_cancel_load(struct service *service, struct moe_error *err);
+
+/* No session is taken in from now on; the job ends when the last one has left. -EBUSY: so it is already. */
+int service_drain(struct service *service, struct job **ret, struct moe_error *err);
+/* Sessions are taken in again; the job, if it has not ended, is cancelled. */
+void service_resume(struct service *service);
+/* The last session has left. */
+void service_drained(struct service *service);
 
 /* -ENOENT; -EBUSY while sessions are attached. */
 int service_unload(struct service *service, const char *name, struct moe_error *err);

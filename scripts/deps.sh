@@ -46,6 +46,7 @@ look_for_build() {
 	have_library numa || need libnuma-dev 'memory on the right NUMA node'
 	have_library 'jansson >= 2.13' || need libjansson-dev 'JSON, for config.json and statistics'
 	have_library 'libxxhash >= 0.8.0' || need libxxhash-dev 'XXH3-128, the digest of each expert'
+	have_library 'libsystemd >= 252' || need libsystemd-dev 'D-Bus, for org.moeexpertd.Manager1'
 }
 
 look_for_check() {
@@ -54,6 +55,7 @@ look_for_check() {
 		need perl 'prove, which runs the tests'
 	fi
 	have_library 'libmicrohttpd >= 0.9.71' || want libmicrohttpd-dev 'moe-expertd --metrics (optional)'
+	have_command dbus-daemon || need dbus-daemon 'a bus, for the tests of org.moeexpertd.Manager1'
 	[ -e /usr/include/oneapi/dnnl/dnnl.h ] || want libdnnl-dev 'oneDNN, a peer in moe-bench compare (optional)'
 	[ -e /usr/include/ggml.h ] || want libggml-dev 'ggml, another one (optional)'
 }

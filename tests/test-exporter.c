@@ -20,7 +20,7 @@ static const char *address_of(const char *text)
 
 	memset(&a, 0xee, sizeof a);
 	if (exporter_address_parse(&a, text, &err) < 0)
-		return strstr(err.text, "--metrics") && strstr(err.text, text) ? "" : "refused without a reason";
+		return strstr(err.text, "expected") ? "" : "refused without a reason";
 	if (a.sock.ss_family == AF_UNIX) {
 		snprintf(name, sizeof name, "unix %s %s", ((struct sockaddr_un *)&a.sock)->sun_path,
 			 a.local ? "local" : "open");

@@ -51,6 +51,28 @@ const struct setting_def settings_table[SETTINGS] = {
 			.help = "answer Prometheus there: http://ADDRESS:PORT/metrics; a PORT alone is on 127.0.0.1, "
 				"a PATH is a socket file",
 		},
+	[SETTING_BUS] =
+		{
+			.section = "Daemon",
+			.key = "Bus",
+			.option = "bus",
+			.argument = "BUS",
+			.type = SETTING_TYPE_TEXT,
+			.words = "off, system, user, or unix:path=...",
+			.preset = "off",
+			.help = "offer org.moeexpertd.Manager1 on this D-Bus: off, system, user, or unix:path=...",
+		},
+	[SETTING_BUS_NAME] =
+		{
+			.section = "Daemon",
+			.key = "BusName",
+			.option = "bus-name",
+			.argument = "NAME",
+			.type = SETTING_TYPE_TEXT,
+			.words = "org.moeexpertd, or org.moeexpertd.X",
+			.preset = "org.moeexpertd",
+			.help = "the name to have there: of several daemons each needs its own, org.moeexpertd.X",
+		},
 	[SETTING_MODEL] =
 		{
 			.section = "Models",

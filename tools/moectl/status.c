@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include <stdio.h>
+#include <string.h>
 
 #include "moectl.h"
 
@@ -35,6 +36,16 @@ static void print_users(const json_t *accounts)
 	}
 }
 
+static void print_bus(const json_t *bus)
+{
+	const char *state = get_text(bus, "state"), *why = get_text(bus, "why");
+
+	if (strcmp(state, "off") == 0)
+		printf("  bus       off%s%s\n", *why ? ": " : "", why);
+	else
+		printf("  bus       %s: %s%s%s\n", get_text(bus, "name"), state, *why ? ": " : "", why);
+}
+
 int verb_status(const struct arguments *arg)
 {
 	json_t *s = ask(arg, MOE_DOCUMENT_STATUS);
@@ -60,11 +71,14 @@ int verb_status(const struct arguments *arg)
 	printf("  computed  %.0f pairs in %.0f jobs, %s busy; %s copied\n", get_number(cpu, "pairs"),
 	       get_number(cpu, "jobs"), show_time(a, get_number(cpu, "busy_ns")),
 	       show_bytes(b, get_number(cpu, "copy_bytes")));
+	print_bus(json_object_get(s, "bus"));
 	print_users(json_object_get(s, "accounts"));
 	if (get_number(s, "tiered") > 0)
 		printf("  NOTE      %.0f of the models are tiered: larger than --pool-max, read from disk as they are "
 		       "used (moectl models)\n",
 		       get_number(s, "tiered"));
+	if (json_is_true(json_object_get(s, "draining")))
+		printf("  NOTE      the daemon is being drained: no session is taken in (Resume on the bus)\n");
 	if (json_is_false(json_object_get(s, "weights_sealed")))
 		printf("  NOTE      weights are writable by clients (--writable-weights)\n");
 	if (json_is_false(json_object_get(s, "queues_readonly")))

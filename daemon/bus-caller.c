@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Who calls, and whether he may: root and the daemon's own user may all, as on the socket; others what polkit lets
+ * them (org.moeexpertd.policy). The bus and polkit are asked by messages whose answers come later: a user may be
+ * typing a password meanwhile. Where polkit is not there nobody else may.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "daemon/bus-internal.h"
+
+#define ASKS_MAX 64   /* that wait for an answer */
+#define ASKS_CALLER 8 /* of them, of one connection */
+#define USEC_PASSWORD 120000000u
+#define USEC_ANSWER 10000000u
+
+struct ask {
+	struct bus *bus;
+	sd_bus_message *call;
+	sd_bus_slot *slot; /* of the question that is under way */
+	const char *action;
+	bus_act_t act;
+	uint32_t uid;
+	struct ask *next;
+};
+
+static void forget(struct ask *ask)
+{
+	struct ask **at = &ask->bus->asks;
+
+	while (*at != ask)
+		at = &(*at)->next;
+	*at = ask->next;
+	ask->bus->n_asks--;
+	sd_bus_slot_unref(ask->slot);
+	sd_bus_message_unref(ask->call);
+	free(ask);
+}
+
+void bus_forget_asks(struct bus *b)
+{
+	while (b->asks)
+		forget(b->asks);
+}
+
+static void act(struct ask *ask)
+{
+	sd_bus_error error = SD_BUS_ERROR_NULL;
+	int r = ask->act(ask->bus, ask->call, &error);
+
+	if (r < 0 || sd_bus_error_is_set(&error))
+		sd_bus_reply_method_errno(ask->call, r, &error);
+	sd_bus_error_free(&error);
+	forget(ask);
+}
+
+static int refuse(struct ask *ask, const char *why)
+{
+	log_info("bus: uid %u may not %s (%s): %s", ask->uid, sd_bus_message_get_member(ask->call), ask->action, why);
+	sd_bus_reply_method_errorf(ask->call, bus_error_name(-EPERM, false),
+				   "%s: for root, the daemon's user (uid %u) and whom polkit lets do %s; you are uid "
+				   "%u: %s",
+				   sd_bus_message_get_member(ask->call), geteuid(), ask->action, ask->uid, why);
+	forget(ask);
+	return 1;
+}
+
+static int on_polkit(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
+{
+	struct ask *ask = userdata;
+	const sd_bus_error *error = sd_bus_message_get_error(m);
+	int allowed = 0, challenge = 0;
+
+	if (error && (sd_bus_error_has_name(error, SD_BUS_ERROR_SERVICE_UNKNOWN) ||
+		      sd_bus_error_has_name(error, SD_BUS_ERROR_NAME_HAS_NO_OWNER)))
+		return refuse(ask, "polkit is not there");
+	if (error)
+		return refuse(ask, error->message ? error->message : error->name);
+	if (sd_bus_message_enter_container(m, 'r', "bba{ss}") < 0 ||
+	    sd_bus_message_read(m, "bb", &allowed, &challenge) < 0)
+		return refuse(ask, "polkit's answer is not one");
+	if (!allowed)
+		return refuse(ask, challenge ? "it wants a password, and the call does not allow that" : "it does not");
+	act(ask);
+	return 1;
+}
+
+static int ask_polkit(struct ask *ask)
+{
+	const bool interactive = sd_bus_message_get_allow_interactive_authorization(ask->call) > 0;
+	sd_bus_message *m = NULL;
+	int r = sd_bus_message_new_method_call(ask->bus->link, &m, "org.freedesktop.PolicyKit1",
+					       "/org/freedesktop/PolicyKit1/Authority",
+					       "org.freedesktop.PolicyKit1.Authority", "CheckAuthorization");
+
+	if (r >= 0)
+		r = sd_bus_message_append(m, "(sa{sv})sa{ss}us", "system-bus-name", 1, "name", "s",
+					  sd_bus_message_get_sender(ask->call), ask->action, 0, (uint32_t)interactive,
+					  "");
+	ask->slot = sd_bus_slot_unref(ask->slot);
+	if (r >= 0)
+		r = sd_bus_call_async(ask->bus->link, &ask->slot, m, on_polkit, ask,
+				      interactive ? USEC_PASSWORD : USEC_ANSWER);
+	sd_bus_message_unref(m);
+	return r;
+}
+
+static int on_uid(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
+{
+	struct ask *ask = userdata;
+	int r;
+
+	/* A caller that has left is not known any more, and hears nothing. */
+	ask->uid = UINT32_MAX;
+	if (sd_bus_message_is_method_error(m, NULL) || sd_bus_message_read(m, "u", &ask->uid) < 0)
+		return refuse(ask, "the bus does not know the caller");
+	if (ask->uid == 0 || ask->uid == geteuid()) {
+		act(ask);
+		return 1;
+	}
+	r = ask_polkit(ask);
+	return r < 0 ? refuse(ask, strerror(-r)) : 1;
+}
+
+static int check_room(const struct bus *b, const char *sender, struct moe_error *err)
+{
+	uint32_t own = 0;
+
+	for (const struct ask *ask = b->asks; ask; ask = ask->next)
+		own += strcmp(sd_bus_message_get_sender(ask->call), sender) == 0;
+	if (b->n_asks < ASKS_MAX && own < ASKS_CALLER)
+		return 0;
+	return moe_error_set(err, -EBUSY,
+			     "%u calls wait for leave, %u of them from here; at most %d and %d: wait for "
+			     "their answers",
+			     b->n_asks, own, ASKS_MAX, ASKS_CALLER);
+}
+
+int bus_ask(struct bus *b, sd_bus_message *call, const char *action, bus_act_t act_then, sd_bus_error *ret_error)
+{
+	const char *sender = sd_bus_message_get_sender(call);
+	struct moe_error err;
+	struct ask *ask;
+	int r;
+
+	if (!sender)
+		return -EPERM;
+	r = check_room(b, sender, &err);
+	if (r < 0)
+		return bus_error(ret_error, r, &err);
+	ask = calloc(1, sizeof *ask);
+	if (!ask)
+		return -ENOMEM;
+	*ask = (struct ask){.bus = b, .action = action, .act = act_then, .next = b->asks};
+	ask->call = sd_bus_message_ref(call);
+	b->asks = ask;
+	b->n_asks++;
+	r = sd_bus_call_method_async(b->link, &ask->slot, "org.freedesktop.DBus", "/org/freedesktop/DBus",
+				     "org.freedesktop.DBus", "GetConnectionUnixUser", on_uid, ask, "s", sender);
+	if (r < 0)
+		forget(ask);
+	return r < 0 ? r : 1;
+}

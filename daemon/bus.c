@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The link: opened without waiting, served a few messages at a time, and opened again when it has broken.
+ *
+ * What libsystemd waits for changes between the reactor's turns, and a poll of io_uring that is under way does not
+ * change with it: so the reactor watches an epoll, and the link's socket and a clock stand in that
+ * (docs/decisions/0035).
+ */
+#include "daemon/bus.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/util.h"
+#include "daemon/bus-internal.h"
+
+#define MESSAGES_TURN 4 /* of the bus, before the rings have their turn again */
+#define PAUSE_FIRST_NS 100000000u
+#define PAUSE_MAX_NS 10000000000u
+#define SYSTEM_BUS "unix:path=/run/dbus/system_bus_socket"
+
+/* -- words -------------------------------------------------------------------------------------------------------- */
+
+static bool is_utf8(const char *text)
+{
+	for (const uint8_t *p = (const uint8_t *)text; *p; p++) {
+		const int more = *p < 0x80                 ? 0
+				 : *p >= 0xc2 && *p < 0xe0 ? 1
+				 : *p >= 0xe0 && *p < 0xf0 ? 2
+				 : *p >= 0xf0 && *p < 0xf5 ? 3
+							   : -1;
+		/* Overlong, surrogates, above U+10FFFF. */
+		const uint8_t least = *p == 0xe0   ? 0xa0
+				      : *p == 0xf0 ? 0x90
+						   : 0x80,
+			      most = *p == 0xed   ? 0x9f
+				     : *p == 0xf4 ? 0x8f
+						  : 0xbf;
+
+		if (more < 0 || (more > 0 && (p[1] < least || p[1] > most)))
+			return false;
+		for (int i = 1; i <= more; i++)
+			if ((p[i] & 0xc0) != 0x80)
+				return false;
+		p += more;
+	}
+	return true;
+}
+
+const char *bus_text(char *to, size_t size, const char *from)
+{
+	snprintf(to, size, "%s", from);
+	if (!is_utf8(to))
+		for (char *p = to; *p; p++)
+			if ((unsigned char)*p >= 0x80)
+				*p = '?';
+	return to;
+}
+
+/* -- what is waited for -------------------------------------------------------------------------------------------- */
+
+/* 0: never; the time is of CLOCK_MONOTONIC. */
+static void set_clock(struct bus *b, uint64_t ns)
+{
+	const struct itimerspec t = {
+		.it_value = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)}};
+
+	timerfd_settime(b->clock, TFD_TIMER_ABSTIME, &t, NULL);
+}
+
+static void unwatch(struct bus *b)
+{
+	if (b->watched >= 0)
+		epoll_ctl(b->source.fd, EPOLL_CTL_DEL, b->watched, NULL);
+	b->watched = -1;
+}
+
+static int watch_link(struct bus *b)
+{
+	const int fd = sd_bus_get_fd(b->link), events = sd_bus_get_events(b->link);
+	struct epoll_event event = {.events = (uint32_t)MAX(events, 0)}; /* of poll(2): the same bits */
+	uint64_t usec;
+	int r;
+
+	if (fd < 0 || events < 0)
+		return fd < 0 ? fd : events;
+	if (fd != b->watched)
+		unwatch(b);
+	if (b->watched < 0 || b->watched_events != event.events) {
+		if (epoll_ctl(b->source.fd, b->watched < 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &event) < 0)
+			return -errno;
+		b->watched = fd;
+		b->watched_events = event.events;
+	}
+	r = sd_bus_get_timeout(b->link, &usec);
+	if (r < 0)
+		return r;
+	/* 0: messages wait in the link itself, and are for the next turn. */
+	set_clock(b, usec == UINT64_MAX ? 0 : MAX(usec, 1u) * 1000);
+	return 0;
+}
+
+/* -- coming and going ---------------------------------------------------------------------------------------------- */
+
+static void complain(struct bus *b, const char *state, const char *why)
+{
+	b->state = state;
+	bus_text(b->why, sizeof b->why, why);
+	if (!b->complained)
+		log_warning("bus %s: %s; the daemon goes on without it, and tries again", b->address, why);
+	b->complained = true;
+}
+
+static void unlink_bus(struct bus *b)
+{
+	bus_forget_asks(b);
+	unwatch(b);
+	jobs_unheard(&b->service->jobs);
+	b->up = false;
+	b->link = sd_bus_close_unref(b->link);
+	free(b->told);
+	b->told = NULL;
+	b->n_told = 0;
+}
+
+static void lose(struct bus *b, int r)
+{
+	char text[128];
+
+	snprintf(text, sizeof text, "%s",
+		 r == -ECONNRESET || r == -ENOTCONN ? "it has closed the connection" : strerror(-r));
+	b->complained &= !b->up;
+	complain(b, "lost", text);
+	unlink_bus(b);
+	set_clock(b, now_ns() + b->pause_ns);
+	b->pause_ns = MIN(b->pause_ns * 2, (uint64_t)PAUSE_MAX_NS);
+}
+
+static int on_named(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
+{
+	struct bus *b = userdata;
+	const char *name = b->service->config->bus_name;
+	const sd_bus_error *error = sd_bus_message_get_error(m);
+	uint32_t answer = 0;
+
+	/* Other errors are the link's own: it has broken, and that is handled there. */
+	if (error ? !sd_bus_error_has_name(error, SD_BUS_ERROR_ACCESS_DENIED)
+		  : sd_bus_message_read(m, "u", &answer) < 0)
+		return 0;
+	b->up = true;
+	b->pause_ns = PAUSE_FIRST_NS;
+	if (error) {
+		snprintf(b->why, sizeof b->why, "%s", error->message ? error->message : error->name);
+		b->state = "nameless";
+		log_warning("bus %s: the name %s is refused: %s; org.moeexpertd.conf belongs into "
+			    "/usr/share/dbus-1/system.d",
+			    b->address, name, b->why);
+		return 0;
+	}
+	b->state = answer == 2 ? "waiting" : "named";
+	snprintf(b->why, sizeof b->why, "%s",
+		 answer == 2 ? "another process has the name; it is ours when that leaves (--bus-name for another)"
+			     : "");
+	if (answer == 2)
+		log_warning("bus %s: %s: %s", b->address, name, b->why);
+	else
+		log_notice("bus %s: %s%s", b->address, name, b->complained ? ": there again" : "");
+	b->complained = false;
+	return 0;
+}
+
+static int on_acquired(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
+{
+	struct bus *b = userdata;
+	const char *name;
+
+	if (sd_bus_message_read(m, "s", &name) < 0 || strcmp(name, b->service->config->bus_name) != 0 ||
+	    strcmp(b->state, "waiting") != 0)
+		return 0;
+	b->state = "named";
+	b->why[0] = '\0';
+	log_notice("bus %s: %s is ours now", b->address, name);
+	return 0;
+}
+
+static int open_link(struct bus *b)
+{
+	int r = sd_bus_new(&b->link);
+
+	if (r >= 0)
+		r = sd_bus_set_address(b->link, b->address);
+	if (r >= 0)
+		r = sd_bus_set_bus_client(b->link, 1);
+	if (r >= 0)
+		r = sd_bus_set_description(b->link, "moe-expertd");
+	if (r >= 0)
+		r = sd_bus_start(b->link);
+	if (r >= 0)
+		r = bus_add_objects(b);
+	if (r >= 0)
+		r = sd_bus_match_signal_async(b->link, NULL, "org.freedesktop.DBus", "/org/freedesktop/DBus",
+					      "org.freedesktop.DBus", "NameAcquired", on_acquired, NULL, b);
+	if (r >= 0)
+		r = sd_bus_request_name_async(b->link, NULL, b->service->config->bus_name, SD_BUS_NAME_QUEUE, on_named,
+					      b);
+	if (r >= 0)
+		r = bus_begin_telling(b);
+	return r;
+}
+
+static void try_link(struct bus *b)
+{
+	int r;
+
+	b->state = "connecting";
+	b->service->jobs.heard = true;
+	r = open_link(b);
+	if (r >= 0)
+		r = watch_link(b);
+	if (r < 0)
+		lose(b, r);
+}
+
+void bus_watch(struct bus *b)
+{
+	const int r = b->link ? watch_link(b) : 0;
+
+	if (r < 0)
+		lose(b, r);
+}
+
+static void ready(struct source *source, uint32_t events)
+{
+	struct bus *b = container_of(source, struct bus, source);
+	uint64_t times;
+	int r = 1;
+
+	if (read(b->clock, &times, sizeof times) < 0 && !b->link)
+		return; /* the pause is not over */
+	if (!b->link) {
+		try_link(b);
+		return;
+	}
+	for (int i = 0; i < MESSAGES_TURN && r > 0; i++)
+		r = sd_bus_process(b->link, NULL);
+	if (r < 0)
+		lose(b, r);
+	else
+		bus_watch(b);
+}
+
+/* -- life ---------------------------------------------------------------------------------------------------------- */
+
+/* Of "user" what systemd and the environment say. */
+static int find_address(char **ret, const char *asked, struct moe_error *err)
+{
+	const char *given = NULL, *runtime = getenv("XDG_RUNTIME_DIR");
+	int r = 0;
+
+	if (strcmp(asked, "system") == 0) {
+		given = getenv("DBUS_SYSTEM_BUS_ADDRESS");
+		asked = given ? given : SYSTEM_BUS;
+	} else if (strcmp(asked, "user") == 0) {
+		given = getenv("DBUS_SESSION_BUS_ADDRESS");
+		if (!given && !runtime)
+			return moe_error_set(err, -EINVAL,
+					     "--bus user: neither DBUS_SESSION_BUS_ADDRESS nor XDG_RUNTIME_DIR is set; "
+					     "give the address itself: --bus unix:path=...");
+		asked = given;
+	}
+	/* Others would have libsystemd start programs or ask for names, and wait for them. */
+	if (asked && strncmp(asked, "unix:", 5) != 0)
+		return moe_error_set(err, -EINVAL, "--bus: address '%s' found, unix:path=... expected", asked);
+	if (asked)
+		*ret = strdup(asked);
+	else
+		r = asprintf(ret, "unix:path=%s/bus", runtime);
+	return r < 0 || !*ret ? moe_error_sys(err, -ENOMEM, "--bus") : 0;
+}
+
+static int open_sources(struct bus *b, struct moe_error *err)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+
+	b->source.ready = ready;
+	b->source.fd = epoll_create1(EPOLL_CLOEXEC);
+	b->clock = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	if (b->source.fd < 0 || b->clock < 0 || epoll_ctl(b->source.fd, EPOLL_CTL_ADD, b->clock, &event) < 0)
+		return moe_error_sys(err, -errno, "--bus");
+	return loop_add(b->service->loop, &b->source, err);
+}
+
+static void gone(struct source *source)
+{
+	struct bus *b = container_of(source, struct bus, source);
+
+	close_fd(b->clock);
+	close_fd(b->source.fd);
+	free(b->address);
+	free(b);
+}
+
+int bus_new(struct bus **ret, struct service *service, struct moe_error *err)
+{
+	struct bus *b = calloc(1, sizeof *b);
+	int r;
+
+	if (!b)
+		return moe_error_sys(err, -ENOMEM, "--bus");
+	b->service = service;
+	b->clock = b->watched = b->source.fd = -1;
+	b->pause_ns = PAUSE_FIRST_NS;
+	r = find_address(&b->address, service->config->bus, err);
+	if (r == 0)
+		r = open_sources(b, err);
+	if (r < 0) {
+		gone(&b->source);
+		return r;
+	}
+	b->source.gone = gone;
+	try_link(b);
+	*ret = b;
+	return 0;
+}
+
+struct bus *bus_free(struct bus *b)
+{
+	if (b) {
+		unlink_bus(b);
+		loop_remove(b->service->loop, &b->source);
+	}
+	return NULL;
+}
+
+void bus_note(struct bus *b)
+{
+	if (b)
+		b->changed = true;
+}
+
+bool bus_turn(struct bus *b)
+{
+	bool told;
+
+	if (!b || !b->up || (!b->changed && !b->service->load_job))
+		return false;
+	told = bus_tell(b);
+	if (told)
+		bus_watch(b);
+	return told;
+}
+
+void bus_state(const struct service *service, const char **ret_state, const char **ret_why)
+{
+	*ret_state = service->bus ? service->bus->state : "off";
+	*ret_why = service->bus ? service->bus->why : "";
+}
