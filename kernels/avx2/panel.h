@@ -70,15 +70,21 @@ static inline ivec ivec_high(ivec v)
 	return _mm256_and_si256(_mm256_srli_epi16(v, 4), _mm256_set1_epi8(15));
 }
 
-/* 16 bytes, and each byte of v (0 .. 15) replaced with that of a table. */
+/* A table of 16 bytes. */
 static inline ivec ivec_table(const void *bytes)
 {
 	return _mm256_broadcastsi128_si256(_mm_loadu_si128(bytes));
 }
 
-static inline ivec ivec_lookup(ivec table, ivec v)
+/* The low and the high nibbles of bytes, looked up. */
+static inline ivec ivec_lookup_low(ivec table, ivec v)
 {
-	return _mm256_shuffle_epi8(table, v);
+	return _mm256_shuffle_epi8(table, ivec_low(v));
+}
+
+static inline ivec ivec_lookup_high(ivec table, ivec v)
+{
+	return _mm256_shuffle_epi8(table, ivec_high(v));
 }
 
 /* v | (more << left & mask) in each byte; no bit of the mask comes from a neighbour byte. */

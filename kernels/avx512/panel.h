@@ -63,15 +63,22 @@ static inline ivec ivec_high(ivec v)
 	return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15));
 }
 
-/* 16 bytes, and each byte of v (0 .. 15) replaced with that of a table. */
+/* A table of 16 bytes. */
 static inline ivec ivec_table(const void *bytes)
 {
 	return _mm512_broadcast_i32x4(_mm_loadu_si128(bytes));
 }
 
-static inline ivec ivec_lookup(ivec table, ivec v)
+/* The low and the high nibbles of bytes, looked up: VBMI's permutation takes six bits of an index, and the table is
+ * there four times, so nothing has to be masked. */
+static inline ivec ivec_lookup_low(ivec table, ivec v)
 {
-	return _mm512_shuffle_epi8(table, v);
+	return _mm512_permutexvar_epi8(v, table);
+}
+
+static inline ivec ivec_lookup_high(ivec table, ivec v)
+{
+	return _mm512_permutexvar_epi8(_mm512_srli_epi16(v, 4), table);
 }
 
 /* v | (more << left & mask) in each byte; no bit of the mask comes from a neighbour byte. */

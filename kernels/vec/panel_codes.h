@@ -33,16 +33,18 @@ PANEL_INLINE int panel_offset(uint32_t format)
 	return moe_formats[format].code == MOE_CODE_E2M1 ? 12 : moe_formats[format].offset;
 }
 
-PANEL_INLINE ivec panel_value(uint32_t format, ivec code)
+/* Whether codes of four bits stand for bytes that are looked up. */
+PANEL_INLINE int panel_looked_up(uint32_t format)
+{
+	return moe_formats[format].code == MOE_CODE_E2M1 || moe_formats[format].code == MOE_CODE_IQ4NL;
+}
+
+PANEL_INLINE ivec panel_table(uint32_t format)
 {
 	static const uint8_t e2m1[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 	static const uint8_t iq4nl[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
 
-	if (moe_formats[format].code == MOE_CODE_E2M1)
-		return ivec_lookup(ivec_table(e2m1), code);
-	if (moe_formats[format].code == MOE_CODE_IQ4NL)
-		return ivec_lookup(ivec_table(iq4nl), code);
-	return code;
+	return ivec_table(moe_formats[format].code == MOE_CODE_E2M1 ? e2m1 : iq4nl);
 }
 
 /* The bits above the low four of vector v; `at` are its bytes in a plane of a block. */
@@ -66,8 +68,13 @@ PANEL_INLINE void panel_pair(uint32_t format, const uint8_t *block, int v, size_
 	} else {
 		const ivec both = ivec_loaded(block + v / 2 * 64 + at);
 
-		ret[0] = panel_value(format, panel_upper(format, block, v, at, ivec_low(both)));
-		ret[1] = panel_value(format, panel_upper(format, block, v + 1, at, ivec_high(both)));
+		if (panel_looked_up(format)) {
+			ret[0] = ivec_lookup_low(panel_table(format), both);
+			ret[1] = ivec_lookup_high(panel_table(format), both);
+		} else {
+			ret[0] = panel_upper(format, block, v, at, ivec_low(both));
+			ret[1] = panel_upper(format, block, v + 1, at, ivec_high(both));
+		}
 	}
 	if (PANEL_WIDE_SIGNED && panel_wide(format)) {
 		ret[0] = ivec_xor(ret[0], ivec_set((int32_t)0x80808080u));
