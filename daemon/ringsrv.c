@@ -295,11 +295,11 @@ struct session *ringsrv_seek(struct session **at, uint32_t *polls)
 	for (; left > 0 && !found; left--) {
 		const uint32_t completed = s->cq_tail - s->cq_head;
 
-		/* What the tail announces is needed next: the two lines come at the same time. */
-		if (completed > 0)
+		if (++s->polls % RETIRED_POLLS == 0 || completed >= RETIRED_MAX || s->broken || ringsrv_pending(s)) {
+			/* What the tail announces, before all else; of one that has nothing it is the client's. */
 			__builtin_prefetch(client_at(&s->client, entry_offset(s)));
-		if (++s->polls % RETIRED_POLLS == 0 || completed >= RETIRED_MAX || s->broken || ringsrv_pending(s))
 			found = s;
+		}
 		s = s->poll_next;
 	}
 	*at = s;
