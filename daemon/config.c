@@ -81,6 +81,16 @@ static int set_push_cuda(struct settings *s, const char *text, struct moe_error 
 	return r < 0 ? r : settings_set(s, SETTING_PUSH_CUDA, seconds || !text ? "yes" : text, &by_option, err);
 }
 
+/* At once, so that `--isa LEVEL --version` answers whether it runs here. */
+static int set_isa(struct settings *s, const char *text, struct moe_error *err)
+{
+	enum isa isa;
+
+	if (isa_from_name(text, &isa) < 0)
+		return moe_error_set(err, -EINVAL, "--isa %s: %s", text, isa_why_not(text));
+	return settings_set(s, SETTING_ISA, text, &by_option, err);
+}
+
 static int set_ready_fd(struct config *c, const char *text, struct moe_error *err)
 {
 	char *end;
@@ -103,6 +113,8 @@ static int take_option(struct config *c, int id, const char *arg, struct moe_err
 	case OPT_SETTING + SETTING_VERBOSE:
 	case OPT_SETTING + SETTING_WRITABLE_WEIGHTS:
 		return settings_set(s, (enum setting)(id - OPT_SETTING), arg ? arg : "yes", &by_option, err);
+	case OPT_SETTING + SETTING_ISA:
+		return set_isa(s, arg, err);
 	case OPT_SETTING + SETTING_PUSH_CUDA:
 		return set_push_cuda(s, arg, err);
 	case OPT_SETTING + SETTING_UID_BYTES:
@@ -187,9 +199,9 @@ static int check_isa(const struct settings *s, enum isa *ret, const char **ret_w
 	if (!v->text)
 		return 0;
 	if (isa_from_name(v->text, ret) < 0)
-		return moe_error_set(err, -EINVAL, "%s%s%s %s: %s",
-				     in_file ? settings_origin(s, SETTING_ISA, place, sizeof place) : "--isa",
-				     in_file ? ": " : "", in_file ? "Isa" : "", v->text, isa_why_not(v->text));
+		return moe_error_set(err, -EINVAL, "%s: Isa=%s: %s",
+				     settings_origin(s, SETTING_ISA, place, sizeof place), v->text,
+				     isa_why_not(v->text));
 	if (strcmp(v->text, "auto") != 0)
 		*ret_why = in_file ? "forced by Isa=" : "forced by --isa";
 	return 0;

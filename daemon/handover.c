@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -117,6 +118,13 @@ static void next_name(char ret[static NAME_BYTES], const char **names)
 		*names = (*names)[n] ? *names + n + 1 : NULL;
 }
 
+static bool is_activated(const char *name)
+{
+	const size_t n = strlen(name);
+
+	return n > 7 && strcmp(name + n - 7, ".socket") == 0;
+}
+
 static bool is_socket(int fd)
 {
 	struct stat st;
@@ -157,7 +165,8 @@ static int take_over(struct handover *h, uint32_t n)
 			enter(h, copy, fd);
 		}
 	}
-	h->succeeds = h->n > 0;
+	for (uint32_t i = 0; i < h->n; i++)
+		h->succeeds |= h->kept[i].name && !is_activated(h->kept[i].name);
 	return r;
 }
 
@@ -239,6 +248,14 @@ int handover_take(struct handover *h, const char *format, ...)
 	k = find_formatted(h, format, args);
 	va_end(args);
 	return k && k->fd >= 0 ? steal_fd(&k->fd) : -ENOENT;
+}
+
+int handover_take_activated(struct handover *h)
+{
+	for (uint32_t i = 0; h && i < h->n; i++)
+		if (h->kept[i].name && h->kept[i].fd >= 0 && is_activated(h->kept[i].name))
+			return steal_fd(&h->kept[i].fd);
+	return -ENOENT;
 }
 
 const char *handover_next(struct handover *h, const char *prefix, uint32_t *cursor)
@@ -326,7 +343,7 @@ void handover_discard_rest(struct handover *h)
 	for (uint32_t i = 0; h && i < h->n; i++) {
 		struct kept *k = &h->kept[i];
 
-		if (!k->name || k->fd < 0)
+		if (!k->name || k->fd < 0 || is_activated(k->name))
 			continue;
 		log_debug("%s: kept, but nobody wants it: dropped", k->name);
 		k->fd = close_fd(k->fd);
@@ -409,6 +426,15 @@ int handover_notify(struct handover *h, const char *format, ...)
 	if (n < 0 || n >= (int)sizeof message)
 		return -EMSGSIZE;
 	return fdmsg_send(h->sock, message, (size_t)n, NULL, 0, 0);
+}
+
+uint64_t handover_watchdog_us(const struct handover *h)
+{
+	const unsigned long pid = number_from("WATCHDOG_PID", INT32_MAX);
+
+	if (!h || h->sock < 0 || (getenv("WATCHDOG_PID") && pid != (unsigned long)getpid()))
+		return 0;
+	return number_from("WATCHDOG_USEC", LONG_MAX);
 }
 
 struct handover *handover_free(struct handover *h)

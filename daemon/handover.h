@@ -50,6 +50,10 @@ int handover_drop(struct handover *h, const char *format, ...) __attribute__((fo
 /* The fd of that name from the run before: now the caller's, and still kept. -ENOENT: none, or taken already. */
 int handover_take(struct handover *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* The socket of a socket unit (systemd.socket(5)): an fd whose name ends in ".socket", as it does unless the unit says
+ * otherwise. It is the service manager's: it is never put, dropped or discarded, and is no run before. -ENOENT. */
+int handover_take_activated(struct handover *h);
+
 /* True: something came from the run before. */
 bool handover_succeeds(const struct handover *h);
 
@@ -74,6 +78,9 @@ void handover_discard_rest(struct handover *h);
 
 /* Tells the service manager, e.g. "READY=1". 0, also without one, or -errno. */
 int handover_notify(struct handover *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* How often at least the service manager wants to hear "WATCHDOG=1" from this process, in microseconds; 0: never. */
+uint64_t handover_watchdog_us(const struct handover *h);
 
 /* Closes what nobody has taken; the keeper keeps it. */
 struct handover *handover_free(struct handover *h);

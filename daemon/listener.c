@@ -95,22 +95,53 @@ static bool serves(int sock, const char *path)
 	       S_ISSOCK(st.st_mode);
 }
 
-int listener_open(struct listener *ret, const char *path, uint32_t mode, int inherited, struct moe_error *err)
+/* The socket unit made it, with the rights that it has. */
+static int check_activated(int sock, const char *path, struct moe_error *err)
 {
-	_cleanup_close_ int sock = inherited;
+	struct sockaddr_un address = {.sun_family = AF_UNSPEC};
+	socklen_t size = sizeof address;
+	int type = 0, listens = 0;
+	socklen_t int_size = sizeof type;
 
-	struct listener l = {.socket = -1, .lock = -1, .path = path};
+	if (getsockname(sock, (struct sockaddr *)&address, &size) < 0 ||
+	    getsockopt(sock, SOL_SOCKET, SO_TYPE, &type, &int_size) < 0 ||
+	    getsockopt(sock, SOL_SOCKET, SO_ACCEPTCONN, &listens, &int_size) < 0)
+		return moe_error_sys(err, -errno, "the socket unit's socket");
+	if (address.sun_family != AF_UNIX || type != SOCK_SEQPACKET || !listens)
+		return moe_error_set(err, -EPROTOTYPE,
+				     "the socket unit's socket is of another kind; ListenSequentialPacket=%s expected",
+				     path);
+	if (strcmp(address.sun_path, path) != 0)
+		return moe_error_set(
+			err, -EADDRNOTAVAIL,
+			"the socket unit listens at %s, and Socket= or --socket says %s; they must be the same",
+			address.sun_path, path);
+	return fcntl(sock, F_SETFL, O_NONBLOCK) < 0 ? moe_error_sys(err, -errno, "%s", path) : 0;
+}
+
+int listener_open(struct listener *ret, const char *path, uint32_t mode, int inherited, int activated,
+		  struct moe_error *err)
+{
+	_cleanup_close_ int sock = inherited, given = activated;
+
+	struct listener l = {.socket = -1, .lock = -1, .path = path, .activated = activated >= 0};
 	int r = 0;
 
 	if (strlen(path) >= sizeof((struct sockaddr_un *)0)->sun_path)
 		return moe_error_set(err, -ENAMETOOLONG, "--socket %s: at most %zu bytes", path,
 				     sizeof((struct sockaddr_un *)0)->sun_path - 1);
+	if (l.activated)
+		r = check_activated(given, path, err);
+	if (r < 0)
+		return r;
 	if (strcmp(path, MOE_SOCKET_DEFAULT) == 0)
 		mkdir("/run/moe-expertd", 0755); /* systemd makes it as RuntimeDirectory; by hand we do */
 	if (asprintf(&l.lock_path, "%s.lock", path) < 0)
 		return moe_error_sys(err, -ENOMEM, "%s", path);
 	r = l.lock = take_lock(path, l.lock_path, err);
-	if (r >= 0)
+	if (r >= 0 && l.activated)
+		l.socket = steal_fd(&given);
+	else if (r >= 0)
 		r = l.socket = serves(sock, path) ? steal_fd(&sock) : bind_socket(path, mode, err);
 	if (r < 0) {
 		if (l.lock >= 0)
@@ -127,7 +158,7 @@ void listener_close(struct listener *l, bool leaves, bool folder)
 {
 	if (l->socket < 0)
 		return;
-	if (!leaves)
+	if (!leaves && !l->activated)
 		unlink(l->path);
 	l->socket = close_fd(l->socket);
 	if (!leaves)

@@ -16,12 +16,15 @@
 struct listener {
 	int socket; /* listening, non-blocking */
 	int lock;
+	bool activated; /* the socket, and its name, are the service manager's */
 	const char *path;
 	char *lock_path;
 };
 
-/* `inherited`: the listening socket of the daemon before, which is taken over, or -1. */
-int listener_open(struct listener *ret, const char *path, uint32_t mode, int inherited, struct moe_error *err);
+/* `inherited`: the listening socket of the daemon before, which is taken over, or -1. `activated`: that of a socket
+ * unit, or -1: it goes before, must be bound to `path`, and stays when the daemon ends. Takes both over. */
+int listener_open(struct listener *ret, const char *path, uint32_t mode, int inherited, int activated,
+		  struct moe_error *err);
 
 /* Removes the socket and the lock; with `folder` also the folder that they were in, if it is empty now. `leaves`: the
  * files stay for a successor, which the socket's other holder hands it to. */

@@ -45,6 +45,7 @@ int load_start(struct load **ret, const struct store_params *params, struct loop
 	load->params.name = load->name;
 	load->params.progress = on_progress;
 	load->params.userdata = load;
+	load->params.moved = &load->moved;
 	load->loop = loop;
 	r = load->path && load->name ? -pthread_create(&load->thread, NULL, run, load) : -ENOMEM;
 	if (r < 0) {

@@ -20,6 +20,7 @@ struct load {
 	struct store_params params;
 	struct loop *loop;
 	_Atomic uint64_t done_bytes, total_bytes, elapsed_ns; /* elapsed: since the reading began */
+	_Atomic uint64_t moved;                               /* as of struct store_params */
 	uint64_t prepared_ns;                                 /* the thread's: until then memory was prefaulted */
 	_Atomic bool cancelled, finished;
 	struct resident *result; /* valid once finished with code 0 */

@@ -19,6 +19,8 @@ struct pool_worker {
 	uint32_t node;        /* of the host */
 	int cpu;
 	_Atomic uint64_t busy_ns;
+	_Atomic uint32_t turns; /* odd: in the midst of a unit, or of beginning a job */
+	uint32_t seen;          /* turns at the last pool_look */
 };
 
 /* What was read of the shares of a node, counted when a wave or a copy begins. */
@@ -33,6 +35,7 @@ struct pool {
 	struct pool_queue queue;
 	struct scratch_cache scratch;
 	_Atomic bool stop;
+	bool waited; /* at the last pool_look something had not begun */
 	_Atomic uint64_t jobs, pairs, copy_bytes;
 	struct pool_share shares[MOE_POOLS_MAX];
 	uint32_t n_workers; /* that run */

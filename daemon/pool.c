@@ -23,6 +23,13 @@ static struct pool_units worker_draw_ahead(struct pool_worker *w, struct pool_vi
 	return pool_view_draw(view, w->team);
 }
 
+/* Before and after what may take time. The thread alone writes it. */
+static void worker_turns(struct pool_worker *w)
+{
+	atomic_store_explicit(&w->turns, atomic_load_explicit(&w->turns, memory_order_relaxed) + 1,
+			      memory_order_relaxed);
+}
+
 /* Draws units until there are none or something more urgent has come. */
 static void worker_run(struct pool_worker *w, struct pool_view *view)
 {
@@ -41,7 +48,9 @@ static void worker_run(struct pool_worker *w, struct pool_view *view)
 			break;
 		}
 		next = worker_draw_ahead(w, view);
+		worker_turns(w);
 		batch->run(batch, w->team, units, next);
+		worker_turns(w);
 		units = next;
 	} while (units.n || !pool_queue_urgent(queue, w->team, batch));
 	pool_batch_unref(batch);
@@ -60,7 +69,9 @@ static bool worker_step(struct pool_worker *w)
 		struct pool_view *view;
 
 		if (entry) {
+			worker_turns(w);
 			entry->start(pool, entry);
+			worker_turns(w);
 			return true;
 		}
 		view = pool_queue_view(&pool->queue, w->team, p);
@@ -245,6 +256,32 @@ struct pool *pool_free(struct pool *pool)
 uint32_t pool_threads(const struct pool *pool)
 {
 	return pool->n_workers;
+}
+
+bool pool_look(struct pool *pool, char *why, size_t size)
+{
+	const bool waits = pool_queue_waiting(&pool->queue), waited = pool->waited;
+	const struct pool_worker *stuck = NULL;
+	bool moved = false;
+
+	for (uint32_t i = 0; i < pool->n_workers; i++) {
+		struct pool_worker *w = &pool->workers[i];
+		const uint32_t turns = atomic_load_explicit(&w->turns, memory_order_relaxed);
+
+		moved |= turns != w->seen;
+		if (turns == w->seen && turns % 2)
+			stuck = w;
+		w->seen = turns;
+	}
+	pool->waited = waits;
+	if (stuck)
+		snprintf(why, size, "thread moe-pool/%u.%u is in one unit of work since the last look", stuck->team,
+			 stuck->index);
+	else if (waits && waited && !moved)
+		snprintf(why, size, "jobs wait and no thread of the pool takes them");
+	else
+		return true;
+	return false;
 }
 
 void pool_trim(struct pool *pool)

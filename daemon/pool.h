@@ -16,6 +16,8 @@
 #ifndef DAEMON_POOL_H
 #define DAEMON_POOL_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/host.h"
@@ -101,6 +103,11 @@ int pool_new(struct pool **ret, const struct pool_params *params, struct moe_err
 /* Every job must have ended. Takes NULL, returns NULL. */
 struct pool *pool_free(struct pool *pool);
 uint32_t pool_threads(const struct pool *pool);
+
+/* Whether the pool has moved since the last look, as far as it had to: false, with the reason in `why`, when a thread
+ * is still in the unit that it was in then (units take milliseconds), or jobs wait and no thread has done anything.
+ * For one caller, seconds apart. */
+bool pool_look(struct pool *pool, char *why, size_t size);
 
 /* Gives intermediate memory that no job uses back to the system. Thread-safe; the next jobs fault pages in anew. */
 void pool_trim(struct pool *pool);

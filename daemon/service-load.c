@@ -68,6 +68,8 @@ int service_load(struct service *s, struct peer *peer, const char *path, const c
 	s->load_peer = peer;
 	s->load_reported_ns = now_ns();
 	log_info("loading %s", path);
+	s->manager.status_ns = s->manager.moved = 0;
+	service_tell_load(s);
 	return 0;
 }
 
@@ -77,6 +79,7 @@ void service_report_load(struct service *s)
 	const uint64_t done = atomic_load(&load->done_bytes), total = atomic_load(&load->total_bytes);
 	const uint64_t elapsed = atomic_load(&load->elapsed_ns), eta = load_eta_ns(load);
 
+	service_tell_load(s);
 	if (now_ns() - s->load_reported_ns < (s->load_peer ? PROGRESS_NS : LOGGED_NS) || total == 0)
 		return;
 	s->load_reported_ns = now_ns();
@@ -96,7 +99,7 @@ static void say_ready(struct service *s)
 
 	s->ready = true;
 	s->leaves = false;
-	if (handover_notify(s->handover, "READY=1") < 0)
+	if (service_tell_ready(s) < 0)
 		log_warning("the service manager cannot be told READY=1");
 	log_info("ready: %u models, %u CPU threads (%s), socket %s", s->registry.n, pool_threads(s->pool),
 		 isa_name(s->config->isa), s->config->socket);
@@ -163,6 +166,7 @@ void service_finish_load(struct service *s)
 	struct entry *entry = NULL;
 	int r = load->code;
 
+	service_tell_load(s);
 	s->load = NULL;
 	s->load_peer = NULL;
 	s->load_job = NULL;
@@ -187,6 +191,8 @@ void service_finish_load(struct service *s)
 	jobs_end(&s->jobs, job, r, &err);
 	bus_note(s->bus);
 	load_free(load);
+	if (s->ready)
+		service_tell_status(s);
 	if (!s->ready && r == 0) {
 		r = service_load_next(s, &err);
 		if (r < 0)
@@ -209,11 +215,15 @@ int service_cancel_load(struct service *s, struct moe_error *err)
 int service_unload(struct service *s, const char *name, struct moe_error *err)
 {
 	struct entry *entry;
+	int r;
 
 	if (*name && registry_find(&s->registry, name, NULL, &entry, err) == 0 && entry->model->sessions == 0) {
 		estate_drop_model(s->handover, entry);
 		s->weight_bytes_read += entry->tier ? tier_read_bytes(entry->tier) : 0;
 	}
 	bus_note(s->bus);
-	return registry_remove(&s->registry, name, err);
+	r = registry_remove(&s->registry, name, err);
+	if (r == 0)
+		service_tell_status(s);
+	return r;
 }

@@ -223,6 +223,7 @@ static void signal_ready(struct source *source, uint32_t events)
 			service_reload(s);
 			continue;
 		}
+		service_tell_end(s);
 		s->leaves = info.ssi_signo == SIGUSR2 && handover_keeps(s->handover);
 		log_info("%s: ending%s", strsignal((int)info.ssi_signo),
 			 s->leaves ? "; models and sessions stay with the keeper" : "");
@@ -270,6 +271,8 @@ static int watch(struct service *s, struct moe_error *err)
 	r = door_open(&s->door, s->listener.socket, handover_succeeds(s->handover), s->loop, err);
 	if (r == 0)
 		r = loop_add(s->loop, &s->signal_source, err);
+	if (r == 0)
+		r = service_watchdog(s, err);
 	if (r == 0 && s->config->private_mode) {
 		prctl(PR_SET_PDEATHSIG, SIGTERM);
 		s->parent_source = (struct source){.fd = STDIN_FILENO, .ready = parent_ready};
@@ -334,9 +337,9 @@ static int revive(struct service *s, struct moe_error *err)
 static int open_listener(struct service *s, struct moe_error *err)
 {
 	int r = listener_open(&s->listener, s->config->socket, s->config->socket_mode,
-			      handover_take(s->handover, "listen"), err);
+			      handover_take(s->handover, "listen"), handover_take_activated(s->handover), err);
 
-	if (r == 0)
+	if (r == 0 && !s->listener.activated)
 		handover_put(s->handover, s->listener.socket, "listen");
 	return r;
 }
@@ -374,7 +377,7 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 	s->config = config;
 	s->handover = handover;
 	s->started_ns = now_ns();
-	s->listener.socket = s->signal_source.fd = s->registrar_fd = -1;
+	s->listener.socket = s->signal_source.fd = s->manager.watchdog.fd = s->registrar_fd = -1;
 	s->leaves = handover_succeeds(handover);
 	handover_hold(handover);
 	door_init(&s->door, enters);
@@ -485,6 +488,7 @@ struct service *service_free(struct service *s)
 		munmap(s->estate, MOE_RING_PAGE);
 	listener_close(&s->listener, s->leaves, s->config->private_mode && strchr(s->config->socket, '/'));
 	close_fd(s->signal_source.fd);
+	close_fd(s->manager.watchdog.fd);
 	close_fd(s->registrar_fd);
 	door_free(&s->door);
 	free(s->host);

@@ -35,6 +35,14 @@ struct exporter;
 struct handover;
 struct peer;
 
+/* What the service manager was told of it. */
+struct service_manager {
+	struct source watchdog; /* a timer; fd -1: none is wanted */
+	bool stuck;             /* no WATCHDOG=1 was sent at the last look */
+	uint64_t status_ns;     /* when it last heard of the load */
+	uint64_t moved;         /* of the load, then */
+};
+
 struct service {
 	struct config *config; /* main's; a reload changes it */
 	struct host *host;
@@ -52,6 +60,7 @@ struct service {
 	struct listener listener;
 	struct door door;
 	struct source signal_source, parent_source;
+	struct service_manager manager;
 	bool trim; /* the last session has left since the loop slept */
 	struct peer *peers;
 	uint32_t n_peers;
@@ -94,6 +103,15 @@ int service_load_next(struct service *service, struct moe_error *err);
 /* Of the load in progress: tells who waits how far it is, or takes what it has brought. */
 void service_report_load(struct service *service);
 void service_finish_load(struct service *service);
+
+/* To the service manager, which may be none: what is being done, as STATUS=; how the load in progress goes, with more
+ * time to start (EXTEND_TIMEOUT_USEC=) as long as it moves; that it is ready; that it ends. */
+void service_tell_status(struct service *service);
+void service_tell_load(struct service *service);
+int service_tell_ready(struct service *service);
+void service_tell_end(struct service *service);
+/* With WATCHDOG_USEC: says WATCHDOG=1 from the reactor, as long as the pool moves. */
+int service_watchdog(struct service *service, struct moe_error *err);
 
 /* Reads the configuration once more; the log says what came of it. */
 void service_reload(struct service *service);

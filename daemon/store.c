@@ -212,6 +212,8 @@ static int report_end(uint64_t done, uint64_t total, void *userdata)
 	const struct store_params *p = load->params;
 	const uint64_t have = load->resident->frames ? 0 : load->total; /* a tiered model is read afterwards */
 
+	if (p->moved)
+		atomic_store(p->moved, have + done);
 	return p->progress ? p->progress(have, load->total, now_ns() - load->start_ns, p->userdata) : 0;
 }
 
@@ -266,6 +268,8 @@ static int report(uint64_t done, uint64_t total, uint64_t elapsed_ns, void *user
 	const struct load *load = userdata;
 	const struct store_params *p = load->params;
 
+	if (p->moved)
+		atomic_store(p->moved, done);
 	return p->progress ? p->progress(done, total, elapsed_ns, p->userdata) : 0;
 }
 

@@ -110,6 +110,8 @@ struct store_params {
 	 * cancels the load (-ECANCELED). */
 	int (*progress)(uint64_t done, uint64_t total, uint64_t elapsed_ns, void *userdata);
 	void *userdata;
+	_Atomic uint64_t *
+		moved; /* bytes prepared or read, just before each `progress`: it stands still when all does; or NULL */
 };
 
 /* Blocking; run it on a thread of its own. */

@@ -362,9 +362,45 @@ static void test_idle(void)
 	pool_free(pool);
 }
 
+/* -- whether it moves --------------------------------------------------------------------------------------------- */
+
+/* One of two threads stands in a unit. */
+static void test_look(void)
+{
+	struct job *stands, *other;
+	char why[256] = "";
+	struct kernels k;
+	struct pool *pool;
+	struct fake f;
+
+	fake_layout(&f, 4, 64, 64, MOE_FORMAT_BF16, 1);
+	fake_fill(&f);
+	k = hook_table(&f);
+	pool = pool_make_kernels(1, 2, &k);
+	ok(pool_look(pool, why, sizeof why) && pool_look(pool, why, sizeof why), "a pool without work need not move");
+	stands = job_make(&f, 1, 1, MOE_TYPE_F32, MOE_TYPE_F32, 0);
+	other = job_make(&f, 1, 1, MOE_TYPE_F32, MOE_TYPE_F32, 0);
+	atomic_store(&hook_stops, true);
+	pool_submit_compute(pool, &stands->compute);
+	hook_wait();
+	ok(pool_look(pool, why, sizeof why), "a thread that has begun a unit since the last look has moved");
+	ok(!pool_look(pool, why, sizeof why) && strstr(why, "thread moe-pool/0."), "not one that is still in it: %s",
+	   why);
+	job_run(pool, other);
+	ok(!pool_look(pool, why, sizeof why), "also when the other thread moves");
+	sem_post(&hook_release);
+	job_wait(stands);
+	ok(pool_look(pool, why, sizeof why) && pool_look(pool, why, sizeof why), "it goes on: all is well");
+	pool_free(pool);
+	job_free(stands);
+	job_free(other);
+	fake_free(&f);
+}
+
 int main(void)
 {
 	seed = tap_seed();
+	test_look();
 	test_many(1, 3);
 	test_many(2, 4);
 	test_many(3, 3);

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * manager - what a daemon tells the service manager that started it: how loading goes, that it is ready, that it lives
+ * as long as it works, that it reloads and ends; and the socket that a socket unit has made for it.
+ *
+ * The manager is this test: it listens at NOTIFY_SOCKET. A thread of the pool is stopped with ptrace(2), alone.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "tests/fixture.h"
+
+static char folder[64], text[2048];
+static int notify;
+
+static int listen_at(const char *path, int type)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	const int sock = socket(AF_UNIX, type, 0);
+
+	snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+	require(bind(sock, (struct sockaddr *)&address, sizeof address) == 0, "a socket at %s", path);
+	if (type != SOCK_DGRAM)
+		require(listen(sock, 8) == 0, "it listens");
+	return sock;
+}
+
+/* -- what the daemon says ----------------------------------------------------------------------------------------- */
+
+/* The next message, for as long as it takes. */
+static void hear(void)
+{
+	struct pollfd p = {.fd = notify, .events = POLLIN};
+	ssize_t n;
+
+	if (poll(&p, 1, FIXTURE_READY_MS) != 1)
+		require(false, "the daemon says something");
+	n = recv(notify, text, sizeof text - 1, MSG_CMSG_CLOEXEC);
+	text[n > 0 ? n : 0] = '\0';
+}
+
+/* The message in one line. */
+static const char *heard(void)
+{
+	static char line[sizeof text];
+
+	strcpy(line, text);
+	for (char *p = line; (p = strchr(p, '\n')); *p = ' ')
+		;
+	return line;
+}
+
+/* One of the message's lines begins with this. */
+static bool says(const char *field)
+{
+	for (const char *line = text; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
+		if (strncmp(line, field, strlen(field)) == 0)
+			return true;
+	return false;
+}
+
+/* Until a message has this line. *ret_other: whether one before it had that other line. */
+static void hear_until(const char *field, const char *other, bool *ret_other)
+{
+	if (other)
+		*ret_other = false;
+	for (;;) {
+		hear();
+		if (says(field))
+			return;
+		if (other && says(other))
+			*ret_other = true;
+	}
+}
+
+/* -- a thread of the pool ----------------------------------------------------------------------------------------- */
+
+static pid_t find_thread(pid_t pid, const char *name)
+{
+	char path[128], comm[32];
+	struct dirent *entry;
+	pid_t found = 0;
+	DIR *dir;
+
+	snprintf(path, sizeof path, "/proc/%d/task", pid);
+	dir = opendir(path);
+	while (dir && !found && (entry = readdir(dir))) {
+		FILE *f;
+
+		snprintf(path, sizeof path, "/proc/%d/task/%.20s/comm", pid, entry->d_name);
+		f = fopen(path, "r");
+		if (f && fscanf(f, "%31s", comm) == 1 && strcmp(comm, name) == 0)
+			found = (pid_t)atoi(entry->d_name);
+		if (f)
+			fclose(f);
+	}
+	if (dir)
+		closedir(dir);
+	return found;
+}
+
+static bool stop_thread(pid_t thread)
+{
+	int status;
+
+	return thread && ptrace(PTRACE_SEIZE, thread, NULL, NULL) == 0 &&
+	       ptrace(PTRACE_INTERRUPT, thread, NULL, NULL) == 0 && waitpid(thread, &status, __WALL) == thread;
+}
+
+/* One token of the sample: computed by the pool. */
+static pid_t start_worker(const struct fixture *f)
+{
+	char program[PATH_MAX];
+	const pid_t pid = fork();
+
+	if (pid)
+		return pid;
+	snprintf(program, sizeof program, "%s/tools/moe-worker", fixture_env("MOE_BUILD"));
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	freopen("/dev/null", "w", stdout);
+	execl(program, program, "generate", "--daemon", f->socket, "--model", fixture_sample(), "--prompt", "NAME",
+	      "--tokens", "1", NULL);
+	_exit(127);
+}
+
+static void test_stuck(const struct fixture *f)
+{
+	const pid_t thread = find_thread(f->pid, "moe-pool/0.0");
+	int status = -1;
+	bool alive;
+	pid_t worker;
+
+	if (!stop_thread(thread)) {
+		tap_skip("ptrace(2) is forbidden here: %s", strerror(errno));
+		return;
+	}
+	worker = start_worker(f);
+	hear_until("STATUS=stuck: ", NULL, NULL);
+	ok(true, "the pool's only thread is stopped, and a request comes: %s", heard());
+	for (int i = 0; i < 10; i++) {
+		hear_until("STATUS=stuck: ", "WATCHDOG=1", &alive);
+		if (alive)
+			break;
+	}
+	ok(!alive, "from then on there is no WATCHDOG=1");
+	ok(ptrace(PTRACE_DETACH, thread, NULL, NULL) == 0, "the thread goes on");
+	hear_until("WATCHDOG=1", NULL, NULL);
+	hear_until("STATUS=serving 1 model", NULL, NULL);
+	ok(waitpid(worker, &status, 0) == worker && status == 0, "so does the request, and WATCHDOG=1 comes again");
+}
+
+/* -- a life ------------------------------------------------------------------------------------------------------- */
+
+static void test_life(void)
+{
+	const char *const options[] = {"--threads", "1", NULL};
+	struct fixture f;
+	bool other;
+
+	setenv("WATCHDOG_USEC", "500000", 1);
+	fixture_start(&f, fixture_sample(), options);
+	hear();
+	ok(says("STATUS=loading tinymoe: preparing memory"), "first it says what it loads: %s", heard());
+	hear_until("EXTEND_TIMEOUT_USEC=", "READY=1", &other);
+	ok(!other && says("STATUS=loading tinymoe: "), "then it asks for time, when something has moved: %s", heard());
+	if (!says("STATUS=loading tinymoe: 100 %"))
+		hear_until("STATUS=loading tinymoe: 100 %", "READY=1", &other);
+	ok(!other, "up to the end: %s", heard());
+	hear_until("READY=1", "STOPPING=1", &other);
+	ok(!other && says("STATUS=serving 1 model with 1 CPU thread"), "then that it is ready: %s", heard());
+	for (int i = 0; i < 5; i++)
+		hear_until("WATCHDOG=1", "STATUS=stuck", &other);
+	ok(!other, "an idle one lives");
+	kill(f.pid, SIGHUP);
+	hear_until("RELOADING=1", NULL, NULL);
+	ok(says("MONOTONIC_USEC="), "SIGHUP: it reloads, and says when: %s", heard());
+	hear_until("READY=1", NULL, NULL);
+	ok(true, "and is ready again");
+	test_stuck(&f);
+	kill(f.pid, SIGTERM);
+	hear_until("STOPPING=1", NULL, NULL);
+	ok(true, "SIGTERM: it says that it ends");
+	ok(fixture_stop(&f) == 0, "and does");
+	unsetenv("WATCHDOG_USEC");
+}
+
+/* Somebody else is to be watched: the watchdog of a parent concerns no child. */
+static void test_not_ours(void)
+{
+	struct fixture f;
+	bool other;
+
+	setenv("WATCHDOG_USEC", "1000", 1);
+	setenv("WATCHDOG_PID", "1", 1);
+	fixture_start(&f, NULL, NULL);
+	hear_until("READY=1", "WATCHDOG=1", &other);
+	for (int i = 0; i < 20 && !other; i++) {
+		kill(f.pid, SIGHUP);
+		hear_until("RELOADING=1", "WATCHDOG=1", &other);
+	}
+	ok(!other, "a watchdog for another process is none");
+	ok(fixture_stop(&f) == 0, "it ends");
+	unsetenv("WATCHDOG_USEC");
+	unsetenv("WATCHDOG_PID");
+	while (recv(notify, text, sizeof text, MSG_DONTWAIT) >= 0)
+		;
+}
+
+/* -- a socket unit ------------------------------------------------------------------------------------------------ */
+
+/* As a service manager starts it for a socket. */
+static pid_t start_activated(const char *path, int sock)
+{
+	char program[PATH_MAX], pid_text[16];
+	const pid_t pid = fork();
+
+	if (pid)
+		return pid;
+	snprintf(program, sizeof program, "%s/daemon/moe-expertd", fixture_env("MOE_BUILD"));
+	snprintf(pid_text, sizeof pid_text, "%d", getpid());
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	setenv("LISTEN_PID", pid_text, 1);
+	setenv("LISTEN_FDS", "1", 1);
+	setenv("LISTEN_FDNAMES", "moe-expertd.socket", 1);
+	dup2(sock, 3);
+	execl(program, program, "--socket", path, NULL);
+	_exit(127);
+}
+
+static int connect_to(const char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	const int sock = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+
+	snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+	return connect(sock, (struct sockaddr *)&address, sizeof address) == 0 ? sock : -1;
+}
+
+static int code_of(pid_t pid)
+{
+	int status = -1;
+
+	waitpid(pid, &status, 0);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void test_activated(void)
+{
+	char path[128], moectl[PATH_MAX + 256];
+	struct stat before, after;
+	int sock, early, other = -1;
+	pid_t pid;
+
+	snprintf(path, sizeof path, "%s/unit", folder);
+	sock = listen_at(path, SOCK_SEQPACKET);
+	stat(path, &before);
+	early = connect_to(path);
+	for (int i = 0; i < 2; i++) {
+		pid = start_activated(path, sock);
+		hear_until("READY=1", NULL, NULL);
+		snprintf(moectl, sizeof moectl, "%s/tools/moectl --socket %s status >/dev/null",
+			 fixture_env("MOE_BUILD"), path);
+		ok(system(moectl) == 0, "a daemon that was started for a socket serves it");
+		kill(pid, SIGTERM);
+		ok(code_of(pid) == 0, "and ends");
+		ok(stat(path, &after) == 0 && before.st_ino == after.st_ino && (other = connect_to(path)) >= 0,
+		   "the socket stays the manager's: who comes now waits for the next daemon");
+		close(other);
+		hear_until("STOPPING=1", NULL, NULL);
+	}
+	close(early);
+	ok(code_of(start_activated("/tmp/another", sock)) == 1,
+	   "a socket at another place than the settings say is refused");
+	close(sock);
+	unlink(path);
+	sock = listen_at(path, SOCK_STREAM);
+	ok(code_of(start_activated(path, sock)) == 1, "and one of another kind");
+	close(sock);
+	unlink(path);
+}
+
+int main(void)
+{
+	char path[128];
+
+	snprintf(folder, sizeof folder, "/tmp/moe-manager-XXXXXX");
+	require(mkdtemp(folder), "a folder");
+	snprintf(path, sizeof path, "%s/notify", folder);
+	notify = listen_at(path, SOCK_DGRAM);
+	fcntl(notify, F_SETFD, FD_CLOEXEC);
+	setenv("NOTIFY_SOCKET", path, 1);
+	setenv("MOE_EXPERTD_CONFIG", "/dev/null", 1);
+	test_life();
+	test_not_ours();
+	test_activated();
+	unlink(path);
+	snprintf(text, sizeof text, "rm -r %s", folder);
+	return system(text) == 0 ? tap_done() : 1;
+}
