@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT */
+/* Who may change things by the bus: root and the daemon's user; others what polkit lets them, which is played here. A
+ * flood of calls does not keep a worker waiting. */
+#include <sys/wait.h>
+
+#include "tests/bus-fixture.h"
+
+#define NOBODY 65534
+#define POLKIT "org.freedesktop.PolicyKit1"
+
+static struct bus_fixture bus_daemon;
+static struct fixture fixture;
+
+/* -- polkit ------------------------------------------------------------------------------------------------------- */
+
+enum answer { YES, NO, PASSWORD, NEVER };
+
+static enum answer answer;
+static char asked[256]; /* of the last question: action, subject, flags */
+
+static int on_check(sd_bus_message *m, void *userdata, sd_bus_error *error)
+{
+	const char *kind, *key, *name, *action, *cancellation;
+	uint32_t flags;
+
+	if (sd_bus_message_read(m, "(sa{sv})sa{ss}us", &kind, 1, &key, "s", &name, &action, 0, &flags, &cancellation) <
+	    0)
+		return sd_bus_reply_method_errorf(m, SD_BUS_ERROR_INVALID_ARGS, "not a question");
+	snprintf(asked, sizeof asked, "%s %s=%s flags %u", action, kind, key, flags);
+	if (answer == NEVER)
+		return 1;
+	return sd_bus_reply_method_return(m, "(bba{ss})", answer == YES, answer == PASSWORD, 0);
+}
+
+static const sd_bus_vtable polkit_table[] = {
+	SD_BUS_VTABLE_START(0),
+	SD_BUS_METHOD("CheckAuthorization", "(sa{sv})sa{ss}us", "(bba{ss})", on_check, SD_BUS_VTABLE_UNPRIVILEGED),
+	SD_BUS_VTABLE_END,
+};
+
+/* -- somebody else ------------------------------------------------------------------------------------------------ */
+
+/* A process of another user calls: its exit says whether the error is this one and its words are there. NULL: none. */
+static pid_t nobody_calls(const char *member, bool interactive, const char *error, const char *words)
+{
+	const pid_t pid = fork();
+	sd_bus *bus;
+	bool good;
+
+	if (pid != 0)
+		return pid;
+	if (setgid(NOBODY) < 0 || setuid(NOBODY) < 0)
+		_exit(3);
+	bus = bus_connect(&bus_daemon);
+	if (!bus)
+		_exit(4);
+	sd_bus_set_allow_interactive_authorization(bus, interactive);
+	manager(bus, member, NULL);
+	good = strcmp(call_error, error ? error : "") == 0 && (!words || strstr(call_words, words));
+	if (!good)
+		fprintf(stderr, "found %s: %s\n", call_error, call_words);
+	_exit(!good);
+}
+
+/* Waits for it, being polkit meanwhile. */
+static bool ended_well(sd_bus *polkit, pid_t pid)
+{
+	uint64_t end = 0;
+	int status = -1;
+
+	while (waitpid(pid, &status, WNOHANG) == 0 && tap_wait(&end))
+		sd_bus_process(polkit, NULL);
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void test_nobody(sd_bus *bus)
+{
+	sd_bus *polkit = bus_connect(&bus_daemon);
+	uint64_t end = 0;
+	pid_t pid;
+
+	require(polkit != NULL, "polkit is on the bus");
+	ok(ended_well(polkit, nobody_calls("ListModels", false, NULL, NULL)), "everybody may ask");
+	ok(ended_well(polkit, nobody_calls("Drain", false, BUS_ERROR "NotAuthorized", "polkit is not there")),
+	   "without polkit nobody else may drain");
+	require(sd_bus_add_object_vtable(polkit, NULL, "/org/freedesktop/PolicyKit1/Authority", POLKIT ".Authority",
+					 polkit_table, NULL) >= 0 &&
+			sd_bus_request_name(polkit, POLKIT, 0) >= 0,
+		"polkit is there");
+	answer = NO;
+	ok(ended_well(polkit, nobody_calls("Drain", false, BUS_ERROR "NotAuthorized", "you are uid 65534")),
+	   "who may not");
+	ok(strcmp(asked, "org.moeexpertd.manage-sessions system-bus-name=name flags 0") == 0, "polkit was asked: %s",
+	   asked);
+	answer = PASSWORD;
+	ok(ended_well(polkit, nobody_calls("Drain", false, BUS_ERROR "NotAuthorized", "password")),
+	   "who would have to show it");
+	ok(strcmp(property(bus, BUS_ROOT, BUS_MANAGER, "Draining"), "no") == 0, "nothing was done");
+
+	answer = NEVER;
+	asked[0] = '\0';
+	pid = nobody_calls("Drain", true, NULL, NULL);
+	while (!*asked && tap_wait(&end))
+		sd_bus_process(polkit, NULL);
+	ok(strstr(asked, "flags 1") != NULL, "a password may be asked for: %s", asked);
+	ok(strcmp(property(bus, BUS_ROOT, BUS_MANAGER, "Draining"), "no") == 0, "meanwhile the daemon answers others");
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+
+	answer = YES;
+	ok(ended_well(polkit, nobody_calls("Drain", false, NULL, NULL)), "who may");
+	ok(strcmp(property(bus, BUS_ROOT, BUS_MANAGER, "Draining"), "yes") == 0, "it is done");
+	ok(ended_well(polkit, nobody_calls("Resume", false, NULL, NULL)), "and undone");
+	sd_bus_close_unref(polkit);
+}
+
+/* -- floods ------------------------------------------------------------------------------------------------------- */
+
+static int on_answer(sd_bus_message *m, void *userdata, sd_bus_error *error)
+{
+	uint32_t *open = userdata;
+
+	--*open;
+	return 0;
+}
+
+/* A process that always has many calls under way; it writes a byte for each thousand answers. */
+static pid_t flood(const char *member, int fd)
+{
+	const pid_t pid = fork();
+	uint32_t open = 0, made = 0;
+	sd_bus *bus;
+
+	if (pid != 0)
+		return pid;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	bus = bus_connect(&bus_daemon);
+	while (bus) {
+		while (open < 64 && sd_bus_call_method_async(bus, NULL, BUS_NAME, BUS_ROOT, BUS_MANAGER, member,
+							     on_answer, &open, NULL) >= 0) {
+			open++;
+			if (++made % 1000 == 0 && write(fd, ".", 1) != 1)
+				_exit(1);
+		}
+		if (sd_bus_process(bus, NULL) == 0)
+			sd_bus_wait(bus, UINT64_MAX);
+	}
+	_exit(1);
+}
+
+static bool worker_works(void)
+{
+	char command[1024];
+
+	snprintf(command, sizeof command,
+		 "'%s/tools/moe-worker' generate --daemon '%s' --model '%s' --prompt NAME --tokens 32 >/dev/null",
+		 fixture_env("MOE_BUILD"), fixture.socket, fixture_sample());
+	return system(command) == 0;
+}
+
+static void test_flood(sd_bus *bus)
+{
+	int fds[2];
+	char byte;
+	pid_t pids[2];
+
+	require(pipe(fds) == 0, "a pipe");
+	pids[0] = flood("ListModels", fds[1]);
+	pids[1] = flood("Drain", fds[1]); /* refused but once: the first drains, which Resume ends below */
+	require(read(fds[0], &byte, 1) == 1, "calls come by the thousand");
+	kill(pids[1], SIGKILL);
+	waitpid(pids[1], NULL, 0);
+	pids[1] = flood("GetStatus", fds[1]);
+	manager(bus, "Resume", NULL);
+	ok(worker_works(), "a worker ends its work meanwhile");
+	ok(read(fds[0], &byte, 1) == 1 && kill(pids[0], 0) == 0, "and calls are answered still");
+	for (int i = 0; i < 2; i++) {
+		kill(pids[i], SIGKILL);
+		waitpid(pids[i], NULL, 0);
+	}
+	close(fds[0]);
+	close(fds[1]);
+}
+
+int main(void)
+{
+	sd_bus *bus;
+
+	if (bus_missing()) {
+		tap_skip("dbus-daemon is not installed");
+		return tap_done();
+	}
+	bus_start(&bus_daemon);
+	fixture_start(&fixture, fixture_sample(), (const char *[]){"--bus", bus_daemon.address, NULL});
+	bus = bus_connect(&bus_daemon);
+	require(bus && bus_has(bus, BUS_NAME), "the daemon is on the bus");
+	if (geteuid() == 0)
+		test_nobody(bus);
+	else
+		tap_skip("not root: there is no other user to be");
+	test_flood(bus);
+	ok(fixture_stop(&fixture) == 0, "the daemon ends well");
+	sd_bus_close_unref(bus);
+	bus_end(&bus_daemon);
+	return tap_done();
+}

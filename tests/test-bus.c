@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: MIT */
+/* The daemon on a bus: its objects as the manual says, models and sessions that come and go, jobs, errors by name, a
+ * bus that dies. */
+#include "moe-expert.h"
+#include "tests/bus-fixture.h"
+
+static struct bus_fixture bus_daemon;
+static struct fixture fixture;
+static char log_path[128];
+
+/* -- what the objects are like ------------------------------------------------------------------------------------ */
+
+static const char *attribute(char *to, size_t size, const char *line, const char *name)
+{
+	char begin[64];
+	const char *at;
+
+	snprintf(begin, sizeof begin, " %s=\"", name);
+	at = strstr(line, begin);
+	snprintf(to, size, "%.*s", at ? (int)strcspn(at + strlen(begin), "\"") : 0, at ? at + strlen(begin) : "");
+	return to;
+}
+
+/* The text of a file, with a newline before and after each line. */
+static char *read_text(const char *path)
+{
+	FILE *f = fopen(path, "re");
+	char *text = calloc(1, 1 << 20);
+
+	require(f && text && (text[0] = '\n') && fread(text + 1, 1, (1 << 20) - 3, f) > 0, "%s is there", path);
+	fclose(f);
+	return text;
+}
+
+static char *page;
+static uint32_t n_members;
+
+/* One member in the words of the manual, which must have it below the interface's head. */
+static void check_member(const char *interface, const char *member)
+{
+	char head[128], item[1100];
+	const char *section, *next, *at;
+
+	snprintf(head, sizeof head, "\n.Ss %s\n", interface);
+	snprintf(item, sizeof item, "\n.It %s\n", member);
+	section = strstr(page, head);
+	next = section ? strstr(section + 1, "\n.S") : NULL;
+	at = section ? strstr(section, item) : NULL;
+	n_members++;
+	if (!at || (next && at > next))
+		ok(false, "the manual has, below %s: %s", interface, member);
+}
+
+/* Of libsystemd's XML, which has one element a line. What a property's annotation does not say is that it emits. */
+static void read_line(const char *interface, const char *line)
+{
+	static char name[64], type[32], access[16], in[256], out[256];
+	char member[1024], argument[64], value[64];
+	char *list = strcmp(attribute(value, sizeof value, line, "direction"), "out") == 0 ? out : in;
+
+	if (strstr(line, "<method ") || strstr(line, "<signal ") || strstr(line, "<property ")) {
+		attribute(name, sizeof name, line, "name");
+		attribute(type, sizeof type, line, "type");
+		snprintf(access, sizeof access, " emits");
+		in[0] = out[0] = '\0';
+	} else if (strstr(line, "EmitsChangedSignal")) {
+		attribute(value, sizeof value, line, "value");
+		snprintf(access, sizeof access, "%s", strcmp(value, "const") == 0 ? " const" : "");
+	} else if (strstr(line, "<arg ")) {
+		attribute(argument, sizeof argument, line, "name");
+		attribute(value, sizeof value, line, "type");
+		snprintf(list + strlen(list), sizeof in - strlen(list), "%s%s %s", *list ? ", " : "", value, argument);
+	} else if (strstr(line, "</property")) {
+		snprintf(member, sizeof member, "%s %s%s", name, type, access);
+		check_member(interface, member);
+	} else if (strstr(line, "</method") || strstr(line, "</signal")) {
+		snprintf(member, sizeof member, "%s(%s)%s%s", name, in, *out ? " -> " : "", out);
+		check_member(interface, member);
+	}
+}
+
+static void check_interface(sd_bus *bus, const char *path, const char *interface)
+{
+	sd_bus_message *reply = NULL;
+	char now[128] = "", *copy;
+	const char *xml;
+
+	if (sd_bus_call_method(bus, BUS_NAME, path, "org.freedesktop.DBus.Introspectable", "Introspect", NULL, &reply,
+			       NULL) < 0 ||
+	    sd_bus_message_read(reply, "s", &xml) < 0) {
+		ok(false, "%s can be introspected", path);
+		return;
+	}
+	copy = strdup(xml);
+	for (const char *line = strtok(copy, "\n"); line; line = strtok(NULL, "\n")) {
+		if (strstr(line, "<interface "))
+			attribute(now, sizeof now, line, "name");
+		if (strcmp(now, interface) == 0)
+			read_line(interface, line);
+	}
+	free(copy);
+	sd_bus_message_unref(reply);
+}
+
+/* The page's items: none is about something that is not there. */
+static void test_manual(sd_bus *bus, const char *session, const char *job)
+{
+	uint32_t items = 0;
+
+	check_interface(bus, BUS_ROOT, BUS_MANAGER);
+	check_interface(bus, BUS_ROOT "/model/tinymoe", BUS_MODEL);
+	check_interface(bus, session, BUS_SESSION);
+	check_interface(bus, job, BUS_JOB);
+	for (const char *at = strstr(page, "\n.Ss " BUS_MANAGER), *end = strstr(page, "\n.Sh ERRORS");
+	     at && (at = strstr(at, "\n.It ")) && at < end; at++)
+		items++;
+	ok(n_members == items && items > 60, "the %u members of the objects are the %u of the manual", n_members,
+	   items);
+}
+
+/* -- models ------------------------------------------------------------------------------------------------------- */
+
+static void test_load(sd_bus *bus)
+{
+	const uint32_t from = n_heard;
+	char job[64], end[96];
+	int64_t began, model, ended;
+
+	snprintf(job, sizeof job, "%s",
+		 manager(bus, "LoadModel", "sa{sv}", fixture_sample(), 1, "name", "s", "a second one"));
+	require(strncmp(job, BUS_ROOT "/job/", strlen(BUS_ROOT "/job/")) == 0, "LoadModel answers with a job: %s %s",
+		job, call_words);
+	snprintf(end, sizeof end, "%s done", job);
+	ended = hear(bus, from, BUS_ROOT, "JobRemoved", end);
+	began = heard_at(from, BUS_ROOT, "InterfacesAdded", job);
+	model = heard_at(from, BUS_ROOT, "InterfacesAdded", BUS_ROOT "/model/a_20second_20one");
+	ok(began >= 0 && model > began && ended > model, "the job appears, then the model, and the job ends");
+	ok(heard_at(from, BUS_ROOT, "JobNew", job) > began, "JobNew");
+	ok(heard_at(from, job, "PropertiesChanged", "Progress 1.000") > began, "its progress was told to the end");
+	ok(heard_at(from, job, "PropertiesChanged", "State ended") > began, "its state as well");
+	ok(hear(bus, from, BUS_ROOT, "InterfacesRemoved", job) > ended, "its object goes");
+	ok(hear(bus, from, BUS_ROOT, "PropertiesChanged", "NModels 2") >= 0, "the manager has two models");
+	ok(strcmp(property(bus, BUS_ROOT "/model/a_20second_20one", BUS_MODEL, "Name"), "a second one") == 0,
+	   "the model's name");
+	ok(strstr(manager(bus, "ListModels", NULL), "a second one") != NULL, "ListModels has it");
+	ok(strcmp(manager(bus, "GetModel", "s", "a second one"), BUS_ROOT "/model/a_20second_20one") == 0, "GetModel");
+	ok(strstr(call(bus, BUS_ROOT, "org.freedesktop.DBus.ObjectManager", "GetManagedObjects", NULL),
+		  BUS_ROOT "/model/") != NULL,
+	   "GetManagedObjects has models");
+}
+
+static void test_unload(sd_bus *bus)
+{
+	const uint32_t from = n_heard;
+	char job[64];
+
+	snprintf(job, sizeof job, "%s", call(bus, BUS_ROOT "/model/a_20second_20one", BUS_MODEL, "Unload", NULL));
+	ok(hear(bus, from, BUS_ROOT, "JobRemoved", job) >= 0 && heard_at(from, BUS_ROOT, "JobRemoved", " done") >= 0,
+	   "Unload ends: %s", job);
+	ok(hear(bus, from, BUS_ROOT, "InterfacesRemoved", BUS_ROOT "/model/a_20second_20one") >= 0,
+	   "the model's object goes");
+	ok(hear(bus, from, BUS_ROOT, "PropertiesChanged", "NModels 1") >= 0, "the manager has one model");
+	property(bus, BUS_ROOT "/model/a_20second_20one", BUS_MODEL, "Name");
+	ok(strcmp(call_error, SD_BUS_ERROR_UNKNOWN_OBJECT) == 0, "it is not there any more: %s", call_error);
+}
+
+static void refused(const char *error, const char *words, const char *what)
+{
+	ok(strcmp(call_error, error) == 0 && strstr(call_words, words), "%s: %s: %s", what, call_error, call_words);
+}
+
+static void test_errors(sd_bus *bus)
+{
+	const uint32_t from = n_heard;
+	char folder[160], file[192];
+	int64_t at;
+
+	manager(bus, "UnloadModel", "s", "nemo");
+	refused(BUS_ERROR "NoSuchModel", "'nemo'", "a model that is not there");
+	manager(bus, "GetModel", "s", "nemo");
+	refused(BUS_ERROR "NoSuchModel", "'nemo'", "GetModel of it");
+	manager(bus, "LoadModel", "sa{sv}", fixture_sample(), 0);
+	refused(BUS_ERROR "ModelExists", "tinymoe", "a name that is taken");
+	manager(bus, "LoadModel", "sa{sv}", "models/tinymoe", 0);
+	refused(BUS_ERROR "BadArgument", "absolute", "a relative path");
+	manager(bus, "LoadModel", "sa{sv}", "/", 0);
+	refused(BUS_ERROR "BadArgument", "folder", "no folder's name");
+	manager(bus, "LoadModel", "sa{sv}", fixture_sample(), 1, "colour", "s", "red");
+	refused(BUS_ERROR "BadArgument", "colour", "an unknown option");
+	manager(bus, "LoadModel", "sa{sv}", fixture_sample(), 1, "name", "u", 7);
+	refused(BUS_ERROR "BadArgument", "string", "an option of the wrong type");
+	manager(bus, "LoadModel", "s", fixture_sample());
+	refused(SD_BUS_ERROR_INVALID_ARGS, "", "a wrong signature");
+
+	manager(bus, "LoadModel", "sa{sv}", "/nonexistent/model", 0);
+	at = hear(bus, from, BUS_ROOT, "JobRemoved", BUS_ERROR "NoSuchFile");
+	ok(at >= 0 && strstr(heard[at].text, " failed ") && strstr(heard[at].text, "/nonexistent/model"),
+	   "a load that fails: %s", at >= 0 ? heard[at].text : "");
+	snprintf(folder, sizeof folder, "%s/bad", fixture.folder);
+	snprintf(file, sizeof file, "%s/config.json", folder);
+	mkdir(folder, 0700);
+	close(open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+	manager(bus, "LoadModel", "sa{sv}", folder, 0);
+	at = hear(bus, from, BUS_ROOT, "JobRemoved", BUS_ERROR "BadModel");
+	ok(at >= 0 && strstr(heard[at].text, "config.json"), "a folder that is no model: %s",
+	   at >= 0 ? heard[at].text : "");
+	unlink(file);
+	rmdir(folder);
+}
+
+/* -- a load that is cancelled: tried until one was slow enough -------------------------------------------------- */
+
+static void test_cancel(sd_bus *bus)
+{
+	bool running = false, busy = false, canceled = false, ended_twice = false;
+	uint64_t end = 0;
+
+	while ((!running || !busy || !canceled) && tap_wait(&end)) {
+		const uint32_t from = n_heard;
+		char job[64], state[PATH_MAX + 64];
+		int64_t at;
+
+		snprintf(job, sizeof job, "%s",
+			 manager(bus, "LoadModel", "sa{sv}", fixture_sample(), 1, "name", "s", "slow"));
+		snprintf(state, sizeof state, " load %s 0.", fixture_sample());
+		running |= strstr(manager(bus, "ListJobs", NULL), state) != NULL;
+		manager(bus, "LoadModel", "sa{sv}", "/nonexistent/model", 0);
+		busy |= strcmp(call_error, BUS_ERROR "Busy") == 0 && strstr(call_words, "one at a time");
+		call(bus, job, BUS_JOB, "Cancel", NULL);
+		snprintf(state, sizeof state, "%s ", job);
+		at = hear(bus, from, BUS_ROOT, "JobRemoved", state);
+		require(at >= 0, "a job ends");
+		canceled |= strstr(heard[at].text, " canceled " BUS_ERROR "Canceled") != NULL;
+		call(bus, job, BUS_JOB, "Cancel", NULL);
+		ended_twice |= *call_error == 0;
+		while (strcmp(property(bus, BUS_ROOT, BUS_MANAGER, "NJobs"), "0") != 0 && tap_wait(&end))
+			;
+		manager(bus, "UnloadModel", "s", "slow");
+	}
+	ok(running, "ListJobs has a load that runs");
+	ok(busy, "another one is refused meanwhile");
+	ok(canceled, "Cancel ends it: " BUS_ERROR "Canceled");
+	ok(!ended_twice, "no job is cancelled when it has ended");
+}
+
+/* -- sessions ----------------------------------------------------------------------------------------------------- */
+
+static struct moe_session *attach(struct moe_client **ret)
+{
+	const struct moe_attach_params params = {.size = sizeof params, .tp_rank = 0, .tp_size = 1};
+	struct moe_session *session = NULL;
+	struct moe_error err = {0};
+
+	call_words[0] = '\0';
+	if (moe_open(ret, fixture.socket, &err) < 0 || moe_attach(*ret, &session, &params, &err) < 0)
+		snprintf(call_words, sizeof call_words, "%s", err.text);
+	return session;
+}
+
+static void leave(struct moe_client *client, struct moe_session *session)
+{
+	moe_detach(session);
+	moe_close(client);
+}
+
+static void test_worker(sd_bus *bus)
+{
+	const uint32_t from = n_heard;
+	char command[1024], session[128];
+	int64_t came;
+
+	snprintf(command, sizeof command,
+		 "'%s/tools/moe-worker' generate --daemon '%s' --model '%s' --prompt NAME --tokens 16 >/dev/null",
+		 fixture_env("MOE_BUILD"), fixture.socket, fixture_sample());
+	ok(system(command) == 0, "a worker serves the model");
+	came = hear(bus, from, BUS_ROOT, "InterfacesAdded", BUS_ROOT "/session/");
+	require(came >= 0, "its session appears: %s", heard[came].text);
+	snprintf(session, sizeof session, "%.*s", (int)strcspn(heard[came].text + 16, " "), heard[came].text + 16);
+	ok(hear(bus, from, BUS_ROOT, "InterfacesRemoved", session) > came, "and goes: %s", session);
+	ok(heard_at(from, BUS_ROOT "/model/tinymoe", "PropertiesChanged", "Sessions 1") >= 0,
+	   "the model had a session");
+	ok(hear(bus, from, BUS_ROOT "/model/tinymoe", "PropertiesChanged", "Sessions 0") > came, "and has none");
+	ok(hear(bus, from, BUS_ROOT, "PropertiesChanged", "NSessions 0") > came, "nor has the manager");
+}
+
+static void test_drain(sd_bus *bus)
+{
+	const uint32_t from = n_heard;
+	struct moe_client *client = NULL, *other = NULL;
+	struct moe_session *session = attach(&client), *none;
+	char job[64], path[64], pid[16];
+	int64_t came;
+
+	require(session != NULL, "a session: %s", call_words);
+	came = hear(bus, from, BUS_ROOT, "InterfacesAdded", BUS_ROOT "/session/");
+	snprintf(path, sizeof path, "%.*s", (int)strcspn(heard[came].text + 16, " "), heard[came].text + 16);
+	snprintf(pid, sizeof pid, "%d", getpid());
+	ok(strcmp(property(bus, path, BUS_SESSION, "PID"), pid) == 0, "its process is this one");
+	ok(strcmp(property(bus, path, BUS_SESSION, "Model"), BUS_ROOT "/model/tinymoe") == 0, "its model's object");
+	ok(strstr(manager(bus, "ListSessions", NULL), path) != NULL, "ListSessions has it");
+	manager(bus, "UnloadModel", "s", "tinymoe");
+	refused(BUS_ERROR "Busy", "tinymoe", "a model with a session");
+
+	snprintf(job, sizeof job, "%s", manager(bus, "Drain", NULL));
+	ok(strcmp(property(bus, BUS_ROOT, BUS_MANAGER, "State"), "draining") == 0, "it is drained: %s", job);
+	n_members = 0;
+	test_manual(bus, path, job);
+	none = attach(&other);
+	ok(!none && strstr(call_words, "drained"), "a newcomer is refused: %s", call_words);
+	moe_close(other);
+	manager(bus, "Drain", NULL);
+	refused(BUS_ERROR "Busy", "drain", "twice");
+	ok(heard_at(from, BUS_ROOT, "JobRemoved", job) < 0, "while a session is there the job runs");
+	leave(client, session);
+	ok(hear(bus, from, BUS_ROOT, "JobRemoved", " done") >= 0 && heard_at(from, BUS_ROOT, "JobRemoved", job) >= 0,
+	   "when it leaves the job is done");
+	manager(bus, "Resume", NULL);
+	session = attach(&client);
+	require(session != NULL, "after Resume sessions are taken in: %s", call_words);
+	snprintf(job, sizeof job, "%s", manager(bus, "Drain", NULL));
+	call(bus, job, BUS_JOB, "Cancel", NULL);
+	ok(hear(bus, from, BUS_ROOT, "JobRemoved", " canceled ") >= 0, "a drain that is cancelled");
+	ok(strcmp(property(bus, BUS_ROOT, BUS_MANAGER, "State"), "ready") == 0, "is none");
+	leave(client, session);
+}
+
+/* -- a bus that dies ---------------------------------------------------------------------------------------------- */
+
+static bool logged(const char *words)
+{
+	char *text = read_text(log_path);
+	const bool has = strstr(text, words) != NULL;
+
+	free(text);
+	return has;
+}
+
+/* Of moectl status: the line about the bus. */
+static bool status_says(const char *words)
+{
+	char command[512], line[512];
+	FILE *f;
+	bool has = false;
+
+	snprintf(command, sizeof command, "'%s/tools/moectl' --socket '%s' status", fixture_env("MOE_BUILD"),
+		 fixture.socket);
+	f = popen(command, "re");
+	while (f && fgets(line, sizeof line, f))
+		has |= strstr(line, "  bus ") && strstr(line, words);
+	if (f)
+		pclose(f);
+	return has;
+}
+
+static sd_bus *test_restart(sd_bus *bus)
+{
+	struct moe_client *client = NULL;
+	struct moe_session *session;
+	uint64_t end = 0;
+
+	ok(status_says("named"), "moectl says that it has its name");
+	sd_bus_close_unref(bus);
+	bus_kill(&bus_daemon);
+	while (!status_says("lost") && tap_wait(&end))
+		;
+	ok(status_says("lost"), "moectl says that the bus is lost");
+	session = attach(&client);
+	ok(session != NULL, "the daemon serves on: %s", call_words);
+	bus_run(&bus_daemon);
+	bus = bus_connect(&bus_daemon);
+	require(bus && bus_has(bus, BUS_NAME), "when there is a bus again the daemon is on it");
+	while (!logged("there again") && tap_wait(&end))
+		;
+	ok(logged("goes on without it") && logged("there again"), "both is in the log");
+	bus_listen(bus);
+	ok(strcmp(property(bus, BUS_ROOT, BUS_MANAGER, "NSessions"), "1") == 0, "with all that it has");
+	if (session)
+		leave(client, session);
+	ok(hear(bus, 0, BUS_ROOT, "InterfacesRemoved", BUS_ROOT "/session/") >= 0, "and tells what changes");
+	return bus;
+}
+
+/* Another daemon may have another name, or the same one after this one. */
+static void test_names(sd_bus *bus)
+{
+	const char *const named[] = {"--bus", bus_daemon.address, "--bus-name", "org.moeexpertd.b", NULL};
+	const char *const same[] = {"--bus", bus_daemon.address, NULL};
+	struct fixture other, heir;
+
+	fixture_start(&other, NULL, named);
+	ok(bus_has(bus, "org.moeexpertd.b"), "an instance has a name of its own");
+	ok(fixture_stop(&other) == 0, "it ends");
+	fixture_start(&heir, NULL, same);
+	ok(fixture_stop(&fixture) == 0, "the first daemon ends");
+	ok(bus_has(bus, BUS_NAME), "the one that waited has the name");
+	ok(strcmp(property(bus, BUS_ROOT, BUS_MANAGER, "NModels"), "0") == 0, "and answers");
+	ok(fixture_stop(&heir) == 0, "and ends");
+}
+
+/* Its words go to a file. */
+static void start_daemon(void)
+{
+	const char *const more[] = {"--bus", bus_daemon.address, NULL};
+	const int kept = dup(2), fd = open(log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+
+	require(kept >= 0 && fd >= 0, "a log");
+	dup2(fd, 2);
+	fixture_start(&fixture, fixture_sample(), more);
+	dup2(kept, 2);
+	close(kept);
+	close(fd);
+}
+
+int main(void)
+{
+	char path[PATH_MAX];
+	sd_bus *bus;
+
+	if (bus_missing()) {
+		tap_skip("dbus-daemon is not installed");
+		return tap_done();
+	}
+	snprintf(path, sizeof path, "%s/docs/man/org.moeexpertd.Manager1.5", fixture_env("MOE_SOURCE"));
+	page = read_text(path);
+	bus_start(&bus_daemon);
+	snprintf(log_path, sizeof log_path, "%s/log", bus_daemon.folder);
+	start_daemon();
+	bus = bus_connect(&bus_daemon);
+	require(bus && bus_has(bus, BUS_NAME), "the daemon is on the bus");
+	bus_listen(bus);
+	ok(strcmp(property(bus, BUS_ROOT, BUS_MANAGER, "State"), "ready") == 0, "the manager is ready");
+	ok(strstr(manager(bus, "GetStatus", NULL), "\"bus\"") || !*call_error, "GetStatus");
+	ok(strstr(manager(bus, "GetStats", NULL), "{") != NULL, "GetStats");
+	test_load(bus);
+	test_errors(bus);
+	test_unload(bus);
+	test_cancel(bus);
+	test_worker(bus);
+	test_drain(bus);
+	bus = test_restart(bus);
+	test_names(bus);
+	sd_bus_close_unref(bus);
+	unlink(log_path);
+	bus_end(&bus_daemon);
+	free(page);
+	return tap_done();
+}
