@@ -391,7 +391,8 @@ static json_t *stats_json(const struct service *s)
 	for (const struct session *x = s->sessions; x; x = x->next)
 		if (!x->dead)
 			json_array_append_new(sessions, session_stats_json(x));
-	return json_pack("{s:o, s:o, s:o}", "models", models, "sessions", sessions, "accounts", accounts_json(s));
+	return json_pack("{s:I, s:o, s:o, s:o}", "uptime_ns", (json_int_t)(now_ns() - s->started_ns), "models", models,
+			 "sessions", sessions, "accounts", accounts_json(s));
 }
 
 /* -- status ------------------------------------------------------------------------------------------------------- */

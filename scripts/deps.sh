@@ -4,7 +4,7 @@
 # deps.sh - installs the Debian packages that are missing, and nothing when none is.
 #
 #   scripts/deps.sh           what the build needs
-#   scripts/deps.sh --check   what the tests need as well, and what can be used: libmicrohttpd, oneDNN, ggml, where packaged
+#   scripts/deps.sh --check   what the tests need as well, and what can be used: libmicrohttpd, ncurses, oneDNN, ggml, where packaged
 #
 # A thing counts as there when it works (a command, a header, a pkg-config module), whoever installed it. Exit codes:
 # 0 all there, 1 installing failed, 2 usage, 77 not a Debian-like system or no right to install: the list is printed.
@@ -56,6 +56,7 @@ look_for_check() {
 	fi
 	have_library 'libmicrohttpd >= 0.9.71' || want libmicrohttpd-dev 'moe-expertd --metrics (optional)'
 	have_command dbus-daemon || need dbus-daemon 'a bus, for the tests of org.moeexpertd.Manager1'
+	have_library ncursesw || want libncurses-dev 'the screen of moectl top (optional)'
 	[ -e /usr/include/oneapi/dnnl/dnnl.h ] || want libdnnl-dev 'oneDNN, a peer in moe-bench compare (optional)'
 	[ -e /usr/include/ggml.h ] || want libggml-dev 'ggml, another one (optional)'
 }

@@ -29,6 +29,7 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 		{"name", required_argument, NULL, 'n'},
 		{"isa", required_argument, NULL, 'i'},
 		{"prometheus", no_argument, NULL, 'p'},
+		{"once", no_argument, NULL, 'o'},
 		{"config", required_argument, NULL, 'c'},
 		{"root", required_argument, NULL, 'r'},
 		{"help", no_argument, NULL, 'h'},
@@ -62,6 +63,9 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 			break;
 		case 'r':
 			ret->root = optarg;
+			break;
+		case 'o':
+			ret->once = true;
 			break;
 		case 'p':
 			ret->prometheus = true;

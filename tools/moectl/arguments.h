@@ -15,7 +15,7 @@
 
 struct arguments {
 	const char *socket;
-	bool json, watch, prometheus;
+	bool json, watch, prometheus, once;
 	double interval; /* seconds, of --watch */
 	const char *name, *isa, *config, *root, *verb;
 	int n;

@@ -15,6 +15,7 @@ static const struct verb {
 	{"status", verb_status, 0, "status", "is the daemon ready, what runs"},
 	{"stats", verb_stats, 0, "stats [--watch[=SECONDS]]",
 	 "pairs by path, hit rate, fills: per layer, model, session"},
+	{"top", verb_top, 0, "top [--watch=SECONDS] [--once]", "who computes what just now, on a screen of its own"},
 	{"models", verb_models, 0, "models", "loaded models: shape, digest, page sizes"},
 	{"sessions", verb_sessions, 0, "sessions", "attached workers"},
 	{"load", verb_load, 1, "load DIR [--name NAME]", "bring a Hugging Face folder into memory"},
@@ -34,6 +35,8 @@ static void print_help(void)
 	       "  --config FILE   config: read this one and no other (default: $MOE_EXPERTD_CONFIG, else those of\n"
 	       "                  expertd.conf(5))\n"
 	       "  --root DIR      config: read the files of the system below DIR\n"
+	       "  --watch[=SECONDS] stats: again and again, every second or so often; top: how often\n"
+	       "  --once          top: one frame, as text\n"
 	       "  --prometheus    stats: print what Prometheus reads\n"
 	       "  --isa LEVEL     doctor: could the kernels run at it? auto, ref, avx2, avx512, amx\n"
 	       "  -h, --help      this text\n"

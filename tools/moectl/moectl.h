@@ -24,6 +24,7 @@ int verb_sessions(const struct arguments *arg);
 int verb_load(const struct arguments *arg);
 int verb_unload(const struct arguments *arg);
 int verb_config(const struct arguments *arg);
+int verb_top(const struct arguments *arg);
 int verb_doctor(const struct arguments *arg);
 
 /* -- ask.c: one question to the daemon ---------------------------------------------------------------------------- */
@@ -33,6 +34,8 @@ int fail(const struct moe_error *err);
 
 /* The parsed document, or NULL after fail(). */
 json_t *ask(const struct arguments *arg, enum moe_document what);
+/* The same without a word to stderr. */
+json_t *ask_quietly(const struct arguments *arg, enum moe_document what, struct moe_error *err);
 
 /* -- show.c: values for a person ---------------------------------------------------------------------------------- */
 
