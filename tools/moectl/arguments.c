@@ -23,18 +23,12 @@ static bool parse_interval(double *ret, const char *text)
 enum arguments_result arguments_parse(struct arguments *ret, int argc, char **argv)
 {
 	static const struct option options[] = {
-		{"socket", required_argument, NULL, 's'},
-		{"json", no_argument, NULL, 'j'},
-		{"watch", optional_argument, NULL, 'w'},
-		{"name", required_argument, NULL, 'n'},
-		{"isa", required_argument, NULL, 'i'},
-		{"prometheus", no_argument, NULL, 'p'},
-		{"once", no_argument, NULL, 'o'},
-		{"config", required_argument, NULL, 'c'},
-		{"root", required_argument, NULL, 'r'},
-		{"help", no_argument, NULL, 'h'},
-		{"version", no_argument, NULL, 'V'},
-		{0},
+		{"socket", required_argument, NULL, 's'}, {"json", no_argument, NULL, 'j'},
+		{"watch", optional_argument, NULL, 'w'},  {"name", required_argument, NULL, 'n'},
+		{"isa", required_argument, NULL, 'i'},    {"prometheus", no_argument, NULL, 'p'},
+		{"once", no_argument, NULL, 'o'},         {"config", required_argument, NULL, 'c'},
+		{"root", required_argument, NULL, 'r'},   {"help", no_argument, NULL, 'h'},
+		{"version", no_argument, NULL, 'V'},      {0},
 	};
 	int id;
 
