@@ -11,7 +11,8 @@
 /* Of ids, weights and books that are read for one session before the next one, and the sockets, have their turn. */
 #define TURN_BYTES ((uint64_t)1 << 20)
 /* A look at cq_head takes its cache line from the client, which is about to write it: it waits for so many completions,
- * or so many polls. */
+ * or so many polls, no more than the loop makes before it may sleep (SPINS_TURN there): else a head that breaks the law
+ * would stay unseen. */
 #define RETIRED_MAX 8
 #define RETIRED_POLLS 64
 #define AWAITS_RELAX 4 /* looks at one tail between two pauses */
