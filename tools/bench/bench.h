@@ -45,8 +45,9 @@ struct summary summarise(double *samples, uint32_t n);
 
 /* -- limits.c: what the machine itself does ----------------------------------------------------------------------- */
 
-/* Bytes per nanosecond of streaming reads by `threads` threads over `bytes` of memory, one pass, the best of three
- * patterns on a third each; `memory` is aligned to 64. */
+/* Bytes per nanosecond of streaming reads by `threads` threads over `bytes` of memory, one pass, the best of so many
+ * patterns on a part each; `memory` is aligned to 64. */
+#define LIMIT_READ_WAYS 3
 double limit_read(const void *memory, uint64_t bytes, uint32_t threads);
 
 /* Nanoseconds of a copy by so many threads, with stores that go past the caches or by memcpy. All are multiples of

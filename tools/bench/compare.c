@@ -74,7 +74,7 @@ static int warm_up(struct comparison *c, struct row *row, struct moe_error *err)
 
 	if (r == 0)
 		r = burst(c, row, 1, &once, err);
-	row->burst = ffn_run_burst_length(once);
+	row->burst = ffn_run_burst_length(&c->run, once);
 	return r;
 }
 

@@ -13,8 +13,9 @@
 #include "kernels/record.h"
 #include "uapi/moe_ring.h"
 
-#define BURST_NS 10e6 /* about as long as a read of the limit: what disturbs a shared machine disturbs both alike */
-#define READ_BYTES (1ull << 30)
+#define BURST_NS 10e6
+#define READ_BYTES ((1ull << 30) / LIMIT_READ_WAYS) /* at least, for the limit */
+#define DECODE_TOKENS 16
 #define PEAK_ROUNDS 400000u
 
 static const struct ffn_shape shapes[] = {
@@ -67,7 +68,7 @@ static void submit(struct ffn_run *b)
 	b->job = (struct pool_compute){.model = &b->model.resident,
 				       .layout = &b->model.layout,
 				       .slice = &b->model.slice,
-				       .priority = b->o->tokens > 16 ? POOL_PREFILL : POOL_DECODE,
+				       .priority = b->o->tokens > DECODE_TOKENS ? POOL_PREFILL : POOL_DECODE,
 				       .tokens = b->o->tokens,
 				       .topk = b->shape.topk,
 				       .x = b->x,
@@ -91,9 +92,22 @@ double ffn_run_burst(struct ffn_run *b, uint32_t n)
 	return (double)(now_ns() - begin) / n;
 }
 
-uint32_t ffn_run_burst_length(double request_ns)
+/* Of one read of the limit. */
+static double read_bytes(const struct ffn_run *b)
 {
-	return (uint32_t)MIN(MAX(BURST_NS / request_ns, 1.0), 4096.0);
+	return MAX((double)READ_BYTES, ffn_run_bytes(b));
+}
+
+uint32_t ffn_run_burst_length(const struct ffn_run *b, double request_ns)
+{
+	const double by_time = BURST_NS / request_ns, by_bytes = read_bytes(b) / ffn_run_bytes(b);
+
+	return (uint32_t)MIN(MAX(MIN(by_time, by_bytes), 1.0), 4096.0);
+}
+
+uint32_t ffn_run_bursts(const struct ffn_run *b)
+{
+	return b->o->tokens > DECODE_TOKENS ? 1 : LIMIT_READ_WAYS;
 }
 
 /* -- what is counted ---------------------------------------------------------------------------------------------- */
@@ -146,7 +160,7 @@ static uint64_t (*peak_of(const struct ffn_run *b))(uint64_t)
 void ffn_run_limits(const struct ffn_run *b, uint32_t round, struct ffn_limits *limits)
 {
 	const uint32_t threads = pool_threads(b->pool);
-	const uint64_t bytes = MIN(READ_BYTES, b->model.bytes);
+	const uint64_t bytes = MIN((uint64_t)(LIMIT_READ_WAYS * read_bytes(b)), b->model.bytes);
 	const uint64_t at = (uint64_t)round * bytes % (b->model.bytes - bytes + 1) & ~(uint64_t)4095;
 	uint64_t (*const peak)(uint64_t) = peak_of(b);
 

@@ -47,8 +47,11 @@ void ffn_run_route(struct ffn_run *run);
 /* Nanoseconds of a request in a burst of n, each begun by the end of the one before. */
 double ffn_run_burst(struct ffn_run *run, uint32_t n);
 
-/* Requests of a burst when one takes that long. */
-uint32_t ffn_run_burst_length(double request_ns);
+/* Requests of a burst when one takes that long: together at most what one read of the limit reads, since memory that
+ * others use is fast for moments only, and short bursts meet one more often. Of few tokens a round has as many bursts
+ * as the limit has reads. */
+uint32_t ffn_run_burst_length(const struct ffn_run *run, double request_ns);
+uint32_t ffn_run_bursts(const struct ffn_run *run);
 
 /* The largest error of the last request's first and last token, over the largest output; some rows stand for all. A
  * NaN where a result is none, or without memory. */

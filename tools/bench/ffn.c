@@ -2,8 +2,8 @@
 /*
  * ffn - the CPU pool alone on one expert layer after another, beside what this machine can read and compute.
  *
- * Rounds of three: a burst of requests, a streaming read of the same memory by the same threads, and the instructions
- * that the dot products are made of. The time of a request is its burst's time over the burst's requests; what is
+ * Rounds of three: bursts of requests, streaming reads of the same memory by the same threads, as many and as long, and
+ * the instructions that the dot products are made of. The time of a request is its burst's time over the burst's requests; what is
  * quoted is best over best, and the median beside it.
  */
 #include <math.h>
@@ -62,18 +62,19 @@ static void print_text(const struct ffn_run *run, const struct figures *f)
 
 static int measure(struct ffn_run *run, double *ns, struct figures *f, struct moe_error *err)
 {
-	const uint32_t rounds = run->o->samples;
+	const uint32_t rounds = run->o->samples, bursts = ffn_run_bursts(run);
 	uint32_t n;
 
 	ffn_run_burst(run, 1); /* touches the scratch memory */
-	n = ffn_run_burst_length(ffn_run_burst(run, 1));
+	n = ffn_run_burst_length(run, ffn_run_burst(run, 1));
 	for (uint32_t i = 0; i < rounds; i++) {
-		ns[i] = ffn_run_burst(run, n);
+		for (uint32_t k = 0; k < bursts; k++)
+			ns[i * bursts + k] = ffn_run_burst(run, n);
 		ffn_run_limits(run, i, &f->limits);
 	}
 	if (run->status)
 		return moe_error_sys(err, run->status, "the pool cannot compute");
-	f->ns = summarise(ns, rounds);
+	f->ns = summarise(ns, rounds * bursts);
 	f->error = run->o->check ? ffn_run_error(run) : NAN;
 	return 0;
 }
@@ -87,7 +88,7 @@ static int list_formats(void)
 
 int bench_ffn(const struct options *o)
 {
-	double *ns = calloc(o->samples, sizeof *ns);
+	double *ns = calloc((size_t)o->samples * LIMIT_READ_WAYS, sizeof *ns);
 	struct figures f = {0};
 	struct moe_error err = {0};
 	struct ffn_run run;

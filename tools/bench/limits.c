@@ -54,8 +54,6 @@ static inline __attribute__((always_inline)) uint64_t read_streams(const char *f
 	return (uint64_t)_mm256_extract_epi64(sum, 0);
 }
 
-#define READ_WAYS 3
-
 static uint64_t read_way(const char *from, uint64_t bytes, int way)
 {
 	switch (way) {
@@ -129,10 +127,10 @@ double limit_read(const void *memory, uint64_t bytes, uint32_t threads)
 {
 	struct reader readers[HOST_CPUS_MAX];
 	const uint32_t n = MIN(MAX(threads, 1u), (uint32_t)ARRAY_LEN(readers));
-	const uint64_t share = bytes / READ_WAYS / n & ~(uint64_t)255;
+	const uint64_t share = bytes / LIMIT_READ_WAYS / n & ~(uint64_t)255;
 	double best = 0;
 
-	for (int way = 0; way < READ_WAYS; way++) {
+	for (int way = 0; way < LIMIT_READ_WAYS; way++) {
 		const char *part = (const char *)memory + (uint64_t)way * n * share;
 
 		for (uint32_t i = 0; i < n; i++)
