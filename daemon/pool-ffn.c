@@ -29,7 +29,7 @@ static bool took_last(_Atomic uint32_t *left, uint32_t n)
 
 /* -- units -------------------------------------------------------------------------------------------------------- */
 
-/* Units that a thread does at once: neighbour blocks of gate and up, or of down, of an expert. */
+/* Units that a thread does at once: blocks of gate and up, or of down, of an expert, which lie behind one another. */
 struct ffn_unit {
 	struct wave_expert *expert;
 	const struct wave_block *block; /* the first */
@@ -37,17 +37,18 @@ struct ffn_unit {
 	bool down;
 };
 
+/* The first of them, up to where the rows of a share end. */
 static struct ffn_unit ffn_unit(const struct wave *w, uint32_t team, struct pool_units units)
 {
 	const struct wave_place place = wave_place(w, team, units.first);
 	const struct wave_block *first = &(place.down ? &w->down : &w->gate)->blocks[place.block];
-	const struct wave_block *last = first + units.n - 1;
+	struct ffn_unit unit = {.expert = &w->experts[place.down ? w->ready[place.expert] : place.expert],
+				.block = first,
+				.down = place.down};
 
-	return (struct ffn_unit){.expert = &w->experts[place.down ? w->ready[place.expert] : place.expert],
-				 .block = first,
-				 .n = units.n,
-				 .rows = last->row + last->rows - first->row,
-				 .down = place.down};
+	for (; unit.n < units.n && first[unit.n].share == first->share; unit.n++)
+		unit.rows += first[unit.n].rows;
+	return unit;
 }
 
 /* The matrix that a unit reads first, from its first row on. */
@@ -329,22 +330,27 @@ static void ffn_down_ended(struct wave *w, const struct ffn_unit *unit)
 static void ffn_run(struct pool_batch *batch, uint32_t team, struct pool_units units, struct pool_units after)
 {
 	struct wave *w = container_of(batch, struct wave, batch);
-	const struct ffn_unit unit = ffn_unit(w, team, units);
-	const struct kernel_matrix *next = NULL;
-	struct kernel_matrix matrix;
 
-	if (after.n) {
-		const struct ffn_unit other = ffn_unit(w, team, after);
+	while (units.n) {
+		const struct ffn_unit unit = ffn_unit(w, team, units);
+		const struct kernel_matrix *next = NULL;
+		struct kernel_matrix matrix;
 
-		matrix = ffn_reads(w, &other);
-		next = &matrix;
+		units.first += unit.n;
+		units.n -= unit.n;
+		if (units.n || after.n) {
+			const struct ffn_unit other = ffn_unit(w, team, units.n ? units : after);
+
+			matrix = ffn_reads(w, &other);
+			next = &matrix;
+		}
+		if (!unit.down) {
+			ffn_gate_up(w, &unit, next);
+			continue;
+		}
+		ffn_down(w, &unit, next);
+		ffn_down_ended(w, &unit);
 	}
-	if (!unit.down) {
-		ffn_gate_up(w, &unit, next);
-		return;
-	}
-	ffn_down(w, &unit, next);
-	ffn_down_ended(w, &unit);
 }
 
 void ffn_start(struct pool *pool, struct pool_entry *entry)

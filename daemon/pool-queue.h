@@ -4,10 +4,9 @@
  *
  * A submitted job is an entry in the inbox; one thread takes it and turns it into batches of units. A batch has one
  * view per team: a cursor from which that team's threads draw units, one or several at once, until none is left. The
- * inbox and each
- * team's queue hold, for each priority, entries and views in the order of their jobs' places: the inbox a heap, for
- * thousands may wait there, a team's queue a list. A unit that needs others is added to its view when they are done,
- * by the thread that did the last of them: no unit ever waits for one that nobody runs.
+ * inbox and each team's queue hold, for each priority, entries and views in the order of their jobs' places: the inbox
+ * a heap, for thousands may wait there, a team's queue a list. A unit that needs others is added to its view when they
+ * are done, by the thread that did the last of them: no unit ever waits for one that nobody runs.
  *
  * Law of references: each link in a queue and each thread that works on a batch holds one; the last one frees the
  * batch. Units are added by a thread that holds one. All that a thread touches after it found no unit is the view
@@ -48,8 +47,8 @@ struct pool_units {
 /* Does units of a team. next: those that the same thread does after them, none: not known. */
 typedef void pool_run(struct pool_batch *batch, uint32_t team, struct pool_units units, struct pool_units next);
 
-/* How many units a thread takes at once, from `unit` on: 1 .. left. It may be asked about units that another thread
- * then takes. */
+/* How many units a thread takes at once, from `unit` on: 1 .. left. Another thread may have taken them meanwhile, and
+ * even ended the job: nothing but the batch's own struct is there for certain. */
 typedef uint32_t pool_several(const struct pool_batch *batch, uint32_t team, uint32_t unit, uint32_t left);
 
 /* The first member of something from aligned_alloc. */
@@ -101,8 +100,8 @@ static inline bool pool_queue_new_first(struct pool_queue *queue, uint32_t team,
 	return atomic_load(&queue->first[priority]) < atomic_load(&queue->teams[team].first[priority]);
 }
 
-/* Sets the batch's head; its views have no units yet, of which a thread takes one at a time (`several` may be set then).
- * The caller has a reference, to be dropped once the first units are added: then the batch may be run, and gone. */
+/* Sets the batch's head; its views have no units yet. Threads take one at a time, unless `several` is set then. The
+ * caller has a reference, to be dropped once the first units are added: then the batch may be run, and gone. */
 void pool_batch_init(struct pool_batch *batch, pool_run *run, enum pool_priority priority, struct pool_place place);
 
 /* Gives a team so many more units of the batch (0: nothing happens). The caller holds a reference. */

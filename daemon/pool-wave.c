@@ -346,29 +346,24 @@ struct wave_place wave_place(const struct wave *w, uint32_t team, uint32_t numbe
 	const bool down = number >= gate_units;
 	const struct wave_blocks *blocks = down ? &w->down : &w->gate;
 	const uint32_t first = blocks->team[team], each = blocks->team[team + 1] - first;
-	const uint32_t in = down ? number - gate_units : number, block = first + in % each;
-	uint32_t n = 1;
+	const uint32_t in = down ? number - gate_units : number;
 
-	while (block + n < first + each && blocks->blocks[block + n].share == blocks->blocks[block].share)
-		n++;
-	return (struct wave_place){down, in / each, block, n};
+	return (struct wave_place){down, in / each, first + in % each, each - in % each};
 }
 
-/* As many as lie behind one another, while there is enough left that the other threads can do meanwhile. That is what
- * comes after them, but for the expert's own down rows. */
+/* As many as there are of the expert's, while enough is left that the other threads can do meanwhile. That is what
+ * comes after them, but for the expert's own down rows. Only the wave itself is read: the job may be gone. */
 static uint32_t wave_several(const struct pool_batch *batch, uint32_t team, uint32_t number, uint32_t left)
 {
 	const struct wave *w = container_of(batch, const struct wave, batch);
 	const struct wave_place place = wave_place(w, team, number);
-	const struct wave_blocks *blocks = place.down ? &w->down : &w->gate;
-	const uint32_t gates = wave_gate_units(w, team), downs = w->down.team[team + 1] - w->down.team[team];
-	const uint64_t threads = DIV_UP(w->job->pool->n_workers, w->job->pool->queue.n_teams);
-	const uint64_t rest = place.down ? (gates + (uint64_t)downs * w->n_experts - number) * w->down.bytes
-					 : (gates - number) * w->gate.bytes +
-						   (uint64_t)place.expert * downs * w->down.bytes;
-	const uint64_t bytes = MIN(rest / (threads * TAKES_PER_THREAD), TAKE_BYTES_MOST);
+	const uint64_t downs = (w->down.team[team + 1] - w->down.team[team]) * w->down.bytes;
+	const uint32_t gates = wave_gate_units(w, team);
+	const uint64_t rest = place.down ? downs * w->n_experts - (number - gates) * w->down.bytes
+					 : (gates - number) * w->gate.bytes + place.expert * downs;
+	const uint64_t bytes = MIN(rest / (w->threads * TAKES_PER_THREAD), TAKE_BYTES_MOST);
 
-	return (uint32_t)MIN(MAX(bytes / blocks->bytes, 1), MIN(place.n, left));
+	return (uint32_t)MIN(MAX(bytes / (place.down ? &w->down : &w->gate)->bytes, 1), MIN(place.n, left));
 }
 
 int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t pairs, pool_run *run)
@@ -385,6 +380,7 @@ int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t p
 	w->tokens = tokens;
 	w->pairs = pairs;
 	w->n_shares = c->layout->shares;
+	w->threads = DIV_UP(job->pool->n_workers, job->pool->queue.n_teams);
 	w->gate_ops = ops_of(job, MOE_PART_GATE);
 	w->down_ops = ops_of(job, MOE_PART_DOWN);
 	w->act = record_act(c->model->manifest->activation, c->model->manifest->limit);

@@ -77,6 +77,7 @@ struct wave {
 	struct ffn_job *job;
 	uint32_t token, tokens, pairs; /* tokens token .. token + tokens of the job */
 	uint32_t n_experts, n_shares;  /* n_experts: that have pairs */
+	uint32_t threads;              /* of a team */
 	struct wave_blocks gate, down; /* gate: of gate and up */
 	const struct kernel_ops *gate_ops, *down_ops;
 	struct kernel_act act;
@@ -130,7 +131,7 @@ static inline bool wave_packs_h(const struct kernel_ops *ops)
 	return ops->pack != PACK_F32;
 }
 
-/* Which block a unit of a team is, and how many that lie behind one another begin with it. */
+/* Which block a unit of a team is, and how many of the team's blocks of the same expert and part begin with it. */
 struct wave_place {
 	bool down;
 	uint32_t expert; /* its place in `experts`; of down: in `ready` */

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <inttypes.h>
 
-#include "daemon/pool-internal.h"
+#include "daemon/pool-wave.h"
 #include "daemon/push-copies.h"
 #include "tests/pool-fixture.h"
 
@@ -463,6 +463,72 @@ static void test_params(void)
 	free(host);
 }
 
+/* -- what a thread takes at once ---------------------------------------------------------------------------------- */
+
+/* Whether the blocks of what was drawn are one expert's. */
+static bool neighbours(const struct wave *w, struct pool_units units)
+{
+	const struct wave_place first = wave_place(w, 0, units.first);
+	bool good = units.n > 0 && units.n <= first.n;
+
+	for (uint32_t i = 1; i < units.n && good; i++) {
+		const struct wave_place place = wave_place(w, 0, units.first + i);
+
+		good = place.down == first.down && place.expert == first.expert && place.block == first.block + i;
+	}
+	return good;
+}
+
+/* Draws all units of a job's only wave as one thread would, none of which is run. */
+static void draw_all(struct pool *pool, struct job *j, const char *what, bool several)
+{
+	struct ffn_job job = {.pool = pool, .compute = &j->compute};
+	uint32_t tokens, pairs, all, next = 0, most = 0, last = 0;
+	struct pool_units units;
+	struct wave *w;
+	bool good = true;
+
+	wave_extent(&job, &tokens, &pairs);
+	require(wave_new(&w, &job, tokens, pairs, NULL) == 0, "a wave");
+	all = wave_gate_units(w, 0) + w->down.team[1] * w->n_experts;
+	atomic_store(&w->batch.views[0].units, all);
+	for (; (units = pool_view_draw(&w->batch.views[0], 0)).n; next += units.n) {
+		good = good && units.first == next && neighbours(w, units);
+		most = MAX(most, units.n);
+		last = units.n;
+	}
+	ok(good && next == all, "%s: each of %u units is taken once, neighbours together", what, all);
+	ok(several ? most > 4 && last == 1 : most == 1, "at most %u at once, and %u at last", most, last);
+	pool_batch_unref(&w->batch);
+	scratch_put(&pool->scratch, job.scratch);
+}
+
+static void test_takes(void)
+{
+	enum { HIDDEN = 512, INTER = 768, EXPERTS = 8 };
+	struct pool *pool = pool_make(1, 2);
+	struct fake f;
+
+	for (uint32_t shares = 1; shares <= 2; shares++) {
+		struct job *few, *many;
+
+		fake_layout(&f, EXPERTS, HIDDEN, INTER, MOE_FORMAT_BF16, shares);
+		fake_fill(&f);
+		few = job_make(&f, 1, EXPERTS, MOE_TYPE_F32, MOE_TYPE_F32, 0);
+		many = job_make(&f, 40, EXPERTS, MOE_TYPE_F32, MOE_TYPE_F32, 0);
+		for (uint32_t i = 0; i < EXPERTS; i++)
+			few->ids[i] = (int32_t)i;
+		for (uint32_t i = 0; i < 40 * EXPERTS; i++)
+			many->ids[i] = (int32_t)(i % EXPERTS);
+		draw_all(pool, few, shares == 1 ? "one token" : "one token, two shares", true);
+		draw_all(pool, many, shares == 1 ? "40 tokens" : "40 tokens, two shares", false);
+		job_free(few);
+		job_free(many);
+		fake_free(&f);
+	}
+	pool_free(pool);
+}
+
 int main(void)
 {
 	seed = tap_seed();
@@ -471,6 +537,7 @@ int main(void)
 	test_bits();
 	test_shares();
 	test_waves();
+	test_takes();
 	test_copies();
 	test_nodes();
 	test_ranges();

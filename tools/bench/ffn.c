@@ -3,8 +3,8 @@
  * ffn - the CPU pool alone on one expert layer after another, beside what this machine can read and compute.
  *
  * Rounds of three: bursts of requests, streaming reads of the same memory by the same threads, as many and as long, and
- * the instructions that the dot products are made of. The time of a request is its burst's time over the burst's requests; what is
- * quoted is best over best, and the median beside it.
+ * the instructions that the dot products are made of. The time of a request is its burst's time over the burst's
+ * requests; what is quoted is best over best, and the median beside it.
  */
 #include <math.h>
 #include <stdio.h>
