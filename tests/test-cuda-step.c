@@ -377,19 +377,21 @@ static void test_crowd(void)
 	   experts);
 }
 
+/* More than the blocks take in one round, and no multiple of what a thread takes. */
 static void test_add(void)
 {
-	static float y[100000], z[100000];
+	enum { N = 299999 };
+	static _Alignas(16) float y[N + 1], z[N + 1];
 	struct cuda_launch launch;
 	bool good = true;
 
-	for (int i = 0; i < 100000; i++)
+	for (int i = 0; i <= N; i++)
 		y[i] = (float)i, z[i] = (float)below(100);
-	cuda_launch_add(at(y), at(z), 99999, &launch);
+	cuda_launch_add(at(y), at(z), N, &launch);
 	cuda_launch_twin(&launch, CUDA_TWIN_FORWARDS);
-	for (int i = 0; i < 99999; i++)
+	for (int i = 0; i < N; i++)
 		good = good && y[i] == (float)i + z[i];
-	ok(good && y[99999] == 99999.0f, "the CPU's answer is added, and nothing behind it");
+	ok(good && y[N] == (float)N, "the CPU's answer is added, and nothing behind it");
 }
 
 int main(void)

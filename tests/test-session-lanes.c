@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Streams and lanes through the library alone, with a real daemon: its results are moe_compute's, near enough, and
- * when it is killed in the middle of passes every stream goes on and says so. On the host device, or with TEST_ON_GPU on
- * the GPU that there is.
+ * when it is killed in the middle of passes every stream goes on and says so. On the host device, or with TEST_ON_GPU
+ * on the GPU that there is.
  */
 #include <math.h>
 #include <signal.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The worker's side of a captured step, with a library of this test's own: a lane that has failed ends the pass with
- * that lane's words, and its pairs are counted nowhere. Nothing else would notice it on the last layer of a pass: what a
- * failed lane leaves there goes straight into the logits.
+ * that lane's words, and its pairs are counted nowhere. Nothing else would notice it on the last layer of a pass: what
+ * a failed lane leaves there goes straight into the logits.
  */
 #include <errno.h>
 #include <string.h>

@@ -36,12 +36,20 @@ KERNEL(moe_combine, cuda_combine, COMBINE_THREADS)
 KERNEL(moe_add, cuda_add, COMBINE_THREADS)
 {
 	float *y = (float *)(uintptr_t)p.y;
-	const float *z = (const float *)(uintptr_t)p.z;
+	const uint64_t quads = p.n / 4;
 
 	EACH_THREAD(tid)
 	{
-		for (uint64_t i = (uint64_t)BLOCK_INDEX * COMBINE_THREADS + tid; i < p.n;
-		     i += (uint64_t)BLOCK_COUNT * COMBINE_THREADS)
-			y[i] += z[i];
+		const uint64_t self = (uint64_t)BLOCK_INDEX * COMBINE_THREADS + tid;
+
+		for (uint64_t i = self; i < quads; i += (uint64_t)BLOCK_COUNT * COMBINE_THREADS) {
+			const struct words4 z = load_words4(p.z + 16 * i), was = load_shared_words4(p.y + 16 * i);
+
+			UNROLL
+			for (unsigned u = 0; u < 4; u++)
+				y[4 * i + u] = float_of(was.w[u]) + float_of(z.w[u]);
+		}
+		if (self < p.n % 4)
+			y[4 * quads + self] += ((const float *)(uintptr_t)p.z)[4 * quads + self];
 	}
 }

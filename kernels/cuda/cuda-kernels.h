@@ -123,7 +123,8 @@ struct cuda_combine {
 	uint32_t tokens, topk, hidden, n_experts;
 };
 
-/* moe_add: y[i] += z[i], i < n: the CPU's answer joins. Blocks of 256 threads, any number of them. */
+/* moe_add: y[i] += z[i], i < n: the CPU's answer joins. y and z are multiples of 16. Blocks of 256 threads, any number
+ * of them: each thread has 16 bytes of z on their way. */
 struct cuda_add {
 	uint64_t y, z, n;
 };

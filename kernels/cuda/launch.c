@@ -367,11 +367,15 @@ int cuda_launch_experts(const struct cuda_experts *work, struct cuda_launch ret[
 	return n;
 }
 
+/* z is the host's: 512 KiB that are on their way fill a link of 250 GB/s with 2 us of latency, and what waits for it
+ * leaves most of the device to others (docs/decisions/0033). */
+#define ADD_BLOCKS 128
+
 void cuda_launch_add(uint64_t y, uint64_t z, uint64_t n, struct cuda_launch *ret)
 {
-	const uint64_t blocks = (n + 255) / 256;
+	const uint64_t blocks = (n + 1023) / 1024;
 
-	launch(ret, CUDA_KERNEL_moe_add, blocks > 4096 ? 4096 : blocks ? (unsigned)blocks : 1, 256);
+	launch(ret, CUDA_KERNEL_moe_add, blocks > ADD_BLOCKS ? ADD_BLOCKS : blocks ? (unsigned)blocks : 1, 256);
 	ret->params.add = (struct cuda_add){.y = y, .z = z, .n = n};
 }
 

@@ -189,18 +189,22 @@ struct sim_region *sim_resolve_host(const char *call, const void *host, uint64_t
 	return region;
 }
 
+static void expose_region(struct sim_region *region, bool exposed)
+{
+	if (region->host || !region->readable || region->exposed == exposed)
+		return;
+	if (mprotect((void *)(uintptr_t)region->base, region->room ? region->room : region->bytes,
+		     exposed ? PROT_READ | PROT_WRITE : PROT_NONE) < 0)
+		abort();
+	region->exposed = exposed;
+}
+
 void sim_expose(bool exposed)
 {
 	struct sim_region *region;
 
-	for (region = sim.regions; region; region = region->next) {
-		if (region->host || !region->readable || region->exposed == exposed)
-			continue;
-		if (mprotect((void *)(uintptr_t)region->base, region->room ? region->room : region->bytes,
-			     exposed ? PROT_READ | PROT_WRITE : PROT_NONE) < 0)
-			abort();
-		region->exposed = exposed;
-	}
+	for (region = sim.regions; region; region = region->next)
+		expose_region(region, exposed);
 }
 
 void sim_check_ends(const char *what)
@@ -564,7 +568,7 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
 		SIM_RULE(desc && count == 1 && desc->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
 				 desc->location.id == region->device,
 			 "access is for the device that has the memory");
-		sim_expose(false);
+		expose_region(region, false); /* and no other: a kernel may be running */
 		region->readable = desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
 		region->writable = desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 	}
