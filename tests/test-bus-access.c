@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* Who may change things by the bus: root and the daemon's user; others what polkit lets them, which is played here. A
  * flood of calls does not keep a worker waiting. */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 
+#include "moe-expert.h"
 #include "tests/bus-fixture.h"
 
+#define BACKLOG 400
 #define NOBODY 65534
 #define POLKIT "org.freedesktop.PolicyKit1"
 
@@ -182,6 +186,73 @@ static void test_flood(sd_bus *bus)
 	close(fds[1]);
 }
 
+/* -- whose turn it is --------------------------------------------------------------------------------------------- */
+
+static _Atomic bool over;
+
+static void *call_nops(void *userdata)
+{
+	while (!atomic_load(&over))
+		moe_nop(userdata, NULL);
+	return NULL;
+}
+
+static uint64_t counts[BACKLOG];
+static uint32_t n_counts;
+
+/* Of GetStats: how many NOPs of the session the daemon has counted when it made this answer. */
+static int on_stats(sd_bus_message *m, void *userdata, sd_bus_error *error)
+{
+	const char *text, *at = sd_bus_message_read(m, "s", &text) >= 0 ? strstr(text, "\"nop\": ") : NULL;
+
+	counts[n_counts++] = at ? strtoull(at + 7, NULL, 10) : 0;
+	return 0;
+}
+
+/* A daemon that was stopped finds many calls at once. How often it served the session between two of them. */
+static uint32_t between_calls(sd_bus *bus)
+{
+	uint32_t steps = 0;
+	uint64_t end = 0;
+
+	n_counts = 0;
+	kill(fixture.pid, SIGSTOP);
+	for (int i = 0; i < BACKLOG; i++)
+		sd_bus_call_method_async(bus, NULL, BUS_NAME, BUS_ROOT, BUS_MANAGER, "GetStats", on_stats, NULL, NULL);
+	sd_bus_flush(bus);
+	kill(fixture.pid, SIGCONT);
+	while (n_counts < BACKLOG && tap_wait(&end))
+		while (sd_bus_process(bus, NULL) > 0)
+			;
+	require(n_counts == BACKLOG, "all calls are answered");
+	for (uint32_t i = 1; i < n_counts; i++)
+		steps += counts[i] > counts[i - 1];
+	diag("%u calls at once: the session was served between them %u times", n_counts, steps);
+	return steps;
+}
+
+/* Without a bound of messages a turn it is once or twice; its own thread may not have a CPU, so it has several tries. */
+static void test_backlog(sd_bus *bus)
+{
+	const struct moe_attach_params params = {.size = sizeof params, .tp_rank = 0, .tp_size = 1};
+	struct moe_client *client = NULL;
+	struct moe_session *session = NULL;
+	struct moe_error err = {0};
+	uint32_t steps = 0;
+	pthread_t thread;
+
+	require(moe_open(&client, fixture.socket, &err) == 0 && moe_attach(client, &session, &params, &err) == 0,
+		"a session: %s", err.text);
+	pthread_create(&thread, NULL, call_nops, session);
+	for (int i = 0; i < 20 && steps < 10; i++)
+		steps = between_calls(bus);
+	atomic_store(&over, true);
+	pthread_join(thread, NULL);
+	ok(steps >= 10, "rings are served between the calls of a backlog");
+	moe_detach(session);
+	moe_close(client);
+}
+
 int main(void)
 {
 	sd_bus *bus;
@@ -198,6 +269,7 @@ int main(void)
 		test_nobody(bus);
 	else
 		tap_skip("not root: there is no other user to be");
+	test_backlog(bus);
 	test_flood(bus);
 	ok(fixture_stop(&fixture) == 0, "the daemon ends well");
 	sd_bus_close_unref(bus);
