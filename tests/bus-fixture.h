@@ -2,7 +2,8 @@
 /*
  * bus-fixture - a private dbus-daemon, a client of it, and what that client has heard.
  *
- * The bus lets every user in, so that a test that is root can also be somebody else. It can be killed and started again
+ * The bus lets every user in, so that a test that is root can also be somebody else, and is otherwise as strict as a
+ * system's. It can be killed and started again
  * at the same address.
  */
 #ifndef TESTS_BUS_FIXTURE_H
@@ -84,10 +85,20 @@ static void bus_start(struct bus_fixture *f)
 	config = fopen(f->config, "we");
 	if (!config)
 		exit(2);
+	/* As strict as a system bus: what is allowed beyond that is what org.moeexpertd.conf allows. */
 	fprintf(config,
-		"<busconfig><listen>%s</listen><auth>EXTERNAL</auth><policy context='default'><allow user='*'/>"
-		"<allow send_destination='*'/><allow receive_sender='*'/><allow own='*'/></policy></busconfig>\n",
-		f->address);
+		"<busconfig><listen>%s</listen><auth>EXTERNAL</auth><limit "
+		"name='max_replies_per_connection'>5000</limit><policy context='default'><allow user='*'/>"
+		"<deny own='*'/><deny send_type='method_call'/><allow send_type='signal'/>"
+		"<allow send_requested_reply='true' send_type='method_return'/>"
+		"<allow send_requested_reply='true' send_type='error'/><allow receive_type='method_call'/>"
+		"<allow receive_type='method_return'/><allow receive_type='error'/><allow receive_type='signal'/>"
+		"<allow send_destination='org.freedesktop.DBus'/>"
+		"<allow send_destination='org.freedesktop.PolicyKit1'/></policy>"
+		"<policy user='root'><allow own='org.freedesktop.PolicyKit1'/></policy>"
+		"<policy user='%u'><allow own_prefix='" BUS_NAME "'/></policy>"
+		"<include>%s/dbus/org.moeexpertd.conf</include></busconfig>\n",
+		f->address, geteuid(), fixture_env("MOE_SOURCE"));
 	fclose(config);
 	bus_run(f);
 }

@@ -59,6 +59,14 @@ ls "$includedir" >"$dir/headers"
 printf '%s\n' moe-error.h moe-expert.h >"$dir/expected"
 same "$dir/headers" "$dir/expected" 'the public headers are there, and no others'
 
+if readelf -d "$prefix/bin/moe-expertd" | grep -q 'NEEDED.*libsystemd'; then
+	cmp -s dbus/org.moeexpertd.conf "$prefix/share/dbus-1/system.d/org.moeexpertd.conf" &&
+		cmp -s dbus/org.moeexpertd.policy "$prefix/share/polkit-1/actions/org.moeexpertd.policy"
+	ok $? 'what the bus and polkit allow is there'
+else
+	skip 'this daemon was built without libsystemd: it is on no bus'
+fi
+
 # -- the library --------------------------------------------------------------------------------------------------
 
 ls "$libdir" >"$dir/libraries"
