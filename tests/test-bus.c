@@ -397,6 +397,54 @@ static void test_names(sd_bus *bus)
 	ok(fixture_stop(&heir) == 0, "and ends");
 }
 
+/* A daemon that is killed: the one that goes on in its place is on the bus, with the session. */
+static void test_successor(sd_bus *bus)
+{
+	const char *const more[] = {"--keep", "--bus", bus_daemon.address, NULL};
+	struct moe_client *client = NULL;
+	struct moe_session *session;
+	uint64_t end = 0;
+	char sessions[256];
+
+	fixture_start(&fixture, fixture_sample(), more);
+	require(bus_has(bus, BUS_NAME), "a daemon with a keeper is on the bus");
+	session = attach(&client);
+	require(session != NULL, "a session: %s", call_words);
+	snprintf(sessions, sizeof sessions, "%s", manager(bus, "ListSessions", NULL));
+	kill(atoi(property(bus, BUS_ROOT, BUS_MANAGER, "PID")), SIGKILL);
+	while (strcmp(property(bus, BUS_ROOT, BUS_MANAGER, "Restarts"), "1") != 0 && tap_wait(&end))
+		;
+	ok(strcmp(manager(bus, "ListSessions", NULL), sessions) == 0, "its successor is, and has the session: %s",
+	   sessions);
+	leave(client, session);
+	ok(fixture_stop(&fixture) == 0, "they end");
+}
+
+/* A bus that takes connections and says nothing. */
+static void test_silent(void)
+{
+	char path[96], address[128];
+	const char *const more[] = {"--bus", address, NULL};
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct moe_client *client = NULL;
+	struct moe_session *session;
+
+	snprintf(path, sizeof path, "%s/silent", bus_daemon.folder);
+	snprintf(address, sizeof address, "unix:path=%s", path);
+	snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
+	require(bind(fd, (struct sockaddr *)&a, sizeof a) == 0 && listen(fd, 1) == 0, "a bus that says nothing");
+	fixture_start(&fixture, fixture_sample(), more);
+	session = attach(&client);
+	ok(session != NULL, "the daemon serves without it: %s", call_words);
+	ok(status_says("connecting"), "and says so");
+	if (session)
+		leave(client, session);
+	ok(fixture_stop(&fixture) == 0, "it ends");
+	close(fd);
+	unlink(path);
+}
+
 /* Its words go to a file. */
 static void start_daemon(void)
 {
@@ -439,6 +487,8 @@ int main(void)
 	test_drain(bus);
 	bus = test_restart(bus);
 	test_names(bus);
+	test_successor(bus);
+	test_silent();
 	sd_bus_close_unref(bus);
 	unlink(log_path);
 	bus_end(&bus_daemon);
