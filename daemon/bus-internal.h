@@ -105,15 +105,14 @@ struct bus {
 /* After anything that may have put messages into the link: watches what it now waits for. */
 void bus_watch(struct bus *b);
 
-/* D-Bus takes only UTF-8: other bytes become '?'. Returns `to`. */
-const char *bus_text(char *to, size_t size, const char *from);
-
 /* -- bus-objects.c ------------------------------------------------------------------------------------------------ */
 
 /* All vtables. 0 or -errno. */
 int bus_add_objects(struct bus *b);
 /* Of all models, sessions and jobs, in order of kind and key; malloc'ed. -ENOMEM. */
 int bus_list_objects(const struct bus *b, struct bus_object **ret, uint32_t *ret_n);
+/* Their order, for qsort and for comparing lists. */
+int bus_order(const void *a, const void *b);
 void bus_count(const struct bus *b, struct bus_counts *ret);
 const char *bus_interface(enum bus_kind kind);
 int bus_model_path(char to[BUS_PATH_MAX], const char *name);
@@ -126,7 +125,10 @@ const char *bus_job_kind(const struct job *job);
 const char *bus_job_result(const struct job *job); /* "" while it runs */
 double bus_job_progress(const struct bus *b, const struct job *job);
 
-/* -- bus-errors.c ------------------------------------------------------------------------------------------------- */
+/* -- bus-words.c -------------------------------------------------------------------------------------------------- */
+
+/* D-Bus takes only UTF-8: other bytes become '?'. Returns `to`. */
+const char *bus_text(char *to, size_t size, const char *from);
 
 /* The name of an errno value, "org.moeexpertd.Error." and a word: of what a load came to, or of what was refused. */
 const char *bus_error_name(int code, bool load);

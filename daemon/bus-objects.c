@@ -386,7 +386,7 @@ const char *bus_interface(enum bus_kind kind)
 
 /* -- all of them -------------------------------------------------------------------------------------------------- */
 
-static int by_kind_and_key(const void *a, const void *b)
+int bus_order(const void *a, const void *b)
 {
 	const struct bus_object *x = a, *y = b;
 
@@ -423,7 +423,7 @@ int bus_list_objects(const struct bus *b, struct bus_object **ret, uint32_t *ret
 		o[n] = (struct bus_object){BUS_KIND_JOB, job->id, (uint32_t)(bus_job_progress(b, job) * 1000), ""};
 		bus_job_path(o[n++].path, job->id);
 	}
-	qsort(o, n, sizeof *o, by_kind_and_key);
+	qsort(o, n, sizeof *o, bus_order);
 	*ret = o;
 	*ret_n = n;
 	return 0;

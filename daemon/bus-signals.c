@@ -98,13 +98,6 @@ static bool slow(const struct bus *b)
 	return sd_bus_get_n_queued_write(b->link, &queued) < 0 || queued > QUEUED_MAX;
 }
 
-static int order(const struct bus_object *a, const struct bus_object *b)
-{
-	if (a->kind != b->kind)
-		return a->kind < b->kind ? -1 : 1;
-	return (a->key > b->key) - (a->key < b->key);
-}
-
 /*
  * Both lists are in the same order. What cannot be told now stays as it was in what was told: a new one is left out,
  * one that is gone is left in. `list` has room for both. How many were told; *ret_all: no other is to be.
@@ -117,7 +110,7 @@ static uint32_t tell_objects(struct bus *b, const struct bus_object *now, uint32
 
 	while (i < n_now || j < b->n_told) {
 		const struct bus_object *new = i < n_now ? &now[i] : NULL, *old = j < b->n_told ? &b->told[j] : NULL;
-		const int side = !old ? -1 : !new ? 1 : order(new, old);
+		const int side = !old ? -1 : !new ? 1 : bus_order(new, old);
 		const bool differs = side != 0 || new->value != old->value;
 		bool good = !differs;
 

@@ -384,16 +384,23 @@ static sd_bus *test_restart(sd_bus *bus)
 static void test_names(sd_bus *bus)
 {
 	const char *const named[] = {"--bus", bus_daemon.address, "--bus-name", "org.moeexpertd.b", NULL};
-	const char *const same[] = {"--bus", bus_daemon.address, NULL};
+	const char *const same[] = {"--name", "caf\xc3\xa9", "--bus", bus_daemon.address, NULL};
+	char folder[96], command[PATH_MAX + 256];
 	struct fixture other, heir;
 
 	fixture_start(&other, NULL, named);
 	ok(bus_has(bus, "org.moeexpertd.b"), "an instance has a name of its own");
 	ok(fixture_stop(&other) == 0, "it ends");
-	fixture_start(&heir, NULL, same);
+	snprintf(folder, sizeof folder, "%s/caf\xe9", bus_daemon.folder);
+	snprintf(command, sizeof command, "cp -r '%s' '%s'", fixture_sample(), folder);
+	require(system(command) == 0, "a folder whose name is not UTF-8");
+	fixture_start(&heir, folder, same);
 	ok(fixture_stop(&fixture) == 0, "the first daemon ends");
 	ok(bus_has(bus, BUS_NAME), "the one that waited has the name");
-	ok(strcmp(property(bus, BUS_ROOT, BUS_MANAGER, "NModels"), "0") == 0, "and answers");
+	ok(strstr(manager(bus, "ListModels", NULL), "/caf? ") != NULL, "and answers, whatever folders are called");
+	ok(strstr(property(bus, BUS_ROOT "/model/caf_c3_a9", BUS_MODEL, "Path"), "/caf?") != NULL, "so does the model");
+	snprintf(command, sizeof command, "rm -r '%s'", folder);
+	ok(system(command) == 0, "the folder goes");
 	ok(fixture_stop(&heir) == 0, "and ends");
 }
 
