@@ -110,8 +110,8 @@ static int place_wait(struct caller *c, struct place *p, struct moe_error *err)
 	return r == 0 && job_error(c->fake, &p->job, p->y_host) > 1 ? 1 : r;
 }
 
-/* A step in flight on each of several streams, and some of the host's own between them. */
-static int run_many(struct caller *c, enum moe_mode mode, int steps)
+/* A step in flight on each of several streams, and some of the host's own between them. layer 0: any. */
+static int run_many(struct caller *c, enum moe_mode mode, uint32_t layer, int steps)
 {
 	bool busy[PLACES] = {false};
 	int wrong = 0, left = steps, flying = 0;
@@ -128,6 +128,7 @@ static int run_many(struct caller *c, enum moe_mode mode, int steps)
 			flying--;
 		} else if (left > 0) {
 			job_init(&p->job);
+			p->job.layer = layer ? layer : p->job.layer;
 			left--;
 			if (below(5) == 0) {
 				r = job_run(c->fake, &p->job, mode);
@@ -143,7 +144,8 @@ static int run_many(struct caller *c, enum moe_mode mode, int steps)
 	return wrong;
 }
 
-static void test_many(const char *name, enum moe_fill fill, enum moe_mode mode, uint32_t slots, uint32_t miss)
+static void test_many(const char *name, enum moe_fill fill, enum moe_mode mode, uint32_t slots, uint32_t miss,
+		      uint32_t layer)
 {
 	struct moe_attach_params p = default_params();
 	struct caller c;
@@ -154,7 +156,9 @@ static void test_many(const char *name, enum moe_fill fill, enum moe_mode mode, 
 	p.cache_expert_num = slots;
 	p.miss_expert_num = miss;
 	caller_init(&c, open_fake(&p));
-	wrong = run_many(&c, mode, 120);
+	if (layer) /* and so without spare places: each fill waits for who reads its slot */
+		c.fake->session.engine->places.n_spare = 0;
+	wrong = run_many(&c, mode, layer, 120);
 	ok(wrong == 0 && c.fake->breaches == 0 && c.fake->leases_held == 0, "%s: %d wrong of 120", name, wrong);
 	caller_fini(&c);
 }
@@ -259,11 +263,13 @@ static void test_refused(void)
 int main(void)
 {
 	jobs_begin();
-	test_many("decode, push", MOE_FILL_PUSH, MOE_MODE_DECODE, 4, 0);
-	test_many("prefetch, push", MOE_FILL_PUSH, MOE_MODE_PREFETCH, 3, 2);
-	test_many("full, pull", MOE_FILL_PULL, MOE_MODE_FULL, 1, 0);
-	test_many("every mode, pull", MOE_FILL_PULL, MOE_MODE_AUTO, 3, 3);
-	test_many("all experts cached", MOE_FILL_PUSH, MOE_MODE_AUTO, EXPERTS, 0);
+	test_many("decode, push", MOE_FILL_PUSH, MOE_MODE_DECODE, 4, 0, 0);
+	test_many("decode, push, one layer without spare places", MOE_FILL_PUSH, MOE_MODE_DECODE, 3, 0, 2);
+	test_many("decode, pull, one layer without spare places", MOE_FILL_PULL, MOE_MODE_DECODE, 3, 0, 1);
+	test_many("prefetch, push", MOE_FILL_PUSH, MOE_MODE_PREFETCH, 3, 2, 0);
+	test_many("full, pull", MOE_FILL_PULL, MOE_MODE_FULL, 1, 0, 0);
+	test_many("every mode, pull", MOE_FILL_PULL, MOE_MODE_AUTO, 3, 3, 0);
+	test_many("all experts cached", MOE_FILL_PUSH, MOE_MODE_AUTO, EXPERTS, 0, 0);
 	test_failed_compute();
 	test_lost(true);
 	test_lost(false);
