@@ -61,7 +61,7 @@ static void act(struct ask *ask)
 
 static int refuse(struct ask *ask, const char *why)
 {
-	log_info("bus: uid %u may not %s (%s): %s", ask->uid, sd_bus_message_get_member(ask->call), ask->action, why);
+	log_debug("bus: uid %u may not %s (%s): %s", ask->uid, sd_bus_message_get_member(ask->call), ask->action, why);
 	sd_bus_reply_method_errorf(ask->call, bus_error_name(-EPERM, false),
 				   "%s: for root, the daemon's user (uid %u) and whom polkit lets do %s; you are uid "
 				   "%u: %s",

@@ -170,12 +170,8 @@ static void test_flood(sd_bus *bus)
 
 	require(pipe(fds) == 0, "a pipe");
 	pids[0] = flood("ListModels", fds[1]);
-	pids[1] = flood("Drain", fds[1]); /* refused but once: the first drains, which Resume ends below */
+	pids[1] = flood("Resume", fds[1]); /* most of them are refused: 8 may wait for leave */
 	require(read(fds[0], &byte, 1) == 1, "calls come by the thousand");
-	kill(pids[1], SIGKILL);
-	waitpid(pids[1], NULL, 0);
-	pids[1] = flood("GetStatus", fds[1]);
-	manager(bus, "Resume", NULL);
 	ok(worker_works(), "a worker ends its work meanwhile");
 	ok(read(fds[0], &byte, 1) == 1 && kill(pids[0], 0) == 0, "and calls are answered still");
 	for (int i = 0; i < 2; i++) {
