@@ -395,6 +395,39 @@ static json_t *stats_json(const struct service *s)
 			 "sessions", sessions, "accounts", accounts_json(s));
 }
 
+/* -- heat --------------------------------------------------------------------------------------------------------- */
+
+static json_t *layer_heat_json(const struct entry *e, uint32_t layer)
+{
+	const uint32_t experts = e->model->manifest->n_experts;
+	const struct heat_cell *row = &e->heat[(size_t)e->model->layer_index[layer] * experts];
+	json_t *pairs = json_array(), *copies = json_array();
+
+	for (uint32_t i = 0; i < experts; i++) {
+		json_array_append_new(pairs, integer(row[i].pairs));
+		json_array_append_new(copies, integer(row[i].copies));
+	}
+	return json_pack("{s:i, s:o, s:o}", "layer", (int)layer, "pairs", pairs, "copies", copies);
+}
+
+static json_t *heat_json(const struct service *s)
+{
+	json_t *models = json_array();
+
+	for (const struct entry *e = s->registry.head; e; e = e->next) {
+		const struct moe_manifest *m = e->model->manifest;
+		json_t *layers = json_array();
+
+		for (uint32_t l = 0; l < m->n_layers; l++)
+			if (e->model->layer_index[l] >= 0)
+				json_array_append_new(layers, layer_heat_json(e, l));
+		json_array_append_new(models, json_pack("{s:s, s:o, s:i, s:o}", "name", m->name, "digest",
+							digest_json(m->digest), "experts", (int)m->n_experts, "layers",
+							layers));
+	}
+	return json_pack("{s:o}", "models", models);
+}
+
 /* -- status ------------------------------------------------------------------------------------------------------- */
 
 static json_t *loading_json(const struct service *s)
@@ -494,6 +527,7 @@ static json_t *status_json(const struct service *s)
 
 int document_make(const struct service *service, uint32_t what, char **ret, struct moe_error *err)
 {
+	size_t flags = JSON_INDENT(1);
 	json_t *document;
 	char *text;
 
@@ -510,10 +544,14 @@ int document_make(const struct service *service, uint32_t what, char **ret, stru
 	case MOE_QUERY_SESSIONS:
 		document = json_pack("{s:o}", "sessions", sessions_array(service));
 		break;
+	case MOE_QUERY_HEAT:
+		document = heat_json(service);
+		flags = JSON_COMPACT; /* it is large */
+		break;
 	default:
-		return moe_error_set(err, -EINVAL, "query: document %u found, 1 to 4 expected", what);
+		return moe_error_set(err, -EINVAL, "query: document %u found, 1 to 5 expected", what);
 	}
-	text = document ? json_dumps(document, JSON_INDENT(1)) : NULL;
+	text = document ? json_dumps(document, flags) : NULL;
 	json_decref(document);
 	if (!text)
 		return moe_error_sys(err, -ENOMEM, "query");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* documents - the JSON that `moectl` and scripts read: status, stats, models, sessions. Keys are added, never
+/* documents - the JSON that `moectl` and scripts read: status, stats, models, sessions, heat. Keys are added, never
  * changed. */
 #ifndef DAEMON_DOCUMENTS_H
 #define DAEMON_DOCUMENTS_H

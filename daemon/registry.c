@@ -146,27 +146,35 @@ static int enter(struct registry *registry, struct entry *entry, struct moe_erro
 	return 0;
 }
 
+static struct entry *entry_new(struct resident *model)
+{
+	const size_t cells = (size_t)model->manifest->n_moe_layers * model->manifest->n_experts;
+	struct entry *entry = calloc(1, sizeof *entry + cells * sizeof entry->heat[0]);
+
+	if (entry)
+		entry->model = model;
+	return entry;
+}
+
 int registry_adopt(struct registry *registry, struct resident *model, int books_fd, struct moe_error *err)
 {
-	struct entry *entry = calloc(1, sizeof *entry);
+	struct entry *entry = entry_new(model);
 
 	if (!entry) {
 		close_fd(books_fd);
 		return moe_error_sys(err, -ENOMEM, "model '%s'", model->manifest->name);
 	}
-	entry->model = model;
 	entry->books_fd = books_fd;
 	return enter(registry, entry, err);
 }
 
 int registry_add(struct registry *registry, struct resident *model, struct entry **ret, struct moe_error *err)
 {
-	struct entry *entry = calloc(1, sizeof *entry);
+	struct entry *entry = entry_new(model);
 	int r;
 
 	if (!entry)
 		return moe_error_sys(err, -ENOMEM, "model '%s'", model->manifest->name);
-	entry->model = model;
 	entry->books_fd = -1;
 	r = enter(registry, entry, err);
 	if (r == 0)

@@ -12,6 +12,7 @@
 
 #include "daemon/store.h"
 #include "daemon/tier.h"
+#include "daemon/heat.h"
 #include "uapi/moe_ring.h"
 
 /* What the daemon itself did for one layer. */
@@ -30,6 +31,7 @@ struct entry {
 	struct moe_layer_stats *retired; /* [n_layers], of sessions that have ended */
 	struct tier *tier;               /* NULL: the model is all there */
 	struct entry *next;
+	struct heat_cell heat[]; /* [n_moe_layers][n_experts] */
 };
 
 struct registry {

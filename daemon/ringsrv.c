@@ -43,6 +43,26 @@ static void count_served(struct session *s, const struct request *q)
 	}
 }
 
+/* Before its ids are dropped. */
+static void count_heat(struct session *s, const struct request *q)
+{
+	const struct resident *model = s->entry->model;
+	const struct moe_sqe *e = &q->sqe;
+	struct heat_cell *row;
+
+	if (s->dummy || q->cqe.status < 0 || (e->op != MOE_OP_COMPUTE && e->op != MOE_OP_FILL))
+		return;
+	row = &s->entry->heat[(size_t)model->layer_index[e->layer] * model->manifest->n_experts];
+	if (e->op == MOE_OP_FILL) {
+		if (e->fill.from == 0)
+			heat_more(&row[e->fill.expert].copies);
+		return;
+	}
+	for (uint64_t i = 0, pairs = (uint64_t)e->count * e->compute.topk; i < pairs; i++)
+		if (q->compute.ids[i] >= 0)
+			heat_more(&row[q->compute.ids[i]].pairs);
+}
+
 static void reap(struct session *s, struct request *q)
 {
 	request_move(q, MOE_REQUEST_REAPED);
@@ -134,6 +154,7 @@ void ringsrv_complete(struct request *q)
 	/* The books come after: the client waits for none of them. */
 	journal_end(&s->journal, slot_of(q), s->cq_tail);
 	request_move(q, MOE_REQUEST_COMPLETED);
+	count_heat(s, q);
 	ringsrv_drop_routing(s, q);
 	ringsrv_tier_done(s, q);
 	count_ended(s, q);

@@ -51,7 +51,8 @@ enum moe_document {
 	MOE_DOCUMENT_STATUS = 1,
 	MOE_DOCUMENT_STATS = 2,
 	MOE_DOCUMENT_MODELS = 3,
-	MOE_DOCUMENT_SESSIONS = 4
+	MOE_DOCUMENT_SESSIONS = 4,
+	MOE_DOCUMENT_HEAT = 5
 };
 
 /* One of the daemon's JSON documents; *ret is malloc'ed and NUL-terminated. */

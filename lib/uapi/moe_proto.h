@@ -108,7 +108,13 @@ struct moe_msg_device {
 	__u64 timeline; /* where in that memory the timeline is, 64-byte aligned; 0: there is none */
 };
 
-enum moe_query { MOE_QUERY_STATUS = 1, MOE_QUERY_STATS = 2, MOE_QUERY_MODELS = 3, MOE_QUERY_SESSIONS = 4 };
+enum moe_query {
+	MOE_QUERY_STATUS = 1,
+	MOE_QUERY_STATS = 2,
+	MOE_QUERY_MODELS = 3,
+	MOE_QUERY_SESSIONS = 4,
+	MOE_QUERY_HEAT = 5
+};
 
 struct moe_msg_query {
 	struct moe_msg msg;

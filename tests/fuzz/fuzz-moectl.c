@@ -6,7 +6,7 @@
 
 static void check_verb(const struct arguments *arg, const struct fuzz_words *w)
 {
-	const char *const options[] = {arg->socket, arg->name, arg->isa, arg->config, arg->root};
+	const char *const options[] = {arg->socket, arg->name, arg->isa, arg->config, arg->root, arg->svg};
 
 	fuzz_check(fuzz_words_have(w, arg->verb));
 	fuzz_check(arg->n >= 0 && arg->n < w->argc && arg->words + arg->n == w->argv + w->argc);

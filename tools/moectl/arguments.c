@@ -23,12 +23,19 @@ static bool parse_interval(double *ret, const char *text)
 enum arguments_result arguments_parse(struct arguments *ret, int argc, char **argv)
 {
 	static const struct option options[] = {
-		{"socket", required_argument, NULL, 's'}, {"json", no_argument, NULL, 'j'},
-		{"watch", optional_argument, NULL, 'w'},  {"name", required_argument, NULL, 'n'},
-		{"isa", required_argument, NULL, 'i'},    {"prometheus", no_argument, NULL, 'p'},
-		{"once", no_argument, NULL, 'o'},         {"config", required_argument, NULL, 'c'},
-		{"root", required_argument, NULL, 'r'},   {"help", no_argument, NULL, 'h'},
-		{"version", no_argument, NULL, 'V'},      {0},
+		{"socket", required_argument, NULL, 's'},
+		{"json", no_argument, NULL, 'j'},
+		{"watch", optional_argument, NULL, 'w'},
+		{"name", required_argument, NULL, 'n'},
+		{"isa", required_argument, NULL, 'i'},
+		{"prometheus", no_argument, NULL, 'p'},
+		{"once", no_argument, NULL, 'o'},
+		{"svg", required_argument, NULL, 'g'},
+		{"config", required_argument, NULL, 'c'},
+		{"root", required_argument, NULL, 'r'},
+		{"help", no_argument, NULL, 'h'},
+		{"version", no_argument, NULL, 'V'},
+		{0},
 	};
 	int id;
 
@@ -61,6 +68,9 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 		case 'o':
 			ret->once = true;
 			break;
+		case 'g':
+			ret->svg = optarg;
+			break;
 		case 'p':
 			ret->prometheus = true;
 			break;
@@ -76,6 +86,8 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 		return wrong(ret, "a verb is missing", NULL);
 	if (ret->prometheus && (ret->json || ret->watch))
 		return wrong(ret, "--prometheus prints one document of its own", ret->json ? "--json" : "--watch");
+	if (ret->svg && ret->json)
+		return wrong(ret, "--svg and --json are two forms of one thing: leave one of them out", NULL);
 	ret->verb = argv[optind];
 	ret->n = argc - optind - 1;
 	ret->words = argv + optind + 1;

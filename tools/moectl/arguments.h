@@ -17,7 +17,7 @@ struct arguments {
 	const char *socket;
 	bool json, watch, prometheus, once;
 	double interval; /* seconds, of --watch */
-	const char *name, *isa, *config, *root, *verb;
+	const char *name, *isa, *config, *root, *svg, *verb;
 	int n;
 	char **words;                   /* what follows the verb */
 	const char *wrong, *wrong_word; /* of ARGUMENTS_WRONG: why; the word may be NULL */

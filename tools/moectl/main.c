@@ -16,6 +16,7 @@ static const struct verb {
 	{"stats", verb_stats, 0, "stats [--watch[=SECONDS]]",
 	 "pairs by path, hit rate, fills: per layer, model, session"},
 	{"top", verb_top, 0, "top [--watch=SECONDS] [--once]", "who computes what just now, on a screen of its own"},
+	{"heat", verb_heat, 1, "heat MODEL [--svg FILE]", "which experts are used: layers x experts, as a picture"},
 	{"models", verb_models, 0, "models", "loaded models: shape, digest, page sizes"},
 	{"sessions", verb_sessions, 0, "sessions", "attached workers"},
 	{"load", verb_load, 1, "load DIR [--name NAME]", "bring a Hugging Face folder into memory"},
@@ -38,6 +39,7 @@ static void print_help(void)
 	       "  --watch[=SECONDS] stats: again and again, every second or so often; top: how often\n"
 	       "  --once          top: one frame, as text\n"
 	       "  --prometheus    stats: print what Prometheus reads\n"
+	       "  --svg FILE      heat: write the picture there; - is standard output\n"
 	       "  --isa LEVEL     doctor: could the kernels run at it? auto, ref, avx2, avx512, amx\n"
 	       "  -h, --help      this text\n"
 	       "  --version       version and exit\n\n"

@@ -25,6 +25,7 @@ int verb_load(const struct arguments *arg);
 int verb_unload(const struct arguments *arg);
 int verb_config(const struct arguments *arg);
 int verb_top(const struct arguments *arg);
+int verb_heat(const struct arguments *arg);
 int verb_doctor(const struct arguments *arg);
 
 /* -- ask.c: one question to the daemon ---------------------------------------------------------------------------- */
@@ -50,6 +51,9 @@ char *show_share(char to[SHOW_TEXT], double part, double whole);
 
 /* What a tiered model's frames have done; nothing of a model that is all there (null). */
 void print_tier(const char *indent, const json_t *tier);
+
+/* Whether standard output is a terminal that shows colours, and NO_COLOR does not forbid them. */
+bool colours_wanted(void);
 
 void print_json(const json_t *document);
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "moectl.h"
 
@@ -73,4 +76,11 @@ void print_json(const json_t *document)
 {
 	json_dumpf(document, stdout, JSON_INDENT(1));
 	putchar('\n');
+}
+
+bool colours_wanted(void)
+{
+	const char *none = getenv("NO_COLOR"), *term = getenv("TERM");
+
+	return isatty(STDOUT_FILENO) && !(none && *none) && term && *term && strcmp(term, "dumb") != 0;
 }

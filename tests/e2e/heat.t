@@ -1,0 +1,66 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# heat - the daemon's counts of experts add up to its counts of layers, and moectl draws them.
+# shellcheck source=tests/e2e/lib.sh
+. "$(dirname -- "$0")/lib.sh"
+
+start_daemon --model "$sample" --name tiny
+require $? 'the daemon serves the sample' "$dir/daemon.log"
+LC_ALL=C "$moectl" --socket "$socket" heat tiny >"$dir/map" 2>"$dir/err"
+ok $? 'heat before anything was used' "$dir/err"
+grep -q '^192 never used$' "$dir/map"
+ok $? 'nothing was' "$dir/map"
+
+for options in '--experts cpu' '--experts cache --slots 8'; do
+	# Word splitting is meant.
+	# shellcheck disable=SC2086
+	"$worker" score --model "$sample" $options --daemon "$socket" --text "$sample/text.txt" >"$dir/out" 2>"$dir/err"
+	ok $? "score $options" "$dir/err"
+done
+"$moectl" --socket "$socket" heat tiny --json >"$dir/heat.json" 2>"$dir/err" &&
+	"$moectl" --socket "$socket" stats --json >"$dir/stats.json" 2>"$dir/err"
+require $? 'heat --json' "$dir/err"
+# Each layer's pairs and copies, as its experts and as its counts in stats have them.
+perl -MJSON::PP -MList::Util=sum -e '
+	my ($heat, $stats) = map { open(my $in, "<", $_) or die; local $/; decode_json(<$in>) } @ARGV;
+	my @counted = @{$stats->{models}[0]{layers}};
+	my $wrong = @counted != @{$heat->{layers}};
+	for my $layer (@{$heat->{layers}}) {
+		my $served = (grep { $_->{layer} == $layer->{layer} } @counted)[0]{served};
+		my ($pairs, $copies) = (sum(@{$layer->{pairs}}), sum(@{$layer->{copies}}));
+		my $expected = $served->{fills} + $served->{leases};
+		print "layer $layer->{layer}: $pairs pairs, $copies copies; expected $served->{pairs} and $expected\n";
+		$wrong ||= $pairs != $served->{pairs} || $copies != $expected || !$pairs || !$copies || @{$layer->{pairs}} != 32;
+	}
+	exit $wrong;
+' "$dir/heat.json" "$dir/stats.json" >"$dir/sums" 2>&1
+ok $? 'experts add up to their layers, in pairs and in copies' "$dir/sums"
+
+LC_ALL=C "$moectl" --socket "$socket" heat tiny >"$dir/map"
+is "$(grep -cE '^ +[0-5] [ .+*#]{32}$' "$dir/map")" 6 'a line for each layer, a cell for each expert' "$dir/map"
+NO_COLOR=1 LC_ALL=C.UTF-8 "$moectl" --socket "$socket" heat tiny >"$dir/map"
+! grep -q "$(printf '\033')" "$dir/map"
+ok $? 'no colours where there is no terminal'
+"$moectl" --socket "$socket" heat tiny --svg "$dir/heat.svg" 2>"$dir/err"
+ok $? 'heat --svg' "$dir/err"
+"$moectl" --socket "$socket" heat tiny --svg - >"$dir/heat2.svg" 2>"$dir/err"
+cmp -s "$dir/heat.svg" "$dir/heat2.svg"
+ok $? '--svg - is the same on standard output'
+# Balanced, and all attributes quoted: XML.
+perl -0777 -ne 's{<(\w+)(?: [\w:-]+="[^"<&]*")*(?:/>|>(?:[^<&]|&#\d+;)*</\1>)}{}g; exit !m{^<svg(?: [\w:-]+="[^"<&]*")*>\s*</svg>\s*$}' "$dir/heat.svg"
+ok $? 'the picture is XML'
+
+# -- what goes wrong ----------------------------------------------------------------------------------------------
+
+"$moectl" --socket "$socket" heat nobody >"$dir/out" 2>"$dir/err"
+is $? 1 'a model that is not loaded' "$dir/err"
+"$moectl" --socket "$socket" heat tiny --svg "$dir/no/where" 2>"$dir/err"
+is $? 1 'a file that cannot be written' "$dir/err"
+"$moectl" --socket "$socket" heat tiny --svg "$dir/x" --json >"$dir/out" 2>"$dir/err"
+is $? 2 'two forms at once are refused' "$dir/err"
+"$moectl" --socket "$socket" heat 2>"$dir/err"
+is $? 2 'a model must be named' "$dir/err"
+stop_daemon
+is $? 0 'the daemon ends'
+finish
