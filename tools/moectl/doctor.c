@@ -1,31 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * doctor - what this machine offers to the daemon, what is in force, and what to type to get more.
- *
- * A check is fine, a note (works, could be better) or a problem (does not work): only problems make the exit status 1.
- */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/host.h"
 #include "base/uring.h"
+#include "doctor.h"
 #include "kernels/kernels.h"
 #include "moectl.h"
 
-enum verdict { FINE, NOTE, PROBLEM };
-
-struct report {
-	json_t *checks;
-	int problems;
-};
-
 static const char *const verdict_names[] = {"ok", "note", "problem"};
 
-__attribute__((format(printf, 5, 6))) static void check(struct report *r, enum verdict verdict, const char *what,
-							const char *fix, const char *format, ...)
+void check(struct report *r, enum verdict verdict, const char *what, const char *fix, const char *format, ...)
 {
 	char found[512];
 	va_list args;
@@ -195,6 +182,7 @@ static void check_daemon(struct report *r, const struct arguments *arg)
 	if (moe_query(client, MOE_DOCUMENT_MODELS, &text, &err) == 0) {
 		models = json_loads(text, 0, NULL);
 		check_pools(r, json_object_get(models, "models"));
+		check_disks(r, json_object_get(models, "models"));
 		json_decref(models);
 		free(text);
 	}
@@ -233,7 +221,10 @@ int verb_doctor(const struct arguments *arg)
 	check_cpu(&r, arg->isa);
 	check_cores(&r, host);
 	check_nodes(&r, host);
+	check_numa_balancing(&r, host);
 	check_memory(&r, host);
+	check_transparent(&r);
+	check_gpu(&r);
 	check_daemon(&r, arg);
 	free(host);
 	if (arg->json) {
