@@ -55,6 +55,11 @@ same "$dir/pages" "$dir/expected" 'all manual pages are there'
 cmp -s share/grafana/moe-expertd.json "$prefix/share/moe-expertd/grafana/moe-expertd.json"
 ok $? 'the dashboard is there'
 
+for file in bash-completion/completions/moectl zsh/site-functions/_moectl fish/vendor_completions.d/moectl.fish; do
+	grep -q 'moectl completion' "$prefix/share/$file"
+	ok $? "$file is there"
+done
+
 ls "$includedir" >"$dir/headers"
 printf '%s\n' moe-error.h moe-expert.h >"$dir/expected"
 same "$dir/headers" "$dir/expected" 'the public headers are there, and no others'

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include <getopt.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "arguments.h"
 
@@ -20,27 +22,44 @@ static bool parse_interval(double *ret, const char *text)
 	return end != text && !*end && *ret >= ARGUMENTS_WATCH_MIN && *ret <= ARGUMENTS_WATCH_MAX;
 }
 
+static const struct option options[] = {
+	{"socket", required_argument, NULL, 's'},
+	{"json", no_argument, NULL, 'j'},
+	{"watch", optional_argument, NULL, 'w'},
+	{"name", required_argument, NULL, 'n'},
+	{"isa", required_argument, NULL, 'i'},
+	{"prometheus", no_argument, NULL, 'p'},
+	{"once", no_argument, NULL, 'o'},
+	{"svg", required_argument, NULL, 'g'},
+	{"config", required_argument, NULL, 'c'},
+	{"root", required_argument, NULL, 'r'},
+	{"help", no_argument, NULL, 'h'},
+	{"version", no_argument, NULL, 'V'},
+	{0},
+};
+
+const char *arguments_option(char letter)
+{
+	static char name[32];
+
+	for (size_t i = 0; options[i].name; i++) {
+		if (options[i].val != letter)
+			continue;
+		snprintf(name, sizeof name, "--%s", options[i].name);
+		return name;
+	}
+	return NULL;
+}
+
 enum arguments_result arguments_parse(struct arguments *ret, int argc, char **argv)
 {
-	static const struct option options[] = {
-		{"socket", required_argument, NULL, 's'},
-		{"json", no_argument, NULL, 'j'},
-		{"watch", optional_argument, NULL, 'w'},
-		{"name", required_argument, NULL, 'n'},
-		{"isa", required_argument, NULL, 'i'},
-		{"prometheus", no_argument, NULL, 'p'},
-		{"once", no_argument, NULL, 'o'},
-		{"svg", required_argument, NULL, 'g'},
-		{"config", required_argument, NULL, 'c'},
-		{"root", required_argument, NULL, 'r'},
-		{"help", no_argument, NULL, 'h'},
-		{"version", no_argument, NULL, 'V'},
-		{0},
-	};
+	bool help = false;
 	int id;
 
 	*ret = (struct arguments){.interval = 1};
 	while ((id = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+		if (id != '?' && !strchr(ret->given, id) && strlen(ret->given) < ARGUMENTS_OPTIONS)
+			ret->given[strlen(ret->given)] = (char)id;
 		switch (id) {
 		case 's':
 			ret->socket = optarg;
@@ -75,20 +94,23 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 			ret->prometheus = true;
 			break;
 		case 'h':
-			return ARGUMENTS_HELP;
+			help = true;
+			break;
 		case 'V':
 			return ARGUMENTS_VERSION;
 		default:
 			return wrong(ret, "wrong option", NULL);
 		}
 	}
-	if (optind == argc)
+	ret->verb = optind < argc ? argv[optind] : NULL;
+	if (help)
+		return ARGUMENTS_HELP;
+	if (!ret->verb)
 		return wrong(ret, "a verb is missing", NULL);
 	if (ret->prometheus && (ret->json || ret->watch))
 		return wrong(ret, "--prometheus prints one document of its own", ret->json ? "--json" : "--watch");
 	if (ret->svg && ret->json)
 		return wrong(ret, "--svg and --json are two forms of one thing: leave one of them out", NULL);
-	ret->verb = argv[optind];
 	ret->n = argc - optind - 1;
 	ret->words = argv + optind + 1;
 	return ARGUMENTS_VERB;

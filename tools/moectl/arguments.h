@@ -12,8 +12,10 @@
 
 #define ARGUMENTS_WATCH_MIN 0.05
 #define ARGUMENTS_WATCH_MAX 86400
+#define ARGUMENTS_OPTIONS 32 /* at most */
 
 struct arguments {
+	char given[ARGUMENTS_OPTIONS + 1]; /* a letter for each option, as in `arguments_options`, each once */
 	const char *socket;
 	bool json, watch, prometheus, once;
 	double interval; /* seconds, of --watch */
@@ -25,6 +27,10 @@ struct arguments {
 
 enum arguments_result { ARGUMENTS_VERB, ARGUMENTS_HELP, ARGUMENTS_VERSION, ARGUMENTS_WRONG };
 
+/* The name of the option with this letter, "--watch"; NULL: none has it. */
+const char *arguments_option(char letter);
+
+/* ARGUMENTS_HELP: ret->verb is the one to be explained, or NULL. */
 enum arguments_result arguments_parse(struct arguments *ret, int argc, char **argv);
 
 #endif

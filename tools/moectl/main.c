@@ -6,46 +6,79 @@
 
 #include "moectl.h"
 
-static const struct verb {
-	const char *name;
-	int (*run)(const struct arguments *);
-	int words;
-	const char *usage, *help;
-} verbs[] = {
-	{"status", verb_status, 0, "status", "is the daemon ready, what runs"},
+const struct verb verbs[] = {
+	{"status", verb_status, 0, "status", "is the daemon ready, what runs", "j", "moectl status --json | jq .state"},
 	{"stats", verb_stats, 0, "stats [--watch[=SECONDS]]",
-	 "pairs by path, hit rate, fills: per layer, model, session"},
-	{"top", verb_top, 0, "top [--watch=SECONDS] [--once]", "who computes what just now, on a screen of its own"},
-	{"heat", verb_heat, 1, "heat MODEL [--svg FILE]", "which experts are used: layers x experts, as a picture"},
-	{"models", verb_models, 0, "models", "loaded models: shape, digest, page sizes"},
-	{"sessions", verb_sessions, 0, "sessions", "attached workers"},
-	{"load", verb_load, 1, "load DIR [--name NAME]", "bring a Hugging Face folder into memory"},
-	{"unload", verb_unload, 1, "unload NAME", "give a model's memory back"},
+	 "pairs by path, hit rate, fills: per layer, model, session", "jwp",
+	 "moectl stats --watch=2\nmoectl stats --prometheus > /var/lib/prometheus/node-exporter/moe.prom"},
+	{"top", verb_top, 0, "top [--watch=SECONDS] [--once]", "who computes what just now, on a screen of its own",
+	 "wo", "moectl top --watch=2\nmoectl top --once > top.txt"},
+	{"heat", verb_heat, 1, "heat MODEL [--svg FILE]", "which experts are used: layers x experts, as a picture",
+	 "jg", "moectl heat qwen\nmoectl heat qwen --svg heat.svg"},
+	{"models", verb_models, 0, "models", "loaded models: shape, digest, page sizes", "j",
+	 "moectl models --json | jq -r '.models[].digest'"},
+	{"sessions", verb_sessions, 0, "sessions", "attached workers", "j", "moectl sessions"},
+	{"load", verb_load, 1, "load DIR [--name NAME]", "bring a Hugging Face folder into memory", "jn",
+	 "moectl load /models/Qwen3-30B-A3B --name qwen"},
+	{"unload", verb_unload, 1, "unload NAME", "give a model's memory back", "", "moectl unload qwen"},
 	{"config", verb_config, 0, "config [--config FILE | --root DIR]",
-	 "what the configuration files say, and where each value is from"},
-	{"doctor", verb_doctor, 0, "doctor [--isa LEVEL]", "check this machine; print what to type for each problem"},
+	 "what the files of expertd.conf(5) say, and where each value is from", "jcr",
+	 "moectl config\nmoectl config --root /mnt/image --json"},
+	{"doctor", verb_doctor, 0, "doctor [--isa LEVEL]", "check this machine; print what to type for each problem",
+	 "ji", "moectl doctor\nmoectl doctor --isa amx"},
+	{"completion", verb_completion, 1, "completion SHELL", "what bash, zsh or fish complete moectl's words with",
+	 "", "eval \"$(moectl completion bash)\""},
+	{0},
 };
+
+static const struct {
+	char letter;
+	const char *text;
+} option_texts[] = {
+	{'j', "--json            print the daemon's JSON document"},
+	{'n', "--name NAME       load: the name under which workers attach"},
+	{'w', "--watch[=SECONDS] stats: again and again, every second or so often; top: how often"},
+	{'o', "--once            top: one frame, as text"},
+	{'p', "--prometheus      stats: print what Prometheus reads"},
+	{'g', "--svg FILE        heat: write the picture there; - is standard output"},
+	{'c', "--config FILE     config: read this one and no other (default: $MOE_EXPERTD_CONFIG, else the system's)"},
+	{'r', "--root DIR        config: read the files of the system below DIR"},
+	{'i', "--isa LEVEL       doctor: could the kernels run at it? auto, ref, avx2, avx512, amx"},
+};
+
+/* Of one verb, or all. */
+static void print_options(const char *letters)
+{
+	printf("\n  --socket PATH     the daemon's socket (default $MOE_EXPERTD_SOCKET, else %s)\n",
+	       MOE_SOCKET_DEFAULT);
+	for (size_t i = 0; i < sizeof option_texts / sizeof *option_texts; i++)
+		if (!letters || strchr(letters, option_texts[i].letter))
+			printf("  %s\n", option_texts[i].text);
+	printf("  -h, --help        this text%s\n", letters ? "" : "; VERB --help: about one verb, with examples");
+}
 
 static void print_help(void)
 {
 	printf("Usage: moectl [--socket PATH] VERB [OPTION]...\nShow and steer moe-expertd.\n\n");
-	for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
-		printf("  %-36s %s\n", verbs[i].usage, verbs[i].help);
-	printf("\n  --socket PATH   the daemon's socket (default $MOE_EXPERTD_SOCKET, else %s)\n"
-	       "  --json          print the daemon's JSON document\n"
-	       "  --config FILE   config: read this one and no other (default: $MOE_EXPERTD_CONFIG, else those of\n"
-	       "                  expertd.conf(5))\n"
-	       "  --root DIR      config: read the files of the system below DIR\n"
-	       "  --watch[=SECONDS] stats: again and again, every second or so often; top: how often\n"
-	       "  --once          top: one frame, as text\n"
-	       "  --prometheus    stats: print what Prometheus reads\n"
-	       "  --svg FILE      heat: write the picture there; - is standard output\n"
-	       "  --isa LEVEL     doctor: could the kernels run at it? auto, ref, avx2, avx512, amx\n"
-	       "  -h, --help      this text\n"
-	       "  --version       version and exit\n\n"
+	for (const struct verb *v = verbs; v->name; v++)
+		printf("  %-36s %s\n", v->usage, v->help);
+	print_options(NULL);
+	printf("  --version         version and exit\n\n"
 	       "Exit status: 0 done, 1 failed, 2 usage.\n"
-	       "Example: moectl stats --watch=2\n",
-	       MOE_SOCKET_DEFAULT);
+	       "Example: moectl stats --watch=2\n");
+}
+
+static void print_verb_help(const struct verb *v)
+{
+	printf("Usage: moectl [--socket PATH] %s%s\n%s\n", v->usage,
+	       strchr(v->options ? v->options : "", 'j') ? " [--json]" : "", v->help);
+	print_options(v->options ? v->options : "");
+	if (!v->example)
+		return;
+	printf("\nExamples:\n  ");
+	for (const char *p = v->example; *p; p++)
+		fputs(*p == '\n' ? "\n  " : (char[]){*p, '\0'}, stdout);
+	printf("\nMore: man moectl\n");
 }
 
 static int usage(const char *text, const char *word)
@@ -54,16 +87,42 @@ static int usage(const char *text, const char *word)
 	return EXIT_USAGE;
 }
 
+static const struct verb *find_verb(const char *name)
+{
+	for (const struct verb *v = verbs; v->name; v++)
+		if (strcmp(name, v->name) == 0)
+			return v;
+	return NULL;
+}
+
 static int run_verb(const struct arguments *arg)
 {
-	for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
-		if (strcmp(arg->verb, verbs[i].name) != 0)
-			continue;
-		if (arg->n != verbs[i].words)
-			return usage("usage", verbs[i].usage);
-		return verbs[i].run(arg);
-	}
-	return usage("unknown verb", arg->verb);
+	const struct verb *v = find_verb(arg->verb);
+
+	if (!v)
+		return usage("unknown verb", arg->verb);
+	if (arg->n != v->words)
+		return usage("usage", v->usage);
+	for (const char *given = arg->given; v->options && *given; given++)
+		if (*given != 's' && !strchr(v->options, *given)) {
+			fprintf(stderr, "moectl: %s does not take %s; see moectl %s --help\n", v->name,
+				arguments_option(*given), v->name);
+			return EXIT_USAGE;
+		}
+	return v->run(arg);
+}
+
+static int help(const char *name)
+{
+	const struct verb *v = name ? find_verb(name) : NULL;
+
+	if (name && !v)
+		return usage("unknown verb", name);
+	if (v)
+		print_verb_help(v);
+	else
+		print_help();
+	return EXIT_DONE;
 }
 
 int main(int argc, char **argv)
@@ -73,8 +132,7 @@ int main(int argc, char **argv)
 
 	switch (arguments_parse(&arg, argc, argv)) {
 	case ARGUMENTS_HELP:
-		print_help();
-		return EXIT_DONE;
+		return help(arg.verb);
 	case ARGUMENTS_VERSION:
 		printf("moectl %s\n", MOE_EXPERT_VERSION);
 		return EXIT_DONE;

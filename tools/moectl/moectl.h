@@ -16,6 +16,17 @@
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
+/* What moectl can do. */
+struct verb {
+	const char *name;
+	int (*run)(const struct arguments *);
+	int words; /* that follow it */
+	const char *usage, *help;
+	const char *options; /* letters of those that it takes besides --socket; NULL: nothing is checked */
+	const char *example; /* lines; NULL: none */
+};
+extern const struct verb verbs[]; /* main.c; ends with a name of NULL */
+
 /* Each verb returns the exit status. */
 int verb_status(const struct arguments *arg);
 int verb_stats(const struct arguments *arg);
@@ -26,6 +37,7 @@ int verb_unload(const struct arguments *arg);
 int verb_config(const struct arguments *arg);
 int verb_top(const struct arguments *arg);
 int verb_heat(const struct arguments *arg);
+int verb_completion(const struct arguments *arg);
 int verb_doctor(const struct arguments *arg);
 
 /* -- ask.c: one question to the daemon ---------------------------------------------------------------------------- */

@@ -1,0 +1,125 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# moectl - each verb explains itself with examples that it takes, refuses what it does not take, ends with the status of the
+# table in moectl(1), and can be completed by shells.
+# shellcheck source=tests/e2e/lib.sh
+. "$(dirname -- "$0")/lib.sh"
+
+export MOE_EXPERTD_SOCKET="$dir/nobody"
+"$moectl" --help >"$dir/help" 2>"$dir/err"
+is $? 0 '--help' "$dir/err"
+verbs=$(sed -n 's/^  \([a-z][a-z]*\) .*/\1/p' "$dir/help")
+sed -n 's/^  \(-h, \)\{0,1\}\(--[a-z]*\).*/\2/p' "$dir/help" >"$dir/options"
+[ "$(echo "$verbs" | wc -w)" -ge 10 ] && [ "$(wc -l <"$dir/options")" -ge 9 ]
+require $? 'it lists verbs and options' "$dir/help"
+
+"$moectl" completion bash >"$dir/completion.bash"
+cat >"$dir/complete" <<'END'
+. "$1"
+shift
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+_moectl
+printf '%s\n' "${COMPREPLY[@]}"
+END
+# What bash offers for the last of these words.
+offers() { bash "$dir/complete" "$dir/completion.bash" moectl "$@"; }
+
+# words VERB: what it needs behind it.
+words() { sed -n "s/^  $1 \([A-Z]*\).*/\1/p" "$dir/help"; }
+
+for verb in $verbs; do
+	"$moectl" "$verb" --help >"$dir/out" 2>"$dir/err"
+	is $? 0 "$verb --help" "$dir/err"
+	grep -q "^Usage: moectl .*$verb" "$dir/out" && grep -q "^  .*moectl $verb" "$dir/out"
+	ok $? "$verb --help has its usage and an example" "$dir/out"
+
+	# What --help lists is taken, and anything else refused with 2: without a daemon nothing is done.
+	sed -n 's/^  \(-h, \)\{0,1\}\(--[a-z]*\).*/\2/p' "$dir/out" >"$dir/taken"
+	wrong=
+	while read -r option; do
+		case $option in --help | --version) continue ;; esac
+		case $option in
+		--socket | --name | --svg) value="=$dir/x" ;;
+		--isa) value="=ref" ;;
+		--watch) value="=1" ;;
+		*) value= ;;
+		esac
+		# shellcheck disable=SC2046 # no word, or one
+		timeout 60 "$moectl" "$verb" $(words "$verb") "$option$value" >"$dir/out" 2>"$dir/err" </dev/null
+		code=$?
+		if grep -qxe "$option" "$dir/taken"; then
+			! grep -q 'does not take' "$dir/err" || wrong="$wrong $option is listed, and refused;"
+		else
+			{ [ $code = 2 ] && grep -q "$verb does not take $option" "$dir/err"; } || wrong="$wrong $option is not listed, and taken ($code);"
+		fi
+	done <"$dir/options"
+	is "$wrong" '' "$verb takes what its --help lists, and nothing else"
+
+	if command -v bash >/dev/null 2>&1; then
+		offers "${verb%?}" | grep -qx "$verb"
+		ok $? "bash completes ${verb%?} to $verb"
+		offers "$verb" '' | grep '^--' | sort >"$dir/offered"
+		sort "$dir/taken" | diff "$dir/offered" - >"$dir/diff"
+		ok $? "bash offers the options of $verb" "$dir/diff"
+	fi
+done
+
+for shell in zsh fish; do
+	"$moectl" completion $shell >"$dir/completion.$shell"
+	missing=
+	for verb in $verbs; do
+		grep -qw "$verb" "$dir/completion.$shell" || missing="$missing $verb"
+	done
+	is "$missing" '' "$shell is told of all verbs"
+	if command -v $shell >/dev/null 2>&1; then
+		$shell -n "$dir/completion.$shell" 2>"$dir/err"
+		ok $? "$shell reads it" "$dir/err"
+	fi
+done
+
+# -- the table of exit statuses -----------------------------------------------------------------------------------
+
+# exits STATUS WORD...
+exits() {
+	expected=$1
+	shift
+	"$moectl" "$@" >"$dir/out" 2>"$dir/err" </dev/null
+	is $? "$expected" "moectl $*: $expected" "$dir/err"
+	[ "$expected" = 0 ] || { [ "$(wc -l <"$dir/err")" = 1 ] && grep -q '^moectl: ' "$dir/err"; }
+	ok $? 'what failed is said in one line' "$dir/err"
+}
+
+exits 0 --version
+exits 2
+exits 2 nonsense
+exits 2 nonsense --help
+exits 2 status more
+exits 2 load
+exits 2 stats --watch=0
+exits 2 completion tcsh
+for verb in status stats models sessions; do
+	exits 1 $verb
+done
+exits 1 top --once
+exits 1 heat tiny
+exits 1 unload tiny
+exits 1 load /nowhere/at/all
+start_daemon --threads 1
+require $? 'a daemon without a model' "$dir/daemon.log"
+export MOE_EXPERTD_SOCKET="$socket"
+for verb in status stats models sessions; do
+	exits 0 $verb
+	exits 0 $verb --json
+done
+exits 1 heat tiny
+exits 1 unload tiny
+exits 1 load "$dir"
+exits 0 load "$sample" --name tiny
+exits 0 heat tiny
+exits 0 unload tiny
+"$moectl" status >/dev/full 2>"$dir/err"
+is $? 1 'where the output cannot be written: 1' "$dir/err"
+stop_daemon
+is $? 0 'the daemon ends'
+finish

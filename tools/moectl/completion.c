@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+/* completion - moectl's verbs and options in the words of shells, from the table of verbs. */
+#include <stdio.h>
+#include <string.h>
+
+#include "moectl.h"
+
+static void list_verbs(const char *between)
+{
+	for (const struct verb *v = verbs; v->name; v++)
+		printf("%s%s", v == verbs ? "" : between, v->name);
+}
+
+/* What a verb takes, "--socket --json". */
+static void list_options(const struct verb *v)
+{
+	printf("--socket --help");
+	for (const char *letter = v->options; letter && *letter; letter++)
+		printf(" %s", arguments_option(*letter));
+}
+
+static void print_bash(void)
+{
+	printf("# moectl completion bash\n"
+	       "_moectl()\n{\n"
+	       "\tlocal word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} verb= i\n"
+	       "\tfor ((i = 1; i < COMP_CWORD; i++)); do\n"
+	       "\t\tcase ${COMP_WORDS[i]} in\n"
+	       "\t\t--socket) i=$((i + 1)) ;;\n"
+	       "\t\t-*) ;;\n"
+	       "\t\t*) verb=${COMP_WORDS[i]}; break ;;\n"
+	       "\t\tesac\n\tdone\n"
+	       "\tcase $before in\n"
+	       "\t--socket | --svg) COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n"
+	       "\t--isa) COMPREPLY=($(compgen -W 'auto ref avx2 avx512 amx' -- \"$word\")); return ;;\n"
+	       "\t--name) COMPREPLY=(); return ;;\n"
+	       "\tesac\n"
+	       "\tcase $verb in\n"
+	       "\t'') COMPREPLY=($(compgen -W '--socket --help --version ");
+	list_verbs(" ");
+	printf("' -- \"$word\")) ;;\n");
+	for (const struct verb *v = verbs; v->name; v++) {
+		printf("\t%s) COMPREPLY=($(compgen -W '", v->name);
+		list_options(v);
+		if (v->run == verb_completion)
+			printf(" bash zsh fish");
+		printf("' -- \"$word\")%s) ;;\n", v->run == verb_load ? " $(compgen -d -- \"$word\")" : "");
+	}
+	printf("\tesac\n}\ncomplete -F _moectl moectl\n");
+}
+
+static void print_zsh(void)
+{
+	printf("#compdef moectl\n# moectl completion zsh\n_moectl() {\n"
+	       "\tlocal -a verbs\n\tverbs=(\n");
+	for (const struct verb *v = verbs; v->name; v++) {
+		printf("\t\t\"%s:", v->name);
+		for (const char *p = v->help; *p; p++)
+			printf("%s%c", *p == ':' ? "\\" : "", *p);
+		printf("\"\n");
+	}
+	printf("\t)\n\tif (( CURRENT == 2 )); then\n\t\t_describe verb verbs\n\t\treturn\n\tfi\n\tcase $words[2] in\n");
+	for (const struct verb *v = verbs; v->name; v++) {
+		printf("\t%s) compadd -- ", v->name);
+		list_options(v);
+		printf("%s ;;\n", v->run == verb_load         ? "; _files -/"
+				  : v->run == verb_completion ? " bash zsh fish"
+							      : "");
+	}
+	printf("\tesac\n}\nif [ \"$funcstack[1]\" = _moectl ]; then\n\t_moectl \"$@\"\nelse\n\tcompdef _moectl "
+	       "moectl\nfi\n");
+}
+
+/* In single quotes, where only those and backslashes mean something. */
+static void print_quoted(const char *text)
+{
+	putchar('\'');
+	for (; *text; text++)
+		printf("%s%c", *text == '\'' || *text == '\\' ? "\\" : "", *text);
+	putchar('\'');
+}
+
+static void print_fish(void)
+{
+	printf("# moectl completion fish\ncomplete -c moectl -f\n"
+	       "complete -c moectl -l socket -r -F -d 'socket of the daemon'\n"
+	       "complete -c moectl -s h -l help -d 'verbs and options'\n");
+	for (const struct verb *v = verbs; v->name; v++) {
+		printf("complete -c moectl -n __fish_use_subcommand -a %s -d ", v->name);
+		print_quoted(v->help);
+		putchar('\n');
+		for (const char *letter = v->options; letter && *letter; letter++)
+			printf("complete -c moectl -n '__fish_seen_subcommand_from %s' -l %s\n", v->name,
+			       arguments_option(*letter) + 2);
+	}
+	printf("complete -c moectl -n '__fish_seen_subcommand_from load' -F\n"
+	       "complete -c moectl -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'\n");
+}
+
+int verb_completion(const struct arguments *arg)
+{
+	const char *shell = arg->words[0];
+
+	if (strcmp(shell, "bash") == 0) {
+		print_bash();
+	} else if (strcmp(shell, "zsh") == 0) {
+		print_zsh();
+	} else if (strcmp(shell, "fish") == 0) {
+		print_fish();
+	} else {
+		fprintf(stderr, "moectl: completion %s: bash, zsh or fish expected\n", shell);
+		return EXIT_USAGE;
+	}
+	return EXIT_DONE;
+}
