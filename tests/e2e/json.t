@@ -1,0 +1,78 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# json - what moectl --json prints is as docs/json/*.schema.json say: no key missing, none that they do not know.
+# shellcheck source=tests/e2e/lib.sh
+. "$(dirname -- "$0")/lib.sh"
+
+# valid FILE SCHEMA: draft 7, as far as these schemas use it; what is wrong goes to $dir/wrong.
+valid() {
+	perl -MJSON::PP -e '
+		my ($document, $schema) = map { open(my $in, "<", $_) or die "$_: $!\n"; local $/; decode_json(<$in>) } @ARGV;
+		sub types {
+			my ($v) = @_;
+			return "null" unless defined $v;
+			return ref $v eq "HASH" ? "object" : ref $v eq "ARRAY" ? "array" : "boolean" if ref $v;
+			return "string" unless encode_json([$v]) !~ /^\["/;
+			return ("number", $v =~ /^-?\d+$/ ? "integer" : ());
+		}
+		sub check {
+			my ($v, $s, $at) = @_;
+			my @may = ref $s->{type} ? @{$s->{type}} : $s->{type};
+			my %is = map { $_ => 1 } types($v);
+			return print "$at: ", join("/", sort keys %is), ", expected @may\n" unless grep { $is{$_} } @may;
+			print "$at: \"$v\" is none of @{$s->{enum}}\n" if $s->{enum} && !grep { $_ eq $v } @{$s->{enum}};
+			if (ref $v eq "HASH") {
+				print "$at: no $_\n" for grep { !exists $v->{$_} } @{$s->{required}};
+				for (sort keys %$v) {
+					my $of = $s->{properties}{$_};
+					$of ? check($v->{$_}, $of, "$at.$_") : print "$at.$_: not in the schema\n";
+				}
+			} elsif (ref $v eq "ARRAY") {
+				check($v->[$_], $s->{items}, "$at\[$_]") for 0 .. $#$v;
+			}
+		}
+		check($document, $schema, "document");
+	' "$1" "docs/json/$2.schema.json" >"$dir/wrong" 2>&1
+	[ ! -s "$dir/wrong" ]
+}
+
+# all WHEN: each document that there is.
+all() {
+	for verb in status stats models sessions doctor; do
+		"$moectl" --socket "$socket" $verb --json >"$dir/$verb.json" 2>"$dir/err"
+		valid "$dir/$verb.json" $verb
+		ok $? "$1: $verb" "$dir/wrong"
+	done
+}
+
+start_daemon --threads 1
+require $? 'a daemon without a model' "$dir/daemon.log"
+all 'without a model'
+stop_daemon
+is $? 0 'it ends'
+start_daemon --model "$sample" --pool-max 10M
+require $? 'a daemon with a tiered model' "$dir/daemon.log"
+all 'tiered'
+stop_daemon
+is $? 0 'it ends'
+start_daemon --model "$sample"
+require $? 'a daemon with a model' "$dir/daemon.log"
+long_text
+"$worker" score --model "$sample" --experts cache --slots 4 --daemon "$socket" --text "$dir/long.txt" >"$dir/out" 2>"$dir/err" &
+started="$started $!"
+wait_for have_sessions 1
+require $? 'a session'
+all 'with a session'
+"$moectl" --socket "$socket" heat tinymoe --json >"$dir/heat.json"
+valid "$dir/heat.json" heat
+ok $? 'heat' "$dir/wrong"
+
+# The check finds what it is there for.
+sed 's/"pid": [0-9]*/"pid": "x"/' "$dir/status.json" >"$dir/bad.json"
+valid "$dir/bad.json" status
+is $? 1 'a wrong type is found'
+sed 's/"uptime_ns"/"new_key"/' "$dir/status.json" >"$dir/bad.json"
+valid "$dir/bad.json" status
+is "$? $(wc -l <"$dir/wrong")" '1 2' 'a missing key and an unknown one are found' "$dir/wrong"
+finish
