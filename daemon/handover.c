@@ -289,7 +289,7 @@ int handover_put(struct handover *h, int fd, const char *format, ...)
 	va_end(args);
 	if (!handover_keeps(h))
 		return -EOPNOTSUPP;
-	if (!good || !name_is_ours(name))
+	if (!good || !name_is_ours(name) || is_activated(name))
 		return -EINVAL;
 	if (find(h, name))
 		return -EEXIST;

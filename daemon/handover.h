@@ -40,8 +40,9 @@ int handover_new(struct handover **ret, struct moe_error *err);
 /* False: put is -EOPNOTSUPP, and the rest has nothing to do. */
 bool handover_keeps(const struct handover *h);
 
-/* The fd stays the caller's. 0, -EINVAL (the name), -EEXIST, -ENOSPC (the keeper's limit, or that of all names),
- * -EAGAIN, -ENOMEM or what sendmsg() says. That it has arrived is known after handover_sync(). */
+/* The fd stays the caller's. 0, -EINVAL (the name: other letters, or ".socket" at its end), -EEXIST, -ENOSPC (the
+ * keeper's limit, or that of all names), -EAGAIN, -ENOMEM or what sendmsg() says. That it has arrived is known after
+ * handover_sync(). */
 int handover_put(struct handover *h, int fd, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* 0 also when there is no such name. After an error the keeper may still have it. */

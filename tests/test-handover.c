@@ -21,7 +21,7 @@ static void test_contents(void)
 	greeted(&s, "1 first 0");
 	told(&s, "put memory pool.tinymoe.0 eighteen million bytes", "0");
 	told(&s, "put event s-7.doorbell 42", "0");
-	snprintf(command, sizeof command, "put socket s-7.socket %s", path);
+	snprintf(command, sizeof command, "put socket s-7.sock %s", path);
 	told(&s, command, "0");
 	other = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 	told(&s, "take memory pool.tinymoe.0", "-2");
@@ -29,12 +29,12 @@ static void test_contents(void)
 
 	for (int i = 0; i < 3; i++) {
 		kill_child(&s);
-		greeted(&s, "1 first pool.tinymoe.0 s-7.doorbell s-7.socket 3");
+		greeted(&s, "1 first pool.tinymoe.0 s-7.doorbell s-7.sock 3");
 		told(&s, "names pool", "pool.tinymoe.0 1");
 		told(&s, "take memory pool.tinymoe.0", "eighteen million bytes");
 		told(&s, "take memory pool.tinymoe.0", "-2");
-		told(&s, "take socket s-7.socket", "10");
-		ok(recv(other, text, sizeof text, 0) == 10 && memcmp(text, "s-7.socket", 10) == 0,
+		told(&s, "take socket s-7.sock", "8");
+		ok(recv(other, text, sizeof text, 0) == 8 && memcmp(text, "s-7.sock", 8) == 0,
 		   "the other end of the socket hears it");
 		told(&s, "names s-7.", "s-7.doorbell 1");
 	}
@@ -45,7 +45,7 @@ static void test_contents(void)
 	told(&s, "drop nothing.of.this.name", "0");
 	told(&s, "sync", "0");
 	kill_child(&s);
-	greeted(&s, "1 first s-7.doorbell s-7.socket 2");
+	greeted(&s, "1 first s-7.doorbell s-7.sock 2");
 	told(&s, "discard", "0");
 	told(&s, "sync", "0");
 	ok(recv(other, text, sizeof text, 0) == 0, "what was discarded hangs up");
@@ -66,6 +66,7 @@ static void test_names(void)
 	told(&s, "put memory B x", "-22");
 	told(&s, "put memory a:b x", "-22");
 	told(&s, "put memory a_b x", "-22");
+	told(&s, "put memory a.socket x", "-22");
 	snprintf(command, sizeof command, "put memory %0101d x", 1);
 	told(&s, command, "-22");
 	snprintf(command, sizeof command, "put memory %0100d x", 2);
