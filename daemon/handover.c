@@ -170,10 +170,23 @@ static int take_over(struct handover *h, uint32_t n)
 	return r;
 }
 
+/* How many descriptors were handed to this very process. */
+static uint32_t count_handed(void)
+{
+	const bool ours = number_from("LISTEN_PID", INT32_MAX) == (unsigned long)getpid();
+
+	return ours ? (uint32_t)number_from("LISTEN_FDS", LISTEN_FDS_MAX) : 0;
+}
+
 static void close_handed(uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
 		close_fd(HANDOVER_LISTEN_FD + (int)i);
+}
+
+void handover_refuse(void)
+{
+	close_handed(count_handed());
 }
 
 static int connect_to_keeper(void)
@@ -201,8 +214,7 @@ static int connect_to_keeper(void)
 
 int handover_new(struct handover **ret, struct moe_error *err)
 {
-	const bool ours = number_from("LISTEN_PID", INT32_MAX) == (unsigned long)getpid();
-	const uint32_t n = ours ? (uint32_t)number_from("LISTEN_FDS", LISTEN_FDS_MAX) : 0;
+	const uint32_t n = count_handed();
 	struct handover *h = calloc(1, sizeof *h);
 	int r;
 

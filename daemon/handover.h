@@ -37,6 +37,9 @@ struct handover;
  * many as FDSTORE says, which systemd sets since version 254, and the unit for older ones. 0 or -errno. */
 int handover_new(struct handover **ret, struct moe_error *err);
 
+/* In place of it, in a process that ends before: closes what it was handed. It stays kept. */
+void handover_refuse(void);
+
 /* False: put is -EOPNOTSUPP, and the rest has nothing to do. */
 bool handover_keeps(const struct handover *h);
 

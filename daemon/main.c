@@ -80,6 +80,7 @@ int main(int argc, char **argv)
 		return 0;
 	if (r < 0) {
 		log_err("%s", err.text);
+		handover_refuse();
 		return r == -EINVAL ? 2 : 1;
 	}
 	config_open_log(&config);
