@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* table - which settings there are: their names, types, ranges, units and defaults, and nowhere else. */
 #include "settings/settings.h"
 #include "uapi/moe_proto.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* doctor-system - what moectl doctor looks for in the kernel, the driver of GPUs and the disks, and what to type. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

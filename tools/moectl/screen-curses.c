@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* screen-curses - the screen of moectl top by ncurses: opened, drawn line by line, and always given back. */
 #include <curses.h>
 #include <errno.h>
 #include <stdlib.h>
