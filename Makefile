@@ -4,7 +4,7 @@ BUILD = build
 prefix = /usr/local
 DESTDIR =
 
-.PHONY: all run check check-amx bench breakeven install clean format
+.PHONY: all run check check-amx check-vm check-kmod kmod bench breakeven install deb clean format
 
 all: $(BUILD)/build.ninja
 	ninja -C $(BUILD)
@@ -24,6 +24,20 @@ check-amx: $(BUILD)/build.ninja
 	ninja -C $(BUILD) tests/test-formats-static tests/test-amx-static
 	MOE_BUILD=$(BUILD) TAP_TIMEOUT=1000 PERL5LIB=scripts prove --timer --harness TapCount --exec scripts/tap-run tests/amx/
 
+# The kernel module: KDIR is a folder of a kernel's headers, by default those of the running kernel.
+kmod:
+	scripts/kmod.sh $(KDIR)
+
+# In machines of its own, which scripts/qemu-lane.sh prepare fetches once.
+check-kmod: $(BUILD)/build.ninja
+	scripts/qemu-lane.sh prepare tools kernel-6.1-cloud headers-6.1-cloud kernel-6.12-cloud headers-6.12-cloud
+	ninja -C $(BUILD) tests/test-kmod
+	MOE_BUILD=$(BUILD) TAP_TIMEOUT=900 PERL5LIB=scripts prove --timer --jobs 2 --harness TapCount --exec scripts/tap-run tests/kmod/
+
+# In a virtual machine: scripts/vm-lane.sh prepare fetches what it is made of, once.
+check-vm:
+	TAP_TIMEOUT=1800 PERL5LIB=scripts prove --timer --harness TapCount --exec scripts/tap-run tests/vm/
+
 bench: all
 	scripts/bench.sh
 	scripts/bench-ffn.sh
@@ -39,8 +53,12 @@ install: all
 	DESTDIR=$(DESTDIR) meson install -C $(BUILD)
 	[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
 
+# Into build-deb/, from a copy of the tree; DEB="--version 0.1.0+again" for another version.
+deb:
+	@scripts/deb.sh $(DEB)
+
 clean:
-	rm -rf $(BUILD) build-asan build-tsan
+	rm -rf $(BUILD) build-asan build-tsan build-deb
 
 format:
 	find daemon kernels lib tests tools -name '*.[ch]' -exec clang-format -i {} +

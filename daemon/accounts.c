@@ -8,8 +8,8 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "base/util.h"
+#include "daemon/events.h"
 
 /* Users who hold nothing are remembered (pool time, that a refusal was logged) until so many others have come. */
 #define IDLE_MAX 64
@@ -191,7 +191,7 @@ static int refuse(struct account *u, enum account_resource resource, uint64_t am
 		users_with(u, resource), names[resource]);
 
 	if (u->refused[resource]++ == 0)
-		log_warning("%s", text.text);
+		event_log(EVENT_LIMIT, FACTS(.uid = u->uid, .reason = text.text), "%s", text.text);
 	if (err)
 		*err = text;
 	return r;

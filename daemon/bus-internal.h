@@ -24,7 +24,7 @@ enum bus_kind { BUS_KIND_MODEL, BUS_KIND_SESSION, BUS_KIND_JOB };
 struct bus_object {
 	enum bus_kind kind;
 	uint64_t key;   /* epoch, or number */
-	uint32_t value; /* that listeners are told of: a model's sessions, a job's progress in promille */
+	uint32_t value; /* that listeners are told of: a model's sessions and policy, a job's progress in promille */
 	char path[BUS_PATH_MAX];
 };
 
@@ -47,7 +47,7 @@ struct manager_view {
 };
 
 struct model_view {
-	const char *name, *digest, *path, *family;
+	const char *name, *digest, *path, *family, *policy;
 	uint32_t layers, moe_layers, experts, topk, hidden, inter, frames, sessions, leases;
 	uint64_t bytes, load_usec;
 	int tiered;
@@ -79,6 +79,7 @@ struct bus {
 	int watched; /* of the link; -1: it is not in the epoll */
 	uint32_t watched_events;
 	uint64_t pause_ns; /* before the next attempt */
+	uint64_t ask_ns;   /* when to ask again for a name that was refused; 0: it was not */
 	const char *state;
 	char why[BUS_ERROR_MAX];
 	bool complained; /* that there is no link, since the last one */
@@ -139,6 +140,7 @@ int bus_error(sd_bus_error *ret, int code, const struct moe_error *err);
 
 int bus_on_load_model(sd_bus_message *m, void *userdata, sd_bus_error *ret_error);
 int bus_on_unload_model(sd_bus_message *m, void *userdata, sd_bus_error *ret_error);
+int bus_on_set_policy(sd_bus_message *m, void *userdata, sd_bus_error *ret_error);
 int bus_on_drain(sd_bus_message *m, void *userdata, sd_bus_error *ret_error);
 int bus_on_resume(sd_bus_message *m, void *userdata, sd_bus_error *ret_error);
 int bus_on_list_models(sd_bus_message *m, void *userdata, sd_bus_error *ret_error);

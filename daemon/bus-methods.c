@@ -11,12 +11,13 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "base/util.h"
 #include "daemon/bus-internal.h"
 #include "daemon/documents.h"
+#include "daemon/events.h"
 
 #define MODELS_ACTION BUS_NAME ".manage-models"
+#define POLICIES_ACTION BUS_NAME ".manage-policies"
 #define SESSIONS_ACTION BUS_NAME ".manage-sessions"
 
 static int answer_job(sd_bus_message *call, const struct job *job)
@@ -92,7 +93,7 @@ static int unload(struct bus *b, sd_bus_message *call, const char *name, sd_bus_
 		jobs_forget(&b->service->jobs, job);
 		return bus_error(ret_error, r, &err);
 	}
-	log_info("model %s unloaded", job->target);
+	event_log(EVENT_UNLOADED, FACTS(.model = job->target), "model %s unloaded", job->target);
 	r = answer_job(call, job);
 	jobs_end(&b->service->jobs, job, 0, NULL);
 	return r;
@@ -128,6 +129,33 @@ static int model_unload(struct bus *b, sd_bus_message *call, sd_bus_error *ret_e
 int bus_on_model_unload(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
 {
 	return bus_ask(userdata, m, MODELS_ACTION, model_unload, ret_error);
+}
+
+static int set_policy(struct bus *b, sd_bus_message *call, sd_bus_error *ret_error)
+{
+	const char *model, *policy;
+	struct moe_error err;
+	struct job *job;
+	int r = sd_bus_message_read(call, "ss", &model, &policy);
+
+	if (r < 0)
+		return r;
+	job = jobs_start(&b->service->jobs, JOB_POLICY, model);
+	if (!job)
+		return -ENOMEM;
+	r = service_set_policy(b->service, model, policy, &err);
+	if (r < 0) {
+		jobs_forget(&b->service->jobs, job);
+		return bus_error(ret_error, r, &err);
+	}
+	r = answer_job(call, job);
+	jobs_end(&b->service->jobs, job, 0, NULL);
+	return r;
+}
+
+int bus_on_set_policy(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
+{
+	return bus_ask(userdata, m, POLICIES_ACTION, set_policy, ret_error);
 }
 
 int bus_on_get_model(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)

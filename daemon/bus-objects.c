@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/util.h"
 #include "daemon/bus-internal.h"
+#include "daemon/tier.h"
 #include "daemon/estate.h"
 #include "daemon/handover.h"
 
@@ -26,6 +27,7 @@ static const char *const kind_names[] = {
 	[JOB_LOAD] = "load",
 	[JOB_UNLOAD] = "unload",
 	[JOB_DRAIN] = "drain",
+	[JOB_POLICY] = "set-policy",
 };
 
 /* -- paths -------------------------------------------------------------------------------------------------------- */
@@ -151,6 +153,12 @@ static int find_manager(sd_bus *link, const char *path, const char *interface, v
 	return 1;
 }
 
+/* Of a model that is all there none. */
+static const char *policy_of(const struct entry *e)
+{
+	return e->tier ? frames_policy(tier_frames(e->tier))->name : "";
+}
+
 static int find_model(sd_bus *link, const char *path, const char *interface, void *userdata, void **ret_found,
 		      sd_bus_error *ret_error)
 {
@@ -175,6 +183,7 @@ static int find_model(sd_bus *link, const char *path, const char *interface, voi
 		.bytes = registry_model_bytes(e->model),
 		.load_usec = e->model->load_ns / 1000,
 		.tiered = e->tier != NULL,
+		.policy = policy_of(e),
 	};
 	for (int i = 0; i < MOE_DIGEST_BYTES; i++)
 		snprintf(v->digest_text + 2 * i, 3, "%02x", m->digest[i]);
@@ -294,15 +303,17 @@ static const sd_bus_vtable manager_table[] = {
 	SD_BUS_PROPERTY("NJobs", "u", NULL, MANAGER(jobs), EMITS),
 	SD_BUS_PROPERTY("Bytes", "t", NULL, MANAGER(bytes), EMITS),
 	SD_BUS_PROPERTY("WeightBytesRead", "t", NULL, MANAGER(weight_bytes_read), 0),
-	SD_BUS_PROPERTY("MemoryMax", "t", NULL, MANAGER(memory_max), CONST),
-	SD_BUS_PROPERTY("PoolMax", "t", NULL, MANAGER(pool_max), CONST),
-	SD_BUS_PROPERTY("FillBudget", "t", NULL, MANAGER(fill_budget), CONST),
+	SD_BUS_PROPERTY("MemoryMax", "t", NULL, MANAGER(memory_max), 0),
+	SD_BUS_PROPERTY("PoolMax", "t", NULL, MANAGER(pool_max), 0),
+	SD_BUS_PROPERTY("FillBudget", "t", NULL, MANAGER(fill_budget), 0),
 	SD_BUS_PROPERTY("Restarts", "u", NULL, MANAGER(restarts), CONST),
 	SD_BUS_PROPERTY("Kept", "b", NULL, MANAGER(kept), CONST),
 	SD_BUS_METHOD_WITH_ARGS("LoadModel", SD_BUS_ARGS("s", path, "a{sv}", options), SD_BUS_RESULT("o", job),
 				bus_on_load_model, OPEN),
 	SD_BUS_METHOD_WITH_ARGS("UnloadModel", SD_BUS_ARGS("s", name), SD_BUS_RESULT("o", job), bus_on_unload_model,
 				OPEN),
+	SD_BUS_METHOD_WITH_ARGS("SetPolicy", SD_BUS_ARGS("s", model, "s", policy), SD_BUS_RESULT("o", job),
+				bus_on_set_policy, OPEN),
 	SD_BUS_METHOD_WITH_ARGS("Drain", SD_BUS_NO_ARGS, SD_BUS_RESULT("o", job), bus_on_drain, OPEN),
 	SD_BUS_METHOD_WITH_ARGS("Resume", SD_BUS_NO_ARGS, SD_BUS_NO_RESULT, bus_on_resume, OPEN),
 	SD_BUS_METHOD_WITH_ARGS("ListModels", SD_BUS_NO_ARGS, SD_BUS_RESULT("a(sstuo)", models), bus_on_list_models,
@@ -334,6 +345,7 @@ static const sd_bus_vtable model_table[] = {
 	SD_BUS_PROPERTY("LoadUSec", "t", NULL, MODEL(load_usec), CONST),
 	SD_BUS_PROPERTY("Tiered", "b", NULL, MODEL(tiered), CONST),
 	SD_BUS_PROPERTY("Frames", "u", NULL, MODEL(frames), CONST),
+	SD_BUS_PROPERTY("Policy", "s", NULL, MODEL(policy), EMITS),
 	SD_BUS_PROPERTY("Sessions", "u", NULL, MODEL(sessions), EMITS),
 	SD_BUS_PROPERTY("Leases", "u", NULL, MODEL(leases), 0),
 	SD_BUS_METHOD_WITH_ARGS("Unload", SD_BUS_NO_ARGS, SD_BUS_RESULT("o", job), bus_on_model_unload, OPEN),
@@ -395,6 +407,12 @@ int bus_order(const void *a, const void *b)
 	return (x->key > y->key) - (x->key < y->key);
 }
 
+/* Sessions are at most thousands, policies a few. */
+static uint32_t model_value(const struct entry *e)
+{
+	return e->model->sessions | (e->tier ? policy_index(frames_policy(tier_frames(e->tier))) << 24 : 0);
+}
+
 int bus_list_objects(const struct bus *b, struct bus_object **ret, uint32_t *ret_n)
 {
 	const struct service *s = b->service;
@@ -407,7 +425,7 @@ int bus_list_objects(const struct bus *b, struct bus_object **ret, uint32_t *ret
 	if (!o)
 		return -ENOMEM;
 	for (const struct entry *e = s->registry.head; e; e = e->next) {
-		o[n] = (struct bus_object){BUS_KIND_MODEL, e->model->manifest->epoch, e->model->sessions, ""};
+		o[n] = (struct bus_object){BUS_KIND_MODEL, e->model->manifest->epoch, model_value(e), ""};
 		if (bus_model_path(o[n].path, e->model->manifest->name) < 0) {
 			free(o);
 			return -ENOMEM;

@@ -42,8 +42,9 @@ static int tell_gone(struct bus *b, const struct bus_object *o)
 
 static int tell_value(struct bus *b, const struct bus_object *o)
 {
-	return sd_bus_emit_properties_changed(b->link, o->path, bus_interface(o->kind),
-					      o->kind == BUS_KIND_MODEL ? "Sessions" : "Progress", NULL);
+	if (o->kind == BUS_KIND_MODEL)
+		return sd_bus_emit_properties_changed(b->link, o->path, BUS_MODEL, "Sessions", "Policy", NULL);
+	return sd_bus_emit_properties_changed(b->link, o->path, bus_interface(o->kind), "Progress", NULL);
 }
 
 static int tell_ended(struct bus *b, struct job *job)

@@ -54,13 +54,15 @@ static const struct {
 	{-EBUSY, NAMED("Busy")},           {-ENOENT, NAMED("NoSuchModel")},  {-ESRCH, NAMED("NoSuchObject")},
 	{-EEXIST, NAMED("ModelExists")},   {-EPERM, NAMED("NotAuthorized")}, {-EACCES, NAMED("NoAccess")},
 	{-ENOMEM, NAMED("NoMemory")},      {-ENOSPC, NAMED("NoMemory")},     {-ECANCELED, NAMED("Canceled")},
-	{-EDQUOT, NAMED("LimitExceeded")}, {-EIO, NAMED("InputOutput")},
+	{-EDQUOT, NAMED("LimitExceeded")}, {-EIO, NAMED("InputOutput")},     {-EOPNOTSUPP, NAMED("NotTiered")},
 };
 
 const char *bus_error_name(int code, bool load)
 {
 	if (load && code == -ENOENT)
 		return NAMED("NoSuchFile");
+	if (load && code == -EOPNOTSUPP)
+		return NAMED("BadModel"); /* of a kind that is not served */
 	for (size_t i = 0; i < ARRAY_LEN(names); i++)
 		if (names[i].code == code)
 			return names[i].name;

@@ -65,6 +65,8 @@ static int watch_link(struct bus *b)
 	r = sd_bus_get_timeout(b->link, &usec);
 	if (r < 0)
 		return r;
+	if (b->ask_ns > 0)
+		usec = MIN(usec, b->ask_ns / 1000);
 	/* 0: messages wait in the link itself, and are for the next turn. */
 	set_clock(b, usec == UINT64_MAX ? 0 : MAX(usec, 1u) * 1000);
 	return 0;
@@ -87,6 +89,7 @@ static void unlink_bus(struct bus *b)
 	unwatch(b);
 	jobs_unheard(&b->service->jobs);
 	b->up = false;
+	b->ask_ns = 0;
 	b->link = sd_bus_close_unref(b->link);
 	free(b->told);
 	b->told = NULL;
@@ -106,6 +109,19 @@ static void lose(struct bus *b, int r)
 	b->pause_ns = MIN(b->pause_ns * 2, (uint64_t)PAUSE_MAX_NS);
 }
 
+/* A bus takes a policy that has just been installed in its own time: the name is asked for again. */
+static void remain_nameless(struct bus *b, const sd_bus_error *error)
+{
+	snprintf(b->why, sizeof b->why, "%s", error->message ? error->message : error->name);
+	if (strcmp(b->state, "nameless") != 0)
+		log_warning("bus %s: the name %s is refused, and is asked for again: %s; org.moeexpertd.conf belongs "
+			    "into /usr/share/dbus-1/system.d",
+			    b->address, b->service->config->bus_name, b->why);
+	b->state = "nameless";
+	b->ask_ns = now_ns() + b->pause_ns;
+	b->pause_ns = MIN(b->pause_ns * 2, (uint64_t)PAUSE_MAX_NS);
+}
+
 static int on_named(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
 {
 	struct bus *b = userdata;
@@ -118,15 +134,11 @@ static int on_named(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
 		  : sd_bus_message_read(m, "u", &answer) < 0)
 		return 0;
 	b->up = true;
-	b->pause_ns = PAUSE_FIRST_NS;
 	if (error) {
-		snprintf(b->why, sizeof b->why, "%s", error->message ? error->message : error->name);
-		b->state = "nameless";
-		log_warning("bus %s: the name %s is refused: %s; org.moeexpertd.conf belongs into "
-			    "/usr/share/dbus-1/system.d",
-			    b->address, name, b->why);
+		remain_nameless(b, error);
 		return 0;
 	}
+	b->pause_ns = PAUSE_FIRST_NS;
 	b->state = answer == 2 ? "waiting" : "named";
 	snprintf(b->why, sizeof b->why, "%s",
 		 answer == 2 ? "another process has the name; it is ours when that leaves (--bus-name for another)"
@@ -153,6 +165,12 @@ static int on_acquired(sd_bus_message *m, void *userdata, sd_bus_error *ret_erro
 	return 0;
 }
 
+static int ask_for_name(struct bus *b)
+{
+	b->ask_ns = 0;
+	return sd_bus_request_name_async(b->link, NULL, b->service->config->bus_name, SD_BUS_NAME_QUEUE, on_named, b);
+}
+
 static int open_link(struct bus *b)
 {
 	int r = sd_bus_new(&b->link);
@@ -171,8 +189,7 @@ static int open_link(struct bus *b)
 		r = sd_bus_match_signal_async(b->link, NULL, "org.freedesktop.DBus", "/org/freedesktop/DBus",
 					      "org.freedesktop.DBus", "NameAcquired", on_acquired, NULL, b);
 	if (r >= 0)
-		r = sd_bus_request_name_async(b->link, NULL, b->service->config->bus_name, SD_BUS_NAME_QUEUE, on_named,
-					      b);
+		r = ask_for_name(b);
 	if (r >= 0)
 		r = bus_begin_telling(b);
 	return r;
@@ -213,6 +230,8 @@ static void ready(struct source *source, uint32_t events)
 	}
 	for (int i = 0; i < MESSAGES_TURN && r > 0; i++)
 		r = sd_bus_process(b->link, NULL);
+	if (r >= 0 && b->ask_ns > 0 && now_ns() >= b->ask_ns)
+		r = ask_for_name(b);
 	if (r < 0)
 		lose(b, r);
 	else

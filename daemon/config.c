@@ -290,6 +290,7 @@ static int apply(struct config *c, struct moe_error *err)
 		assert(!"the table's words are those of pages.h");
 	c->memory_max = v[SETTING_MEMORY_MAX].number;
 	c->pool_max = v[SETTING_POOL_MAX].number;
+	c->tier_policy = policy_find(v[SETTING_TIER_POLICY].text); /* the table's words are those of policy.h */
 	c->writable_weights = v[SETTING_WRITABLE_WEIGHTS].number;
 	c->threads = (uint32_t)v[SETTING_THREADS].number;
 	c->spin_us = (uint32_t)v[SETTING_SPIN].number;

@@ -16,6 +16,7 @@
 #include "daemon/exporter-address.h"
 #include "kernels/kernels.h"
 #include "moe-error.h"
+#include "policy/policy.h"
 #include "settings/settings.h"
 
 #define CONFIG_MODELS_MAX SETTINGS_MODELS_MAX
@@ -37,6 +38,7 @@ struct config {
 	uint64_t memory_max;                    /* bytes of all models, 0: what the host has */
 	uint64_t fill_budget;                   /* bytes of fills with the pool for one device, 0: the default */
 	uint64_t uid_limits[ACCOUNT_RESOURCES]; /* 0: by what there is */
+	const struct policy_ops *tier_policy;   /* of models that are tiered, when they are loaded */
 	uint64_t pool_max;                      /* bytes of one model, larger ones are tiered; 0: none are */
 	bool writable_weights;
 	bool push_cuda;

@@ -128,14 +128,15 @@ static json_t *tier_json(const struct entry *e)
 	c = tier_counters(e->tier);
 	frames_level(tier_frames(e->tier), &level);
 	return json_pack(
-		"{s:i, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
-		"frames", (int)level.frames, "records", (json_int_t)m->n_moe_layers * m->n_experts, "ready",
-		(int)level.ready, "free", (int)level.free, "reading", (int)level.reading, "pinned", (int)level.pinned,
-		"leased", (int)level.leased, "waiting", (int)level.waiting, "hits", (json_int_t)c->hits, "misses",
-		(json_int_t)c->misses, "waits", (json_int_t)c->waits, "wait_ns", (json_int_t)c->wait_ns, "reads",
-		(json_int_t)c->reads, "failures", (json_int_t)c->failures, "read_bytes", (json_int_t)c->read_bytes,
-		"evictions", (json_int_t)c->evictions, "prefetches", (json_int_t)c->prefetches, "prefetch_used",
-		(json_int_t)c->prefetch_used, "prefetch_wasted", (json_int_t)c->prefetch_wasted);
+		"{s:s, s:i, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+		"policy", frames_policy(tier_frames(e->tier))->name, "frames", (int)level.frames, "records",
+		(json_int_t)m->n_moe_layers * m->n_experts, "ready", (int)level.ready, "free", (int)level.free,
+		"reading", (int)level.reading, "pinned", (int)level.pinned, "leased", (int)level.leased, "waiting",
+		(int)level.waiting, "hits", (json_int_t)c->hits, "misses", (json_int_t)c->misses, "waits",
+		(json_int_t)c->waits, "wait_ns", (json_int_t)c->wait_ns, "reads", (json_int_t)c->reads, "failures",
+		(json_int_t)c->failures, "read_bytes", (json_int_t)c->read_bytes, "evictions", (json_int_t)c->evictions,
+		"prefetches", (json_int_t)c->prefetches, "prefetch_used", (json_int_t)c->prefetch_used,
+		"prefetch_wasted", (json_int_t)c->prefetch_wasted);
 }
 
 static json_t *model_with_tier(const struct entry *e)

@@ -12,10 +12,10 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "base/memfd.h"
 #include "base/util.h"
 #include "daemon/crash.h"
+#include "daemon/events.h"
 
 static const char *const arena_names[] = {[MOE_ARENA_DATA] = "data", [MOE_ARENA_SLOTS] = "slots"};
 
@@ -150,8 +150,9 @@ int estate_take_models(struct handover *h, struct registry *registry, struct loo
 		if (lacks_means(r))
 			return r;
 		if (r < 0) {
-			log_warning("a model of the daemon before cannot be taken over and must be loaded again: %s",
-				    err->text);
+			event_log(EVENT_MODEL_LOST, FACTS(.reason = err->text),
+				  "a model of the daemon before cannot be taken over and must be loaded again: %s",
+				  err->text);
 			drop_model(h, epoch); /* its memory is the machine's largest */
 		}
 	}
@@ -247,8 +248,9 @@ int estate_take_session(struct handover *h, struct registry *registry, struct ac
 		close_fd(sock);
 		if (lacks_means(r))
 			return r;
-		log_warning("session %" PRIu64 " of the daemon before cannot go on, its client is told so: %s", id,
-			    err->text);
+		event_log(EVENT_SESSION_LOST, FACTS(.session = id, .reason = err->text),
+			  "session %" PRIu64 " of the daemon before cannot go on, its client is told so: %s", id,
+			  err->text);
 		drop_session(h, id);
 	}
 	return 0;

@@ -161,6 +161,12 @@ static int remove_stale(const struct exporter_address *address, const char *path
 	return 0;
 }
 
+static unsigned port_of(const struct sockaddr_storage *sock)
+{
+	return ntohs(sock->ss_family == AF_INET ? ((const struct sockaddr_in *)sock)->sin_port
+						: ((const struct sockaddr_in6 *)sock)->sin6_port);
+}
+
 static int open_socket(const struct exporter_address *address, uint32_t mode, struct moe_error *err)
 {
 	const char *path = path_of(address);
@@ -179,8 +185,13 @@ static int open_socket(const struct exporter_address *address, uint32_t mode, st
 	umask(before);
 	if (r == 0 && ((path && chmod(path, mode) < 0) || listen(sock, BACKLOG) < 0))
 		r = -errno;
+	if (r < 0 && path)
+		return moe_error_sys(err, r, "--metrics %s: cannot listen", path);
 	if (r < 0)
-		return moe_error_sys(err, r, "--metrics: cannot listen; is another daemon there?");
+		return moe_error_sys(err, r,
+				     "--metrics: cannot listen on port %u; is another program there? Name another "
+				     "port or path",
+				     port_of(&address->sock));
 	return steal_fd(&sock);
 }
 
@@ -192,9 +203,7 @@ static void log_place(int sock, const struct exporter_address *address)
 	if (path_of(address))
 		log_info("metrics on %s", path_of(address));
 	else if (getsockname(sock, (struct sockaddr *)&name, &bytes) == 0)
-		log_info("metrics on port %u",
-			 ntohs(name.ss_family == AF_INET ? ((struct sockaddr_in *)&name)->sin_port
-							 : ((struct sockaddr_in6 *)&name)->sin6_port));
+		log_info("metrics on port %u", port_of(&name));
 	if (!address->local)
 		log_warning(
 			"metrics: whoever reaches this machine may read them (--metrics with an address that is not "

@@ -20,7 +20,6 @@ struct frame {
 
 struct row {
 	void *policy;
-	int32_t first;  /* taken out of the policy's order as the next victim, -1: none */
 	uint64_t hints; /* how many of the row's records are hinted and in no frame, at most */
 };
 
@@ -45,10 +44,18 @@ struct frames {
 	struct frames_ask *waiting[FRAMES_CLASSES], *reading; /* oldest first; in no order */
 };
 
-/* A record without pins joins the order of its row; order_settle() ends the event. */
+/* A record is READY from now on, and held. Idle it is when nothing pins or leases it: then it may go. */
 void order_admit(struct frames *f, uint32_t record);
-void order_settle(struct frames *f, uint32_t row);
-void order_leave(struct frames *f, uint32_t record);
+void order_idle(struct frames *f, uint32_t record);
+void order_hold(struct frames *f, uint32_t record);
+void order_evict(struct frames *f, uint32_t record); /* an idle one */
+
+/* The ask takes its frames: what it asks for is held, as far as it is READY. */
+void order_request(struct frames *f, const struct frames_ask *ask);
+
+/* States of the policy for all rows, empty. 0, -E2BIG or -ENOMEM. */
+size_t order_state_bytes(const struct frames_params *params, const struct policy_ops *policy); /* of one row */
+int order_states(uint8_t **ret, const struct frames_params *params, const struct policy_ops *policy);
 
 /* The record that goes first, of those that were not used in pass `before` or later; FRAMES_NONE. */
 uint32_t order_first(struct frames *f, uint64_t before);

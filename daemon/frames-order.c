@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/frames-internal.h"
 
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/util.h"
+
 /* -- the order ---------------------------------------------------------------------------------------------------- */
 
 static struct row *row_of(const struct frames *f, uint32_t record)
@@ -8,28 +13,43 @@ static struct row *row_of(const struct frames *f, uint32_t record)
 	return &f->row[record / f->p.experts];
 }
 
-/* A record without pins joins the order of its row; order_settle() follows. */
+static int32_t expert_of(const struct frames *f, uint32_t record)
+{
+	return (int32_t)(record % f->p.experts);
+}
+
 void order_admit(struct frames *f, uint32_t record)
 {
-	f->p.policy->admit(row_of(f, record)->policy, (int32_t)(record % f->p.experts));
+	f->p.policy->admit(row_of(f, record)->policy, expert_of(f, record));
+}
+
+void order_idle(struct frames *f, uint32_t record)
+{
+	f->p.policy->release(row_of(f, record)->policy, expert_of(f, record));
 	f->n_idle++;
 }
 
-void order_settle(struct frames *f, uint32_t row)
+void order_hold(struct frames *f, uint32_t record)
 {
-	f->p.policy->settle(f->row[row].policy);
+	f->p.policy->hold(row_of(f, record)->policy, expert_of(f, record));
+	f->n_idle--;
 }
 
-void order_leave(struct frames *f, uint32_t record)
+void order_evict(struct frames *f, uint32_t record)
 {
-	const int32_t expert = (int32_t)(record % f->p.experts);
-	struct row *row = row_of(f, record);
-
-	if (row->first == expert)
-		row->first = -1;
-	else
-		f->p.policy->remove(row->policy, expert);
+	f->p.policy->evict(row_of(f, record)->policy, expert_of(f, record));
 	f->n_idle--;
+}
+
+void order_request(struct frames *f, const struct frames_ask *ask)
+{
+	void *state = f->row[ask->row].policy;
+
+	if (f->p.policy->route && ask->tokens.ids)
+		f->p.policy->route(state, &ask->tokens);
+	for (uint32_t i = 0; i < ask->n; i++)
+		f->p.policy->request(state, (int32_t)ask->experts[i], 1);
+	f->p.policy->settle(state);
 }
 
 /* How far away the row's turn is. */
@@ -44,14 +64,12 @@ uint32_t order_first(struct frames *f, uint64_t before)
 	uint32_t best = FRAMES_NONE;
 
 	for (uint32_t i = 0; i < f->p.rows; i++) {
-		struct row *row = &f->row[i];
+		const int32_t first = f->p.policy->coldest(f->row[i].policy);
 		uint32_t record;
 
-		if (row->first < 0)
-			row->first = f->p.policy->victim(row->policy);
-		if (row->first < 0)
+		if (first < 0)
 			continue;
-		record = i * f->p.experts + (uint32_t)row->first;
+		record = i * f->p.experts + (uint32_t)first;
 		if (f->record[record].used >= before)
 			continue;
 		if (best == FRAMES_NONE || f->record[record].used < f->record[best].used ||
@@ -60,6 +78,73 @@ uint32_t order_first(struct frames *f, uint64_t before)
 			best = record;
 	}
 	return best;
+}
+
+/* -- another policy ----------------------------------------------------------------------------------------------- */
+
+size_t order_state_bytes(const struct frames_params *p, const struct policy_ops *policy)
+{
+	return ALIGN_UP(policy->bytes(p->experts, p->experts), sizeof(uint64_t));
+}
+
+/* calloc() alone would promise what is not there, and the machine would find out while it serves. */
+int order_states(uint8_t **ret, const struct frames_params *p, const struct policy_ops *policy)
+{
+	const size_t bytes = order_state_bytes(p, policy);
+	uint8_t *states;
+
+	if (bytes > FRAMES_POLICY_BYTES_MAX / p->rows)
+		return -E2BIG;
+	states = calloc(p->rows, bytes);
+	if (!states)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < p->rows; i++)
+		policy->init(states + i * bytes, p->experts, p->experts);
+	*ret = states;
+	return 0;
+}
+
+/* What is idle in the order that it had, what is held is held again. */
+static void carry_over(struct frames *f, uint32_t row, const struct policy_ops *policy, void *to)
+{
+	void *from = f->row[row].policy;
+	int32_t expert;
+
+	while ((expert = f->p.policy->coldest(from)) >= 0) {
+		f->p.policy->evict(from, expert);
+		policy->admit(to, expert);
+		policy->release(to, expert);
+	}
+	for (uint32_t e = 0; e < f->p.experts; e++) {
+		const uint32_t number = f->record[row * f->p.experts + e].frame;
+		const struct frame *frame = number == FRAMES_NONE ? NULL : &f->frame[number];
+
+		if (frame && frame->state == FRAME_READY && frame->pins + frame->leases > 0)
+			policy->admit(to, (int32_t)e);
+	}
+	policy->settle(to);
+}
+
+int frames_set_policy(struct frames *f, const struct policy_ops *policy)
+{
+	uint8_t *states;
+	int r = order_states(&states, &f->p, policy);
+
+	if (r < 0)
+		return r;
+	for (uint32_t i = 0; i < f->p.rows; i++) {
+		carry_over(f, i, policy, states + i * order_state_bytes(&f->p, policy));
+		f->row[i].policy = states + i * order_state_bytes(&f->p, policy);
+	}
+	free(f->policies);
+	f->policies = states;
+	f->p.policy = policy;
+	return 0;
+}
+
+const struct policy_ops *frames_policy(const struct frames *f)
+{
+	return f->p.policy;
 }
 
 /* -- hints ------------------------------------------------------------------------------------------------------- */

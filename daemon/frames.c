@@ -32,7 +32,7 @@ static void evict(struct frames *f, uint32_t record)
 	const uint32_t number = f->record[record].frame;
 
 	assert(f->frame[number].state == FRAME_READY && f->frame[number].pins + f->frame[number].leases == 0);
-	order_leave(f, record);
+	order_evict(f, record);
 	f->p.counters->evictions++;
 	f->p.counters->prefetch_wasted += f->frame[number].unused;
 	empty(f, number);
@@ -75,27 +75,18 @@ static void pin(struct frames *f, uint32_t number)
 	struct frame *frame = &f->frame[number];
 
 	if (frame->state == FRAME_READY && frame->pins + frame->leases == 0)
-		order_leave(f, frame->record);
+		order_hold(f, frame->record);
 	frame->pins++;
 	use(f, frame);
 }
 
-/* Returns true when the record has joined its row's order. */
-static bool unpin(struct frames *f, uint32_t number)
+static void unpin(struct frames *f, uint32_t number)
 {
 	struct frame *frame = &f->frame[number];
 
 	assert(frame->pins > 0);
-	if (--frame->pins + frame->leases > 0 || frame->state != FRAME_READY)
-		return false;
-	order_admit(f, frame->record);
-	return true;
-}
-
-static void join_row(struct frames *f, uint32_t record)
-{
-	order_admit(f, record);
-	order_settle(f, record / f->p.experts);
+	if (--frame->pins + frame->leases == 0 && frame->state == FRAME_READY)
+		order_idle(f, frame->record);
 }
 
 /* -- asks --------------------------------------------------------------------------------------------------------- */
@@ -107,12 +98,8 @@ static uint32_t ask_record(const struct frames *f, const struct frames_ask *ask,
 
 static void unpin_all(struct frames *f, const struct frames_ask *ask)
 {
-	bool any = false;
-
 	for (uint32_t i = 0; i < ask->n; i++)
-		any |= unpin(f, f->record[ask_record(f, ask, i)].frame);
-	if (any)
-		order_settle(f, ask->row);
+		unpin(f, f->record[ask_record(f, ask, i)].frame);
 }
 
 static void mark_used(struct frames *f, const struct frames_ask *ask)
@@ -144,6 +131,7 @@ static bool take(struct frames *f, struct frames_ask *ask)
 		pin(f, number);
 		hurry(f, number);
 	}
+	order_request(f, ask);
 	ask->missing = 0;
 	for (uint32_t i = 0; i < ask->n; i++) {
 		const uint32_t record = ask_record(f, ask, i);
@@ -310,8 +298,9 @@ void frames_read_done(struct frames *f, uint32_t number, int status, uint64_t by
 	frame->state = FRAME_READY;
 	__asm__ volatile("" ::: "memory");
 	f->p.table[number] = frame->record + 1;
+	order_admit(f, frame->record);
 	if (frame->pins + frame->leases == 0)
-		join_row(f, frame->record);
+		order_idle(f, frame->record);
 	off = take_off(f, frame->record, false);
 	for (struct frames_ask *ask = off; ask; ask = ask->next)
 		ask->state = ASK_READY;
@@ -382,7 +371,7 @@ void frames_unreserve_lease(struct frames *f)
 static void lease(struct frames *f, struct frame *frame)
 {
 	if (frame->pins + frame->leases == 0)
-		order_leave(f, frame->record);
+		order_hold(f, frame->record);
 	f->n_leased += frame->leases++ == 0;
 	use(f, frame);
 }
@@ -409,7 +398,7 @@ void frames_unlease(struct frames *f, uint32_t record)
 	assert(frame->leases > 0);
 	f->n_leased -= --frame->leases == 0;
 	if (frame->pins + frame->leases == 0)
-		join_row(f, record);
+		order_idle(f, record);
 }
 
 /* -- life --------------------------------------------------------------------------------------------------------- */
@@ -435,22 +424,22 @@ void frames_level(const struct frames *f, struct frames_level *ret)
 			ret->waiting++;
 }
 
-static bool allocate(struct frames *f)
+static int allocate(struct frames *f)
 {
 	const struct frames_params *p = &f->p;
-	const size_t policy = ALIGN_UP(p->policy->bytes(p->experts, p->experts), sizeof(uint64_t));
+	int r;
 
 	f->frame = calloc(p->frames, sizeof *f->frame);
 	f->record = calloc((size_t)p->rows * p->experts, sizeof *f->record);
 	f->row = calloc(p->rows, sizeof *f->row);
 	f->free = calloc(p->frames, sizeof *f->free);
-	f->policies = calloc(p->rows, policy);
-	if (!f->frame || !f->record || !f->row || !f->free || !f->policies)
-		return false;
-	for (uint32_t i = 0; i < p->rows; i++) {
-		f->row[i] = (struct row){.policy = f->policies + i * policy, .first = -1};
-		p->policy->init(f->row[i].policy, p->experts, p->experts);
-	}
+	r = order_states(&f->policies, p, p->policy);
+	if (!f->frame || !f->record || !f->row || !f->free)
+		r = -ENOMEM;
+	if (r < 0)
+		return r;
+	for (uint32_t i = 0; i < p->rows; i++)
+		f->row[i].policy = f->policies + i * order_state_bytes(p, p->policy);
 	for (uint32_t i = 0; i < p->rows * p->experts; i++)
 		f->record[i].frame = FRAMES_NONE;
 	for (uint32_t i = p->frames; i-- > 0;) {
@@ -458,7 +447,7 @@ static bool allocate(struct frames *f)
 		if (!p->table[i])
 			f->free[f->n_free++] = i;
 	}
-	return true;
+	return 0;
 }
 
 static bool adopt_table(struct frames *f)
@@ -477,9 +466,11 @@ static bool adopt_table(struct frames *f)
 	}
 	for (uint32_t row = 0; row < p->rows; row++) {
 		for (uint32_t e = 0; e < p->experts; e++)
-			if (f->record[row * p->experts + e].frame != FRAMES_NONE)
+			if (f->record[row * p->experts + e].frame != FRAMES_NONE) {
 				order_admit(f, row * p->experts + e);
-		order_settle(f, row);
+				order_idle(f, row * p->experts + e);
+			}
+		p->policy->settle(f->row[row].policy);
 	}
 	return true;
 }
@@ -487,20 +478,18 @@ static bool adopt_table(struct frames *f)
 int frames_new(struct frames **ret, const struct frames_params *params)
 {
 	struct frames *f = calloc(1, sizeof *f);
-	bool good;
+	int r;
 
 	if (!f)
 		return -ENOMEM;
 	f->p = *params;
 	f->pass = 1;
-	if (!allocate(f)) {
+	r = allocate(f);
+	if (r == 0 && !adopt_table(f))
+		r = -EINVAL;
+	if (r < 0) {
 		frames_free(f);
-		return -ENOMEM;
-	}
-	good = adopt_table(f);
-	if (!good) {
-		frames_free(f);
-		return -EINVAL;
+		return r;
 	}
 	*ret = f;
 	return 0;

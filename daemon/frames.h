@@ -12,11 +12,11 @@
  * that one ask for all experts of a layer still finds room: then no ask waits for ever.
  *
  * Who makes room: pins first. Each layer has its policy (policy/policy.h) of its own, which says which of the layer's
- * records goes first; an event is the end of a request. Among the layers the one goes whose record was not used for the
- * longest time, counted in forward passes; of several the layer whose turn comes last, counted from the layer that is
- * asked for now. A record that was never used is older than any other. So, when one pass alone needs more than there
- * are frames, the layers to come stay, and what was just used makes room: least recently used records would be those
- * that are needed next.
+ * records goes first; an event is a request that takes its frames. Among the layers the one goes whose record was not
+ * used for the longest time, counted in forward passes; of several the layer whose turn comes last, counted from the
+ * layer that is asked for now. A record that was never used is older than any other. So, when one pass alone needs more
+ * than there are frames, the layers to come stay, and what was just used makes room: least recently used records would
+ * be those that are needed next.
  *
  * A hint is followed while nobody waits for frames, and only into frames that are free or were not used in this pass.
  * A later hint for the layer by the same session, or its computation, takes what is left of the first one back; what
@@ -71,6 +71,7 @@ struct frames_ask {
 	uint32_t row, n;
 	uint32_t class;
 	bool wraps;                                        /* the session begins a new forward pass with it */
+	struct policy_tokens tokens;                       /* what its tokens want, if it is known; stays in place */
 	void (*ready)(struct frames_ask *ask, int status); /* 0: pinned and READY; or nothing is pinned: -errno */
 	/* The frames' own. */
 	enum frames_state state;
@@ -86,7 +87,11 @@ static inline uint64_t frames_min(uint32_t experts, uint32_t topk)
 	return (uint64_t)experts + (topk ? topk : 1);
 }
 
-/* -EINVAL: a table with a record that is not one, or twice. -ENOMEM. */
+/* What a policy may take for all layers of a model. Only ebco's tables, which grow with the square of the experts,
+ * come near: 1 GiB is almost 1024 experts in 64 layers. */
+#define FRAMES_POLICY_BYTES_MAX (1ull << 30)
+
+/* -EINVAL: a table with a record that is not one, or twice. -E2BIG: the policy would take more than that. -ENOMEM. */
 int frames_new(struct frames **ret, const struct frames_params *params);
 struct frames *frames_free(struct frames *frames); /* no ask may be open; takes NULL, returns NULL */
 
@@ -131,6 +136,11 @@ void frames_hint(struct frames *frames, uint64_t *mine, uint32_t row, const uint
 
 /* The frame of a record, FRAMES_NONE: none. */
 uint32_t frames_of(const struct frames *frames, uint32_t record);
+
+/* Another policy, not one of slots_only: what is in frames stays, and in its order; what the policy before has counted
+ * is forgotten. -E2BIG, as above, and -ENOMEM: nothing has changed. */
+int frames_set_policy(struct frames *frames, const struct policy_ops *policy);
+const struct policy_ops *frames_policy(const struct frames *frames);
 
 struct frames_level {
 	uint32_t frames, free, reading, ready, pinned, leased, waiting; /* frames by state; asks that wait */

@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/util.h"
+#include "daemon/events.h"
 #include "daemon/handover.h"
 #include "daemon/keeper-message.h"
 #include "daemon/keeper-store.h"
@@ -143,15 +144,17 @@ static void child_died(struct keeper *k, const char *how)
 	const uint64_t wait_ms = recent < 2 ? 0 : (uint64_t)KEEPER_BACKOFF_MS << (recent - 2);
 
 	if (recent >= KEEPER_DEATHS_MAX) {
-		log_err("keeper: the daemon died %u times in %llu s, now by %s; giving up, and letting %u kept "
-			"descriptors go. The log above says why it died; start again when that is mended",
-			recent, KEEPER_DEATHS_NS / 1000000000ull, how, k->store.n);
+		event_log(EVENT_GIVEN_UP, FACTS(.count = k->store.n, .reason = how),
+			  "keeper: the daemon died %u times in %llu s, now by %s; giving up, and letting %u kept "
+			  "descriptors go. The log above says why it died; start again when that is mended",
+			  recent, KEEPER_DEATHS_NS / 1000000000ull, how, k->store.n);
 		end(k, 1);
 		return;
 	}
 	k->start_ns = now_ns() + wait_ms * 1000000u;
-	log_warning("keeper: the daemon died by %s; it starts again in %.1f s, with %u kept descriptors", how,
-		    (double)wait_ms / 1e3, k->store.n);
+	event_log(EVENT_DIED, FACTS(.count = k->store.n, .usec = wait_ms * 1000, .reason = how),
+		  "keeper: the daemon died by %s; it starts again in %.1f s, with %u kept descriptors", how,
+		  (double)wait_ms / 1e3, k->store.n);
 }
 
 /* What is kept waits for a daemon that can start: with other options or another program, or in better times. */

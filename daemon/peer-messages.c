@@ -14,6 +14,7 @@
 #include "base/util.h"
 #include "daemon/documents.h"
 #include "daemon/estate.h"
+#include "daemon/events.h"
 #include "daemon/service.h"
 
 /* -- replies ------------------------------------------------------------------------------------------------------ */
@@ -233,7 +234,9 @@ static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, str
 	    estate_keep_session(peer->service->handover, s, peer->source.fd) < 0)
 		log_warning("session %llu will not outlive this daemon: the keeper does not take it",
 			    (unsigned long long)s->id);
-	log_debug("session %llu: pid %d attaches to %s as rank %u of %u", (unsigned long long)s->id, s->pid,
+	event_log(EVENT_ATTACHED,
+		  FACTS(.session = s->id, .pid = s->pid, .uid = s->uid, .model = entry->model->manifest->name),
+		  "session %llu: pid %d attaches to %s as rank %u of %u", (unsigned long long)s->id, s->pid,
 		  entry->model->manifest->name, a.tp_rank, a.tp_size);
 	send_attached(peer, s, region);
 	return 0;
@@ -366,9 +369,23 @@ static int on_unload(struct peer *peer, const struct moe_msg_unload *unload, str
 		r = service_unload(peer->service, unload->name, err);
 	if (r < 0)
 		return r;
-	log_info("model %s unloaded", unload->name);
+	event_log(EVENT_UNLOADED, FACTS(.model = unload->name), "model %s unloaded", unload->name);
 	reply(peer, &answer, sizeof answer, MOE_MSG_UNLOAD | MOE_MSG_REPLY, NULL, 0);
 	return 0;
+}
+
+static int on_policy(struct peer *peer, const struct moe_msg_policy *m, struct moe_error *err)
+{
+	struct moe_msg answer = {0};
+	int r = check_steers(peer, "set-policy", err);
+
+	if (r == 0 && (!memchr(m->name, 0, sizeof m->name) || !memchr(m->policy, 0, sizeof m->policy)))
+		r = moe_error_set(err, -EINVAL, "set-policy: name or policy is not terminated");
+	if (r == 0)
+		r = service_set_policy(peer->service, m->name, m->policy, err);
+	if (r == 0)
+		reply(peer, &answer, sizeof answer, MOE_MSG_POLICY | MOE_MSG_REPLY, NULL, 0);
+	return r;
 }
 
 /* -- what comes ---------------------------------------------------------------------------------------------------- */
@@ -377,10 +394,11 @@ static const struct {
 	size_t bytes;
 	size_t fds;
 } message_shape[] = {
-	[MOE_MSG_HELLO] = {sizeof(struct moe_msg_hello), 0}, [MOE_MSG_ATTACH] = {sizeof(struct moe_msg_attach), 0},
-	[MOE_MSG_ARENA] = {sizeof(struct moe_msg_arena), 1}, [MOE_MSG_QUERY] = {sizeof(struct moe_msg_query), 0},
-	[MOE_MSG_LOAD] = {sizeof(struct moe_msg_load), 0},   [MOE_MSG_UNLOAD] = {sizeof(struct moe_msg_unload), 0},
-	[MOE_MSG_REGISTRAR] = {sizeof(struct moe_msg), 0},   [MOE_MSG_DEVICE] = {sizeof(struct moe_msg_device), 1},
+	[MOE_MSG_HELLO] = {sizeof(struct moe_msg_hello), 0},   [MOE_MSG_ATTACH] = {sizeof(struct moe_msg_attach), 0},
+	[MOE_MSG_ARENA] = {sizeof(struct moe_msg_arena), 1},   [MOE_MSG_QUERY] = {sizeof(struct moe_msg_query), 0},
+	[MOE_MSG_LOAD] = {sizeof(struct moe_msg_load), 0},     [MOE_MSG_UNLOAD] = {sizeof(struct moe_msg_unload), 0},
+	[MOE_MSG_REGISTRAR] = {sizeof(struct moe_msg), 0},     [MOE_MSG_DEVICE] = {sizeof(struct moe_msg_device), 1},
+	[MOE_MSG_POLICY] = {sizeof(struct moe_msg_policy), 0},
 };
 
 int peer_answer(struct peer *peer, const void *message, const int *fds, struct moe_error *err)
@@ -402,6 +420,8 @@ int peer_answer(struct peer *peer, const void *message, const int *fds, struct m
 		return on_registrar(peer, err);
 	case MOE_MSG_DEVICE:
 		return on_device(peer, message, fds[0], err);
+	case MOE_MSG_POLICY:
+		return on_policy(peer, message, err);
 	default:
 		return on_unload(peer, message, err);
 	}

@@ -13,9 +13,9 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fdmsg.h"
-#include "base/log.h"
 #include "base/util.h"
 #include "daemon/estate.h"
+#include "daemon/events.h"
 #include "daemon/peer-messages.h"
 #include "daemon/ringsrv.h"
 #include "daemon/service.h"
@@ -245,9 +245,15 @@ void peer_close(struct peer *peer, const char *why)
 		return;
 	peer->closed = true;
 	if (why)
-		log_warning("pid %d (uid %u): connection closed: %s", peer->pid, peer->uid, why);
+		event_log(EVENT_DROPPED,
+			  FACTS(.session = peer->session ? peer->session->id : 0, .pid = peer->pid, .uid = peer->uid,
+				.reason = why),
+			  "pid %d (uid %u): connection closed: %s", peer->pid, peer->uid, why);
 	if (peer->session) {
-		log_debug("session %llu: pid %d has left", (unsigned long long)peer->session->id, peer->pid);
+		event_log(EVENT_LEFT,
+			  FACTS(.session = peer->session->id, .pid = peer->pid, .uid = peer->uid,
+				.model = peer->session->entry->model->manifest->name),
+			  "session %llu: pid %d has left", (unsigned long long)peer->session->id, peer->pid);
 		estate_drop_session(service->handover, peer->session);
 		service_kill_session(service, peer->session);
 		peer->session = NULL;

@@ -15,7 +15,7 @@ struct push_gpu {
 	uint8_t uuid[PUSH_UUID_BYTES];
 	uint64_t epoch; /* the model's */
 	uint32_t slots; /* that use it */
-	bool registered;
+	bool registered, told_lost, told_failed;
 	struct device *device;
 	struct device_stream *stream;
 	uint32_t n_pools;

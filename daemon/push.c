@@ -11,8 +11,8 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "base/util.h"
+#include "daemon/events.h"
 #include "daemon/push-copies.h"
 #include "daemon/push-gpu.h"
 #include "daemon/timeline.h"
@@ -28,10 +28,11 @@ enum job_kind { JOB_OPEN, JOB_COPY, JOB_CLOSE };
 struct push_job {
 	enum job_kind kind;
 	struct push_slots *slots;
-	struct push_job *next;         /* of those given, then of those that run */
-	struct push_job *left, *right; /* of all that have not ended: under the lock */
-	struct pool_copy *copy;        /* under the lock; NULL: has ended */
-	struct device_event *event;
+	struct push_job *next;              /* of those given, then of those that run */
+	struct push_job *left, *right;      /* of all that have not ended: under the lock */
+	struct pool_copy *copy;             /* under the lock; NULL: has ended */
+	struct device_event *began, *event; /* on both sides of the copies */
+	int code;                           /* 0, or why the driver has refused some of them */
 	uint64_t bytes, start_ns;
 	bool numbered;
 	uint32_t number; /* in the timeline */
@@ -94,10 +95,13 @@ static void strike(struct push_job *job)
 	job->right->left = job->left;
 }
 
-static void copy_done(struct pool_copy *copy, int code, uint64_t start_ns)
+/* took_ns: what the copies took by the GPU's clock, or 0. */
+static void copy_done(struct pool_copy *copy, int code, uint64_t start_ns, uint64_t took_ns)
 {
 	const uint64_t now = now_ns();
 
+	if (took_ns && start_ns && took_ns < now - start_ns)
+		start_ns = now - took_ns;
 	copy->done(copy, &(const struct pool_result){.status = code,
 						     .start_ns = start_ns ? start_ns : now,
 						     .end_ns = now,
@@ -124,13 +128,14 @@ static void break_off(struct push *p, const char *why)
 
 	if (p->broken)
 		return;
-	log_err("pushing into GPUs has ended: %s; start moe-expertd again", why);
+	event_log(EVENT_PUSH_ENDED, FACTS(.reason = why), "pushing into GPUs has ended: %s; start moe-expertd again",
+		  why);
 	p->broken = true;
 	for (job = p->all.right; job != &p->all; job = job->right) {
 		struct pool_copy *copy = steal_ptr(job->copy);
 
 		if (copy)
-			copy_done(copy, -EREMOTEIO, job->start_ns);
+			copy_done(copy, -EREMOTEIO, job->start_ns, 0);
 		if (job->kind == JOB_OPEN) {
 			moe_error_set(&job->slots->err, -EREMOTEIO, "device slots: %s", why);
 			tell_opened(p, job->slots, -EREMOTEIO);
@@ -212,18 +217,36 @@ static void run_close(struct push *p, struct push_job *job)
 	free(s);
 }
 
+/* The driver has failed a copy: it alone, or with it all that this GPU would have done for this process. Either is
+ * told once. */
+static int copy_failed(struct push_gpu *gpu, int code)
+{
+	const char *lost = ops->failure(gpu->device);
+
+	if (lost && !gpu->told_lost)
+		log_err("pushing into a GPU has ended: %s", lost);
+	else if (!lost && !gpu->told_failed)
+		log_warning("pushing into a GPU: a copy has failed: %s; its request is told, others go on",
+			    strerror(-code));
+	gpu->told_lost |= lost != NULL;
+	gpu->told_failed = true;
+	return lost ? -EREMOTEIO : code;
+}
+
 /* A copy has ended: its memory is nobody's. */
 static void end_copy(struct push *p, struct push_job *job, int code)
 {
+	const uint64_t took_ns = code < 0 ? 0 : ops->event_elapsed_ns(job->began, job->event);
 	struct pool_copy *copy;
 
+	ops->event_free(job->began);
 	ops->event_free(job->event);
 	pthread_mutex_lock(&p->lock);
 	strike(job);
 	copy = steal_ptr(job->copy);
 	pthread_mutex_unlock(&p->lock);
 	if (copy)
-		copy_done(copy, code, job->start_ns);
+		copy_done(copy, code, job->start_ns, took_ns);
 	free(job);
 }
 
@@ -237,22 +260,38 @@ static int count_copy(struct push_job *job)
 	return ops->stream_write_at(s->gpu->stream, s->memory.base + s->timeline_at, s->timeline.reached);
 }
 
+/* Between two events. Where the driver refuses some of the copies others may be on their way: the end is waited for,
+ * and the number does not come, so that nobody behind it reads what is not there. */
+static int give_copies(struct push_job *job)
+{
+	struct device_stream *stream = job->slots->gpu->stream;
+	int r = ops->event_record(job->began, stream);
+
+	if (r < 0)
+		return r;
+	job->code = ops->copy_to_device(stream, job->copies, job->n_copies);
+	if (job->code == 0)
+		r = count_copy(job);
+	return r == 0 ? ops->event_record(job->event, stream) : r;
+}
+
 static void run_copy(struct push *p, struct push_job *job)
 {
 	struct push_gpu *gpu = job->slots->gpu;
-	int r = ops->event_new(gpu->device, &job->event, NULL);
+	int r;
 
 	job->start_ns = now_ns();
-	if (r == 0 && job->numbered && !timeline_awaits(&job->slots->timeline, job->number))
-		r = -EINVAL;
+	if (job->numbered && !timeline_awaits(&job->slots->timeline, job->number)) {
+		end_copy(p, job, -EINVAL);
+		return;
+	}
+	r = ops->event_new(gpu->device, &job->began, NULL);
 	if (r == 0)
-		r = ops->copy_to_device(gpu->stream, job->copies, job->n_copies);
+		r = ops->event_new(gpu->device, &job->event, NULL);
 	if (r == 0)
-		r = count_copy(job);
-	if (r == 0)
-		r = ops->event_record(job->event, gpu->stream);
+		r = give_copies(job);
 	if (r < 0) {
-		end_copy(p, job, r);
+		end_copy(p, job, copy_failed(gpu, r));
 		return;
 	}
 	job->next = p->running;
@@ -266,7 +305,7 @@ static void look_at_running(struct push *p)
 
 	while (*at) {
 		struct push_job *job = *at;
-		const int r = ops->event_query(job->event);
+		int r = ops->event_query(job->event);
 
 		if (r == -EBUSY && now_ns() - job->start_ns >= p->patience_ns) {
 			pthread_mutex_lock(&p->lock);
@@ -279,7 +318,8 @@ static void look_at_running(struct push *p)
 			continue;
 		}
 		*at = job->next;
-		end_copy(p, job, r);
+		r = r < 0 ? r : job->code;
+		end_copy(p, job, r < 0 ? copy_failed(job->slots->gpu, r) : 0);
 	}
 }
 
@@ -486,7 +526,7 @@ void push_copy(struct push_slots *s, struct pool_copy *copy, uint64_t at, const 
 	bool broken;
 
 	if (!job) {
-		copy_done(copy, -ENOMEM, 0);
+		copy_done(copy, -ENOMEM, 0, 0);
 		return;
 	}
 	job->kind = JOB_COPY;
@@ -503,7 +543,7 @@ void push_copy(struct push_slots *s, struct pool_copy *copy, uint64_t at, const 
 	pthread_mutex_unlock(&p->lock);
 	if (broken) {
 		free(job);
-		copy_done(copy, -EREMOTEIO, 0);
+		copy_done(copy, -EREMOTEIO, 0, 0);
 	}
 }
 

@@ -8,6 +8,9 @@
  * watches, declares all of it broken: what is or will be asked for ends with -EREMOTEIO, and what
  * the driver has stays with it until the process ends. So nothing that a GPU may still touch is ever given back.
  *
+ * A copy that the driver refuses fails alone; what takes a GPU away from this process ends all copies into it. What a
+ * copy took is known from events on both sides of it.
+ *
  * A GPU's memory that is imported is unmapped and released when its session ends; pool files are mapped here a second
  * time, registered with the driver, and given back with the last session of their model on that GPU.
  *

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/memfd.h"
 #include "base/util.h"
+#include "daemon/tier.h"
 
 #define BOOKS_MAGIC 0x31736b62656f6dull /* "moebks1" */
 #define BOOKS_VERSION 2
@@ -184,9 +185,44 @@ int registry_add(struct registry *registry, struct resident *model, struct entry
 
 int registry_start_tier(struct entry *entry, struct loop *loop, struct moe_error *err)
 {
+	const struct policy_ops *policy;
+
 	if (!entry->model->frames)
 		return 0;
-	return tier_new(&entry->tier, entry->model, books_table(entry), books_counters(entry), loop, err);
+	policy = policy_at(entry->books->policy);
+	if (!policy || policy->slots_only) {
+		policy = &policy_lru;
+		entry->books->policy = policy_index(policy);
+	}
+	return tier_new(&entry->tier, entry->model, policy, books_table(entry), books_counters(entry), loop, err);
+}
+
+int registry_set_policy(struct entry *entry, const char *name, struct moe_error *err)
+{
+	const struct policy_ops *policy = policy_find(name);
+	const char *model = entry->model->manifest->name;
+	int r;
+
+	if (!policy || policy->slots_only)
+		return moe_error_set(err, -EINVAL, "model '%s': policy '%.40s' found, one of %s expected", model, name,
+				     policy_frames_names());
+	if (!entry->tier)
+		return moe_error_set(
+			err, -EOPNOTSUPP,
+			"model '%s' is all in memory: only a tiered one (PoolMax=) has a policy here; that of "
+			"a worker's slots is the worker's",
+			model);
+	r = frames_set_policy(tier_frames(entry->tier), policy);
+	if (r == -E2BIG)
+		return moe_error_set(
+			err, r,
+			"model '%s': policy %s would take more than 1 GiB for so many experts; lru, ema and "
+			"all but ebco take little",
+			model, name);
+	if (r < 0)
+		return moe_error_sys(err, r, "model '%s': policy %s", model, name);
+	entry->books->policy = policy_index(policy);
+	return 0;
 }
 
 /* -- finding ------------------------------------------------------------------------------------------------------ */

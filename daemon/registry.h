@@ -65,8 +65,13 @@ struct entry *registry_by_path(const struct registry *registry, const char *path
 int registry_remove(struct registry *registry, const char *name, struct moe_error *err);
 void registry_clear(struct registry *registry);
 
-/* A tiered model begins to be served: with a tier, that is paused. 0 for all others. */
+/* A tiered model begins to be served: with a tier, that is paused, and the policy that its books name. 0 for all
+ * others. */
 int registry_start_tier(struct entry *entry, struct loop *loop, struct moe_error *err);
+
+/* Of a tiered model: now and, by its books, under a successor. -EINVAL: no rule for frames, -EOPNOTSUPP: the model is
+ * not tiered, -E2BIG: its tables would be too large, -ENOMEM. */
+int registry_set_policy(struct entry *entry, const char *policy, struct moe_error *err);
 
 /* Bytes of one model's pool files. */
 uint64_t registry_model_bytes(const struct resident *model);

@@ -15,6 +15,9 @@
 #include "daemon/ringsrv-internal.h"
 #include "daemon/tier.h"
 
+/* Of a long request so many tokens tell a policy what it wants: the reactor does not count for long. */
+#define POLICY_TOKENS_MAX 256u
+
 struct tier_wait {
 	struct request *request;
 	struct sched *sched;
@@ -121,6 +124,8 @@ static struct tier_wait *list_computed(struct session *s, struct sched *sched, s
 		if (w->ask.experts[e])
 			w->ask.experts[n++] = e;
 	w->ask.n = n;
+	w->ask.tokens = (struct policy_tokens){MIN(q->compute.tokens, POLICY_TOKENS_MAX), q->compute.topk,
+					       q->compute.ids, q->compute.weights};
 	return w;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "daemon/events.h"
 #include "daemon/service.h"
 
 int service_drain(struct service *s, struct job **ret, struct moe_error *err)
@@ -22,7 +23,7 @@ int service_drain(struct service *s, struct job **ret, struct moe_error *err)
 	s->draining = true;
 	s->drain_job = job;
 	*ret = job;
-	log_notice("draining: no session is taken in");
+	event_log(EVENT_DRAINING, FACTS(.count = 0), "draining: no session is taken in");
 	bus_note(s->bus);
 	if (!s->sessions)
 		service_drained(s);
@@ -35,7 +36,7 @@ void service_drained(struct service *s)
 		return;
 	jobs_end(&s->jobs, s->drain_job, 0, NULL);
 	s->drain_job = NULL;
-	log_notice("drained: the last session has left");
+	event_log(EVENT_DRAINED, FACTS(.count = 0), "drained: the last session has left");
 }
 
 void service_resume(struct service *s)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * service-load - the models that a service has: those of the command line, one after the other until it is ready, and
+ * service-load - the models that a service has: those of the start, one after the other until it is ready, and
  * those that a peer asks for; one load at a time.
  */
 #include <errno.h>
@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/util.h"
 #include "daemon/estate.h"
+#include "daemon/events.h"
 #include "daemon/handover.h"
 #include "daemon/peer-messages.h"
 #include "daemon/service.h"
@@ -67,7 +68,7 @@ int service_load(struct service *s, struct peer *peer, const char *path, const c
 	s->estate->next_epoch++;
 	s->load_peer = peer;
 	s->load_reported_ns = now_ns();
-	log_info("loading %s", path);
+	event_log(EVENT_LOADING, FACTS(.path = path), "loading %s", path);
 	s->manager.status_ns = s->manager.moved = 0;
 	service_tell_load(s);
 	return 0;
@@ -101,8 +102,9 @@ static void say_ready(struct service *s)
 	s->leaves = false;
 	if (service_tell_ready(s) < 0)
 		log_warning("the service manager cannot be told READY=1");
-	log_info("ready: %u models, %u CPU threads (%s), socket %s", s->registry.n, pool_threads(s->pool),
-		 isa_name(s->config->isa), s->config->socket);
+	event_log(EVENT_READY, FACTS(.path = s->config->socket, .count = s->registry.n),
+		  "ready: %u models, %u CPU threads (%s), socket %s", s->registry.n, pool_threads(s->pool),
+		  isa_name(s->config->isa), s->config->socket);
 	if (s->config->ready_fd >= 0) {
 		if (write(s->config->ready_fd, word, sizeof word - 1) < 0)
 			log_warning("--ready-fd %d: %s", s->config->ready_fd, strerror(errno));
@@ -121,12 +123,14 @@ int service_check_models(const struct service *s, struct moe_error *err)
 		_cleanup_free_ char *path = realpath(s->config->models[i], NULL);
 
 		if (!path)
-			return moe_error_sys(err, -errno, "--model %s", s->config->models[i]);
+			return moe_error_sys(err, -errno,
+					     "--model %s: a folder with config.json and safetensors files expected",
+					     s->config->models[i]);
 	}
 	return 0;
 }
 
-/* The command line's models, one after the other; READY after the last. */
+/* The models of the start, one after the other; READY after the last. */
 int service_load_next(struct service *s, struct moe_error *err)
 {
 	const uint32_t i = s->models_next;
@@ -140,7 +144,9 @@ int service_load_next(struct service *s, struct moe_error *err)
 	s->models_next++;
 	path = realpath(s->config->models[i], NULL);
 	if (!path)
-		return moe_error_sys(err, -errno, "--model %s", s->config->models[i]);
+		return moe_error_sys(err, -errno,
+				     "--model %s: a folder with config.json and safetensors files expected",
+				     s->config->models[i]);
 	if (registry_by_path(&s->registry, path, name_of(path, s->config->names[i])))
 		return service_load_next(s, err); /* the daemon before has loaded it */
 	return service_load(s, NULL, path, s->config->names[i], err);
@@ -148,7 +154,10 @@ int service_load_next(struct service *s, struct moe_error *err)
 
 static int start_tier(struct service *s, struct entry *entry, struct moe_error *err)
 {
-	int r = registry_start_tier(entry, s->loop, err);
+	int r;
+
+	entry->books->policy = policy_index(s->config->tier_policy);
+	r = registry_start_tier(entry, s->loop, err);
 
 	if (r < 0)
 		registry_remove(&s->registry, entry->model->manifest->name, NULL);
@@ -182,7 +191,7 @@ void service_finish_load(struct service *s)
 		log_warning("model %s will not outlive this daemon: the keeper does not take it",
 			    entry->model->manifest->name);
 	if (r < 0)
-		log_err("%s", err.text);
+		event_log(EVENT_LOAD_FAILED, FACTS(.path = load->path, .reason = err.text), "%s", err.text);
 	if (peer && r < 0)
 		peer_send_error(peer, r, err.text);
 	else if (peer)
@@ -196,7 +205,7 @@ void service_finish_load(struct service *s)
 	if (!s->ready && r == 0) {
 		r = service_load_next(s, &err);
 		if (r < 0)
-			log_err("%s", err.text);
+			event_log(EVENT_LOAD_FAILED, FACTS(.reason = err.text), "%s", err.text);
 	}
 	if (!s->ready && r < 0)
 		loop_stop(s->loop, r);
@@ -206,7 +215,7 @@ int service_cancel_load(struct service *s, struct moe_error *err)
 {
 	if (!s->ready)
 		return moe_error_set(err, -EBUSY,
-				     "%s: is loaded because the command line says so; to end it, end the daemon",
+				     "%s: is loaded because --model or Model= says so; to end it, end the daemon",
 				     s->load->path);
 	atomic_store(&s->load->cancelled, true);
 	return 0;
@@ -226,4 +235,18 @@ int service_unload(struct service *s, const char *name, struct moe_error *err)
 	if (r == 0)
 		service_tell_status(s);
 	return r;
+}
+
+int service_set_policy(struct service *s, const char *model, const char *policy, struct moe_error *err)
+{
+	struct entry *entry;
+	int r = registry_find(&s->registry, model, NULL, &entry, err);
+
+	if (r == 0)
+		r = registry_set_policy(entry, policy, err);
+	if (r < 0)
+		return r;
+	log_notice("model %s: policy %s from now on", entry->model->manifest->name, policy);
+	bus_note(s->bus);
+	return 0;
 }

@@ -15,9 +15,9 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "base/util.h"
 #include "daemon/allowance.h"
+#include "daemon/events.h"
 #include "daemon/handover.h"
 #include "daemon/service.h"
 
@@ -104,7 +104,8 @@ static void watchdog_ready(struct source *source, uint32_t events)
 		return;
 	}
 	if (!s->manager.stuck)
-		log_err("watchdog: %s; the service manager hears nothing until that ends", why);
+		event_log(EVENT_STUCK, FACTS(.reason = why),
+			  "watchdog: %s; the service manager hears nothing until that ends", why);
 	s->manager.stuck = true;
 	handover_notify(s->handover, "STATUS=stuck: %s", why);
 }
@@ -149,10 +150,12 @@ void service_reload(struct service *s)
 		handover_notify(s->handover, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(now_ns() / 1000));
 	r = config_reload(s->config, &changed, &err);
 	if (r < 0) {
-		log_err("reloading: %s; everything stays as it was", err.text);
+		event_log(EVENT_RELOAD_FAILED, FACTS(.reason = err.text), "reloading: %s; everything stays as it was",
+			  err.text);
 	} else {
 		spread(s);
-		log_notice("reloaded the configuration: %u settings changed", changed);
+		event_log(EVENT_RELOADED, FACTS(.count = changed), "reloaded the configuration: %u settings changed",
+			  changed);
 	}
 	if (s->ready)
 		service_tell_ready(s);

@@ -16,11 +16,11 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "base/uring.h"
 #include "base/util.h"
 #include "daemon/allowance.h"
 #include "daemon/estate.h"
+#include "daemon/events.h"
 #include "daemon/exporter.h"
 #include "daemon/handover.h"
 #include "daemon/peer-messages.h"
@@ -207,7 +207,7 @@ void service_leave_session(struct service *s, struct session *session)
 static void enters(struct door *door, int sock)
 {
 	if (peer_new(container_of(door, struct service, door), sock) == -ENOMEM)
-		log_warning("refused a connection: no memory");
+		event_log(EVENT_NO_MEMORY, FACTS(.count = 0), "refused a connection: no memory");
 }
 
 /* -- sources ------------------------------------------------------------------------------------------------------ */
@@ -225,8 +225,9 @@ static void signal_ready(struct source *source, uint32_t events)
 		}
 		service_tell_end(s);
 		s->leaves = info.ssi_signo == SIGUSR2 && handover_keeps(s->handover);
-		log_info("%s: ending%s", strsignal((int)info.ssi_signo),
-			 s->leaves ? "; models and sessions stay with the keeper" : "");
+		event_log(EVENT_ENDING, FACTS(.reason = strsignal((int)info.ssi_signo)), "%s: ending%s",
+			  strsignal((int)info.ssi_signo),
+			  s->leaves ? "; models and sessions stay with the keeper" : "");
 		loop_stop(s->loop, 0);
 	}
 }
@@ -330,7 +331,8 @@ static int revive(struct service *s, struct moe_error *err)
 		if (e->tier)
 			frames_pause(tier_frames(e->tier), false); /* all leases have their records */
 	if (s->registry.n || sessions)
-		log_notice("went on with %u models and %u sessions of the daemon before", s->registry.n, sessions);
+		event_log(EVENT_TAKEN_OVER, FACTS(.count = sessions),
+			  "went on with %u models and %u sessions of the daemon before", s->registry.n, sessions);
 	return 0;
 }
 
@@ -363,7 +365,7 @@ static int open_exporter(struct service *s, struct moe_error *err)
 	r = exporter_new(&s->exporter, &c->metrics_address, c->socket_mode, s->loop, err);
 	if (r == 0 || !handover_succeeds(s->handover))
 		return r;
-	log_warning("goes on without metrics: %s", err->text);
+	event_log(EVENT_NO_METRICS, FACTS(.reason = err->text), "goes on without metrics: %s", err->text);
 	return 0;
 }
 

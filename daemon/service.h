@@ -128,6 +128,8 @@ void service_drained(struct service *service);
 
 /* -ENOENT; -EBUSY while sessions are attached. */
 int service_unload(struct service *service, const char *name, struct moe_error *err);
+/* Of a tiered model ("": the only model): registry_set_policy(). */
+int service_set_policy(struct service *s, const char *model, const char *policy, struct moe_error *err);
 
 /* Takes a session in, with a new number if it has none. */
 void service_add_session(struct service *service, struct session *session);

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/memfd.h"
 #include "base/util.h"
+#include "daemon/events.h"
 #include "daemon/manifest.h"
 #include "daemon/prefault.h"
 #include "daemon/reader.h"
@@ -354,12 +355,24 @@ static void log_loading(const struct load *load)
 		 (double)(m->record_bytes * m->n_pools) / (1u << 20), gib(load->total), load->resident->path);
 }
 
+static uint64_t pool_bytes(const struct moe_manifest *m)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < m->n_pools; i++)
+		bytes += m->pools[i].bytes;
+	return bytes;
+}
+
 static void log_loaded(const struct load *load, const struct loader_result *result, uint64_t read_ns)
 {
-	log_info("%s: %.2f GiB read in %.2f s (%.2f GB/s, %s, %s), ready after %.2f s", load->manifest->name,
-		 gib(load->total), (double)read_ns / 1e9, (double)result->read_bytes / (double)MAX(read_ns, 1u),
-		 result->direct ? "direct" : "through the page cache", result->io_uring ? "io_uring" : "threads",
-		 (double)load->resident->load_ns / 1e9);
+	event_log(EVENT_LOADED,
+		  FACTS(.model = load->manifest->name, .path = load->resident->path,
+			.bytes = pool_bytes(load->manifest), .usec = load->resident->load_ns / 1000),
+		  "%s: %.2f GiB read in %.2f s (%.2f GB/s, %s, %s), ready after %.2f s", load->manifest->name,
+		  gib(load->total), (double)read_ns / 1e9, (double)result->read_bytes / (double)MAX(read_ns, 1u),
+		  result->direct ? "direct" : "through the page cache", result->io_uring ? "io_uring" : "threads",
+		  (double)load->resident->load_ns / 1e9);
 }
 
 static int try_pools(struct load *load, struct loader_result *ret, uint64_t *ret_ns, struct moe_error *err)

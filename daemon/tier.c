@@ -7,10 +7,10 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "base/memfd.h"
 #include "base/util.h"
 #include "daemon/complaint.h"
+#include "daemon/events.h"
 #include "daemon/reader.h"
 
 struct tier {
@@ -67,9 +67,10 @@ static void say_failed(struct tier *t, const char *text)
 	if (!complaint_due(&t->failed, complaint_cause(text), now_ns(), &unsaid))
 		return;
 	if (unsaid)
-		log_err("%s (and %llu failed reads before it)", text, (unsigned long long)unsaid);
+		event_log(EVENT_READ_FAILED, FACTS(.model = t->model->manifest->name, .count = unsaid, .reason = text),
+			  "%s (and %llu failed reads before it)", text, (unsigned long long)unsaid);
 	else
-		log_err("%s", text);
+		event_log(EVENT_READ_FAILED, FACTS(.model = t->model->manifest->name, .reason = text), "%s", text);
 }
 
 /* What failed for causes that were said before. */
@@ -78,8 +79,10 @@ static void say_left(struct tier *t, uint64_t now)
 	const uint64_t unsaid = complaint_left(&t->failed, now);
 
 	if (unsaid)
-		log_err("%s: %llu more reads have failed for the causes above", t->model->manifest->name,
-			(unsigned long long)unsaid);
+		event_log(EVENT_READ_FAILED,
+			  FACTS(.model = t->model->manifest->name, .count = unsaid, .reason = "as before"),
+			  "%s: %llu more reads have failed for the causes above", t->model->manifest->name,
+			  (unsigned long long)unsaid);
 }
 
 bool tier_poll(struct tier *t)
@@ -130,13 +133,13 @@ static void wake(void *userdata)
 	loop_wake(userdata);
 }
 
-static int make_frames(struct tier *t, uint32_t *table, struct moe_error *err)
+static int make_frames(struct tier *t, const struct policy_ops *policy, uint32_t *table, struct moe_error *err)
 {
 	struct resident *m = t->model;
 	const struct frames_params params = {.rows = m->manifest->n_moe_layers,
 					     .experts = m->manifest->n_experts,
 					     .frames = m->frames,
-					     .policy = &policy_lru,
+					     .policy = policy,
 					     .table = table,
 					     .counters = t->counters,
 					     .read = start_read,
@@ -145,6 +148,11 @@ static int make_frames(struct tier *t, uint32_t *table, struct moe_error *err)
 					     .userdata = t};
 	int r = frames_new(&t->frames, &params);
 
+	if (r == -E2BIG)
+		return moe_error_set(err, r,
+				     "%s: policy %s would take more than 1 GiB for %u layers of %u experts; lru, ema "
+				     "and all but ebco take little (TierPolicy=)",
+				     m->manifest->name, policy->name, params.rows, params.experts);
 	if (r < 0)
 		return moe_error_sys(err, r, "%s: table of %u frames", m->manifest->name, m->frames);
 	for (uint32_t i = 0; i < m->frames; i++) {
@@ -157,8 +165,8 @@ static int make_frames(struct tier *t, uint32_t *table, struct moe_error *err)
 	return 0;
 }
 
-int tier_new(struct tier **ret, struct resident *model, uint32_t *table, struct frames_counters *counters,
-	     struct loop *loop, struct moe_error *err)
+int tier_new(struct tier **ret, struct resident *model, const struct policy_ops *policy, uint32_t *table,
+	     struct frames_counters *counters, struct loop *loop, struct moe_error *err)
 {
 	struct tier *t = calloc(1, sizeof *t);
 	int r = -ENOMEM;
@@ -175,7 +183,7 @@ int tier_new(struct tier **ret, struct resident *model, uint32_t *table, struct 
 	if (!t || !t->layouts || !t->refused)
 		moe_error_sys(err, r, "%s: books of %u frames", model->manifest->name, model->frames);
 	else
-		r = make_frames(t, table, err);
+		r = make_frames(t, policy, table, err);
 	if (r < 0) {
 		tier_free(t);
 		return r;

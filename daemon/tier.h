@@ -20,8 +20,8 @@ struct tier;
 
 /* The table and the counters are those of the model's books, and stay in place, as the model. Paused, as
  * frames_pause(). */
-int tier_new(struct tier **ret, struct resident *model, uint32_t *table, struct frames_counters *counters,
-	     struct loop *loop, struct moe_error *err);
+int tier_new(struct tier **ret, struct resident *model, const struct policy_ops *policy, uint32_t *table,
+	     struct frames_counters *counters, struct loop *loop, struct moe_error *err);
 struct tier *tier_free(struct tier *tier); /* before the model; takes NULL, returns NULL */
 
 struct frames *tier_frames(struct tier *tier);

@@ -90,8 +90,11 @@ static int32_t take_slot(struct cache *c)
 
 	if (c->n_free)
 		return c->free_slots[--c->n_free];
-	victim = c->policy->victim(c->state);
-	return victim < 0 ? -1 : drop_expert(c, victim);
+	victim = c->policy->coldest(c->state);
+	if (victim < 0)
+		return -1;
+	c->policy->evict(c->state, victim);
+	return drop_expert(c, victim);
 }
 
 static void request_all(struct cache *c, const struct cache_request *requests, uint32_t n)
@@ -101,10 +104,30 @@ static void request_all(struct cache *c, const struct cache_request *requests, u
 	for (i = 0; i < n; i++) {
 		assert(requests[i].expert >= 0 && (uint32_t)requests[i].expert < c->n_experts);
 		assert(i == 0 || requests[i - 1].expert < requests[i].expert);
-		if (requests[i].touched)
-			c->policy->request(c->state, requests[i].expert, requests[i].pairs,
-					   c->cache_map[requests[i].expert] >= 0);
+		if (!requests[i].touched)
+			continue;
+		if (c->cache_map[requests[i].expert] >= 0)
+			c->policy->hold(c->state, requests[i].expert);
+		c->policy->request(c->state, requests[i].expert, requests[i].pairs);
 	}
+}
+
+/* What the step has touched and is cached was held; so was what it has filled, which it had touched. */
+static void settle(struct cache *c, const struct cache_request *requests, uint32_t n)
+{
+	uint32_t i;
+
+	for (i = 0; i < n; i++)
+		if (requests[i].touched && c->cache_map[requests[i].expert] >= 0)
+			c->policy->release(c->state, requests[i].expert);
+	c->policy->settle(c->state);
+	assert(cache_check(c) == NULL);
+}
+
+void cache_route(struct cache *cache, const struct policy_tokens *tokens)
+{
+	if (cache->policy->route)
+		cache->policy->route(cache->state, tokens);
 }
 
 /* Lists the touched experts that are not cached, ascending, in c->missing. */
@@ -159,8 +182,7 @@ uint32_t cache_update(struct cache *cache, const struct cache_request *requests,
 		cache->policy->admit(cache->state, expert);
 		ret_fills[i] = (struct moe_copy){expert, slot};
 	}
-	cache->policy->settle(cache->state);
-	assert(cache_check(cache) == NULL);
+	settle(cache, requests, n);
 	return i;
 }
 
@@ -178,8 +200,7 @@ void cache_prefetch(struct cache *cache, const struct cache_request *requests, u
 		cache->policy->admit(cache->state, admit[i]);
 		ret_fills[i] = (struct moe_copy){admit[i], slot};
 	}
-	cache->policy->settle(cache->state);
-	assert(cache_check(cache) == NULL);
+	settle(cache, requests, n);
 }
 
 /* The slot is nobody's for the moment. */
@@ -223,6 +244,7 @@ int cache_insert(struct cache *cache, int32_t expert, int32_t slot)
 	clear_slot(cache, slot);
 	put_expert(cache, expert, slot);
 	cache->policy->admit(cache->state, expert);
+	cache->policy->release(cache->state, expert);
 	cache->policy->settle(cache->state);
 	assert(cache_check(cache) == NULL);
 	return 0;

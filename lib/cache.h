@@ -53,6 +53,9 @@ int cache_new(struct cache **ret, uint32_t n_experts, uint32_t n_slots, const st
 	      struct moe_error *err);
 struct cache *cache_free(struct cache *cache); /* takes NULL, returns NULL */
 
+/* Before a step: what the router said of its tokens. A policy that does not look at tokens does not need it. */
+void cache_route(struct cache *cache, const struct policy_tokens *tokens);
+
 /*
  * One decode step. Requests are distinct and in ascending id; only the touched ones count. Missing ones that do
  * not pass are given slots in ascending id: a free slot first, else the policy's victim's, until max_fills or until the

@@ -186,12 +186,23 @@ int moe_fill(struct moe_session *session, uint32_t layer, uint32_t expert, uint3
 	return r < 0 ? moe_error_sys(err, r, "moe_fill: layer %u was planned meanwhile", layer) : 0;
 }
 
+/* What a call that waits for the daemon's answer has ended with. */
+static int answered(struct engine *e, int r, const char *call, struct moe_error *err)
+{
+	if (r != -ETIME)
+		return r < 0 ? moe_error_sys(err, r, "%s", call) : 0;
+	engine_give_up(e, -ETIME);
+	return moe_error_set(err, r,
+			     "%s: the daemon has not answered within watchdog_ms (%llu): the session has given it up; "
+			     "detach and attach again",
+			     call, (unsigned long long)(e->watchdog_ns / 1000000));
+}
+
 int moe_nop(struct moe_session *session, struct moe_error *err)
 {
 	const struct moe_sqe sqe = {.op = MOE_OP_NOP};
-	int r = queue_call(&session->queue, &sqe, NULL);
 
-	return r < 0 ? moe_error_sys(err, r, "moe_nop") : 0;
+	return answered(session->engine, queue_call(&session->queue, &sqe, NULL), "moe_nop", err);
 }
 
 int moe_hint(struct moe_session *session, uint32_t layer, uint32_t n, const int32_t *ids, struct moe_error *err)
@@ -211,8 +222,10 @@ int moe_hint(struct moe_session *session, uint32_t layer, uint32_t n, const int3
 					     e->n_experts - 1);
 	/* Nobody waits for a hint but the next one, which needs the same memory. */
 	pthread_mutex_lock(&e->hint_lock);
-	r = e->hint_in_flight ? queue_wait(&session->queue, &e->hint, 0) : 0;
-	e->hint_in_flight = false;
+	r = e->hint_in_flight ? queue_wait(&session->queue, &e->hint, e->watchdog_ns) : 0;
+	if (r == -ETIMEDOUT)
+		r = -ETIME;
+	e->hint_in_flight = r == -ETIME;
 	if (r == 0) {
 		memcpy(e->hint_ids, ids, n * sizeof *ids);
 		sqe.hint.ids = (uint64_t)((uint8_t *)e->hint_ids - session->data);
@@ -220,7 +233,7 @@ int moe_hint(struct moe_session *session, uint32_t layer, uint32_t n, const int3
 		e->hint_in_flight = r == 0;
 	}
 	pthread_mutex_unlock(&e->hint_lock);
-	return r < 0 ? moe_error_sys(err, r, "moe_hint") : 0;
+	return answered(e, r, "moe_hint", err);
 }
 
 int moe_phase(struct moe_session *session, enum moe_step_phase phase, uint64_t step, bool dummy, struct moe_error *err)
@@ -233,9 +246,9 @@ int moe_phase(struct moe_session *session, enum moe_step_phase phase, uint64_t s
 
 	if (phase != MOE_STEP_PREFILL && phase != MOE_STEP_DECODE)
 		return moe_error_set(err, -EINVAL, "moe_phase: no such phase: %d", (int)phase);
-	r = queue_call(&session->queue, &sqe, NULL);
+	r = answered(session->engine, queue_call(&session->queue, &sqe, NULL), "moe_phase", err);
 	if (r < 0)
-		return moe_error_sys(err, r, "moe_phase");
+		return r;
 	pthread_mutex_lock(&session->engine->lock);
 	session->engine->dummy = dummy;
 	session->engine->decode = phase == MOE_STEP_DECODE;

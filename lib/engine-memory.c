@@ -80,6 +80,14 @@ static int share_slots(struct engine *e, uint64_t timeline, struct moe_error *er
 	return r;
 }
 
+static int make_landing(struct engine *e, struct moe_error *err)
+{
+	const struct moe_session *s = e->session;
+	const uint64_t bytes = lanes_landing_bytes(e) + e->n_step_slots * step_rows_bytes(s, s->params.max_tokens);
+
+	return s->params.answers == MOE_ANSWERS_COPY ? e->ops->alloc(e->device, bytes, &e->landing, err) : 0;
+}
+
 static int make_slots(struct engine *e, struct moe_error *err)
 {
 	struct moe_session *s = e->session;
@@ -209,7 +217,9 @@ static int register_memory(struct engine *e, struct moe_error *err)
 
 	if (r == 0)
 		r = e->ops->host_register(e->device, e->control, e->control_bytes, true, err);
-	if (r < 0 || s->params.fill != MOE_FILL_PULL)
+	if (r == 0 && s->params.fill != MOE_FILL_PULL)
+		return pages_begin(e, err);
+	if (r < 0)
 		return r;
 	if (s->manifest->flags & MOE_MANIFEST_TIERED)
 		return moe_error_set(err, -EOPNOTSUPP,
@@ -219,6 +229,8 @@ static int register_memory(struct engine *e, struct moe_error *err)
 	r = session_map_pools(s, !read_only, err);
 	if (r == 0)
 		r = register_pools(e, err);
+	if (r == 0)
+		r = pages_begin(e, err);
 	if (r == 0 && !read_only)
 		r = session_protect_pools(s, err);
 	return r;
@@ -260,6 +272,8 @@ int engine_open_device(struct engine *e, struct moe_error *err)
 	if (r == 0)
 		r = make_slots(e, err);
 	if (r == 0)
+		r = make_landing(e, err);
+	if (r == 0)
 		r = places_init(&e->places, e->n_rows, e->n_slots, engine_all_slots(e) - e->spare_slots, e->spare_slots,
 				err);
 	if (r == 0)
@@ -284,6 +298,8 @@ void engine_close_device(struct engine *e)
 		lanes_free(e);
 		for (i = 0; i < ENGINE_COMPUTES; i++)
 			ops->free(e->device, &e->compute[i].work);
+		if (e->landing.base)
+			ops->free(e->device, &e->landing);
 		ops->free(e->device, &e->slots);
 		ops->close(e->device);
 	}

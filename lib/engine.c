@@ -33,6 +33,15 @@ void engine_give_up(struct engine *e, int code)
 	queue_give_up(&e->session->queue);
 }
 
+const char *engine_describe(const struct engine *e)
+{
+	if (!e->has_slots)
+		return "";
+	if (e->pages.described[0])
+		return atomic_load(&e->pages.refused) ? e->pages.lost : e->pages.described;
+	return e->ops->describe ? e->ops->describe(e->device) : e->ops->name;
+}
+
 int engine_device_error(const struct engine *e)
 {
 	int i, r = e->ops->stream_error(e->copy);
@@ -65,6 +74,9 @@ static int check_params(const struct moe_session *s, struct moe_error *err)
 		return moe_error_set(err, -EINVAL,
 				     "moe_attach: zero_copy reads the pool, which a session with MOE_FILL_PUSH does "
 				     "not map: set fill to MOE_FILL_PULL");
+	if ((unsigned)p->answers > MOE_ANSWERS_COPY || (unsigned)p->pages > MOE_PAGES_PREFETCH)
+		return moe_error_set(err, -EINVAL, "moe_attach: no such answers (%d) or pages (%d)", (int)p->answers,
+				     (int)p->pages);
 	if (p->zero_copy == MOE_ZERO_COPY_COST && p->share == MOE_SHARE_GROUP && p->tp_size > 1)
 		return moe_error_set(err, -EINVAL,
 				     "moe_attach: share is MOE_SHARE_GROUP and zero_copy MOE_ZERO_COPY_COST, but the "
@@ -186,7 +198,6 @@ int engine_new(struct engine **ret, struct moe_session *session, struct moe_erro
 		return r;
 	}
 	tell_slots(e);
-	session->info.device = !e->has_slots ? "" : e->ops->describe ? e->ops->describe(e->device) : e->ops->name;
 	*ret = e;
 	return 0;
 }
@@ -197,8 +208,9 @@ struct engine *engine_free(struct engine *engine)
 
 	if (!engine)
 		return NULL;
-	if (engine->hint_in_flight)
-		queue_wait(&engine->session->queue, &engine->hint, 0);
+	if (engine->hint_in_flight &&
+	    queue_wait(&engine->session->queue, &engine->hint, engine->watchdog_ns) == -ETIMEDOUT)
+		engine_give_up(engine, -ETIME);
 	step_table_fini(engine);
 	feeder_free(engine->feeder);
 	engine_close_device(engine);

@@ -41,6 +41,7 @@
 #include "missbuf.h"
 #include "ncopy.h"
 #include "overlap.h"
+#include "pages.h"
 #include "places.h"
 #include "reuse.h"
 #include "session.h"
@@ -81,6 +82,9 @@ struct engine {
 	struct device *device;
 	struct engine_compute compute[ENGINE_COMPUTES]; /* by place_stream */
 	struct device_stream *copy;
+	struct pages pages;
+	struct device_memory
+		landing;            /* of MOE_ANSWERS_COPY: where answers are copied to, of each lane, then each step */
 	struct device_memory slots; /* [engine_all_slots()] of info.slot_bytes */
 	bool signals;               /* what the daemon pushes counts in a timeline, which streams wait for */
 	device_ptr timeline;        /* behind the slots */

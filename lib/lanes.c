@@ -62,6 +62,11 @@ uint64_t lanes_control_bytes(const struct engine *e)
 	return n ? n * sizeof(struct lane_words) + maps_bytes(e) : 0;
 }
 
+uint64_t lanes_landing_bytes(const struct engine *e)
+{
+	return e->session->params.lanes ? e->session->params.lanes * rows_bytes(e->session) : 0;
+}
+
 static uint8_t *cut_record(struct lane *lane, const struct moe_session *s, uint8_t *data)
 {
 	lane->x = (float *)data;
@@ -353,6 +358,13 @@ static int launch(const struct lanes *l, struct lane *lane, const struct moe_lan
 	return l->engine->ops->experts(lane->stream, &work);
 }
 
+static device_ptr landing_of(const struct lanes *l, const struct lane *lane)
+{
+	const struct engine *e = l->engine;
+
+	return e->landing.base ? e->landing.base + (uint64_t)(lane - l->lanes) * rows_bytes(e->session) : 0;
+}
+
 static int give_step(struct lanes *l, struct lane *lane, const struct moe_lane_step *step)
 {
 	const struct device_ops *ops = l->engine->ops;
@@ -365,7 +377,9 @@ static int give_step(struct lanes *l, struct lane *lane, const struct moe_lane_s
 	if (r < 0 || !has_cpu)
 		return r;
 	r = ops->stream_take_word(lane->stream, &lane->words->answer, &lane->words->waiting);
-	return r == 0 ? ops->add(lane->stream, step->y, lane->y, (uint64_t)step->tokens * s->info.hidden) : r;
+	return r == 0 ? ops->add(lane->stream, step->y, lane->y, (uint64_t)step->tokens * s->info.hidden,
+				 landing_of(l, lane))
+		      : r;
 }
 
 int moe_lane_submit(struct moe_session *session, const struct moe_lane_step *step, struct moe_error *err)

@@ -10,7 +10,7 @@
  *     x, ids, weights -> the record;  request = what is asked for
  *     the device's part -> y, by the device's copy of the map
  *     waiting = 1;  answer?  answer = 0;  waiting = 0
- *     y += the record's answer
+ *     y += the record's answer, read there or, as the session says, copied to the device first
  *
  * A thread of the session looks at the request words, takes a request (request = 0), asks the daemon for the pairs
  * that the map does not name, and writes `answer` in every case: then error says whether y is right. A word that a
@@ -96,6 +96,8 @@ int lanes_check(const struct moe_session *session, struct moe_error *err);
 /* What lanes need of the data arena and of the control memory. 0 where there are none. */
 uint64_t lanes_data_bytes(const struct engine *e);
 uint64_t lanes_control_bytes(const struct engine *e);
+/* And of the device's memory, where answers are copied. */
+uint64_t lanes_landing_bytes(const struct engine *e);
 
 /* The device is open: the data arena and the control memory are there. On failure lanes_free cleans up. */
 int lanes_init(struct engine *e, struct moe_error *err);

@@ -136,10 +136,18 @@ static void list_requests(struct plan_work *work, struct moe_plan *plan)
 	}
 }
 
+static void tell_tokens(const struct plan_work *work, const struct moe_plan *plan)
+{
+	const struct plan_params *p = work->params;
+
+	cache_route(work->cache, &(struct policy_tokens){p->tokens, p->topk, plan->ids, plan->weights});
+}
+
 static void plan_decode(struct plan_work *work, struct moe_plan *plan)
 {
 	const struct plan_params *p = work->params;
 
+	tell_tokens(work, plan);
 	if (p->zero_copy != MOE_ZERO_COPY_OFF)
 		plan_pass_slots(p, work->cache, plan);
 	plan->n_copies = plan->n_cache_copies = cache_update(work->cache, plan->requests, plan->n_requests,
@@ -221,6 +229,7 @@ static void plan_prefetch(struct plan_work *work, struct moe_plan *plan)
 		if (cache->cache_map[r->expert] < 0 && heat_key(r->pairs, r->expert) >= work->keys[n_admit - 1])
 			work->admit[admitted++] = r->expert;
 	}
+	tell_tokens(work, plan);
 	cache_prefetch(cache, plan->requests, plan->n_requests, work->admit, n_admit, plan->copies);
 	plan->n_copies = plan->n_cache_copies = n_admit;
 	plan_for_once(work, plan, n_admit);

@@ -215,13 +215,14 @@ static bool is_kept(int32_t expert, uint32_t n, const int32_t *keep)
 	return false;
 }
 
-/* What each of them says does not matter: the fill's own end does. */
-static void await_cancels(struct queue *queue, struct queue_op *ops, uint32_t n)
+/* What each of them says does not matter: the fill's own end does. A daemon that says nothing is given up. */
+static void await_cancels(struct engine *e, struct queue_op *ops, uint32_t n)
 {
 	uint32_t i;
 
 	for (i = 0; i < n; i++)
-		queue_wait(queue, &ops[i], 0);
+		if (queue_wait(&e->session->queue, &ops[i], e->watchdog_ns) == -ETIMEDOUT)
+			engine_give_up(e, -ETIME);
 }
 
 int moe_cancel(struct moe_step *step, uint32_t n, const int32_t *keep, struct moe_error *err)
@@ -242,10 +243,10 @@ int moe_cancel(struct moe_step *step, uint32_t n, const int32_t *keep, struct mo
 		if (queue_submit(queue, &sqe, &ops[posted]) < 0)
 			break; /* the daemon is gone: moe_wait says so */
 		if (++posted == CANCELS_MAX) {
-			await_cancels(queue, ops, posted);
+			await_cancels(step->engine, ops, posted);
 			posted = 0;
 		}
 	}
-	await_cancels(queue, ops, posted);
+	await_cancels(step->engine, ops, posted);
 	return 0;
 }

@@ -297,7 +297,11 @@ int queue_call(struct queue *queue, const struct moe_sqe *sqe, struct moe_cqe *r
 	}
 	pthread_mutex_unlock(&queue->lock);
 	if (r == 0)
-		r = queue_wait(queue, &op, 0);
+		r = queue_wait(queue, &op, queue->patience_ns);
+	if (r == -ETIMEDOUT) { /* the op is this function's: nobody may find it later */
+		queue_give_up(queue);
+		r = -ETIME;
+	}
 	if (r < 0)
 		return r;
 	if (ret_cqe)

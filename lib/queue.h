@@ -40,7 +40,7 @@ struct queue {
 	_Atomic bool dead;
 	int doorbell, socket;
 	uint32_t spin_us;
-	uint64_t patience_ns; /* how long a full ring is waited for; 0: for ever */
+	uint64_t patience_ns; /* how long a full ring and the answer to queue_call are waited for; 0: for ever */
 };
 
 /* Maps nothing and owns nothing but its lock: regions, doorbell and socket belong to the session. */
@@ -61,7 +61,8 @@ bool queue_poll(struct queue *queue, struct queue_op *op);
 /* The daemon is not waited for any more, whether or not it lives: every wait ends now, as when it is gone. */
 void queue_give_up(struct queue *queue);
 
-/* Submit, wait, and the completion's status (or -EPIPE). *ret_cqe may be NULL. */
+/* Submit, wait, and the completion's status, or -EPIPE. -ETIME: none has come in patience_ns, and the daemon has been
+ * given up. *ret_cqe may be NULL. */
 int queue_call(struct queue *queue, const struct moe_sqe *sqe, struct moe_cqe *ret_cqe);
 
 #endif

@@ -326,6 +326,7 @@ struct moe_session *moe_detach(struct moe_session *s)
 void moe_session_info(const struct moe_session *session, struct moe_session_info *ret)
 {
 	*ret = session->info;
+	ret->device = engine_describe(session->engine);
 }
 
 int moe_slot_layout(const struct moe_session *session, uint32_t layer, struct moe_slot_layout *ret,

@@ -85,6 +85,8 @@ int session_registrar(struct moe_session *session, struct moe_error *err);
 
 /* engine.c: caches, plans, steps. Makes the arenas that it needs. */
 int engine_new(struct engine **ret, struct moe_session *session, struct moe_error *err);
+/* One line on its device, "" if it has none; lives as long as it. */
+const char *engine_describe(const struct engine *engine);
 struct engine *engine_free(struct engine *engine); /* waits for steps in flight; takes NULL, returns NULL */
 
 #endif

@@ -95,35 +95,46 @@ static uint64_t chunk_begin(const struct moe_step *step, uint32_t chunk)
 	return bytes / CACHE_LINE * chunk / step->n_chunks * CACHE_LINE;
 }
 
+static struct moe_sqe fill_entry(const struct moe_step *step, uint32_t fill, uint8_t flags)
+{
+	const struct engine *e = step->engine;
+	const uint32_t copy = fill / step->n_chunks, chunk = fill % step->n_chunks;
+	struct moe_sqe sqe = {
+		.op = MOE_OP_FILL,
+		.flags = flags,
+		.layer = (uint16_t)step->plan->layer,
+		.fill.expert = (uint32_t)step->plan->copies[copy].expert,
+		.fill.dst = flags & MOE_SQE_LEASE ? 0 : step->places[copy] * e->session->info.slot_bytes,
+	};
+
+	if (step->n_chunks > 1) {
+		sqe.fill.from = chunk_begin(step, chunk);
+		sqe.fill.bytes = chunk_begin(step, chunk + 1) - sqe.fill.from;
+	}
+	if (e->signals && flags == 0) {
+		sqe.flags = MOE_SQE_SIGNAL;
+		sqe.fill.signal = step->number + fill;
+	}
+	return sqe;
+}
+
 void step_post_fills(struct moe_step *step, uint8_t flags)
 {
-	struct engine *e = step->engine;
-	const struct moe_plan *plan = step->plan;
 	uint32_t i;
 
-	for (i = 0; i < plan_leases(plan) * step->n_chunks; i++) {
-		const struct moe_copy *copy = &plan->copies[i / step->n_chunks];
-		const uint32_t chunk = i % step->n_chunks;
-		struct moe_sqe sqe = {
-			.op = MOE_OP_FILL,
-			.flags = flags,
-			.layer = (uint16_t)plan->layer,
-			.fill.expert = (uint32_t)copy->expert,
-			.fill.dst = flags & MOE_SQE_LEASE
-					    ? 0
-					    : step->places[i / step->n_chunks] * e->session->info.slot_bytes,
-		};
+	for (i = 0; i < plan_leases(step->plan) * step->n_chunks; i++) {
+		const struct moe_sqe sqe = fill_entry(step, i, flags);
 
-		if (step->n_chunks > 1) {
-			sqe.fill.from = chunk_begin(step, chunk);
-			sqe.fill.bytes = chunk_begin(step, chunk + 1) - sqe.fill.from;
-		}
-		if (e->signals && flags == 0) {
-			sqe.flags = MOE_SQE_SIGNAL;
-			sqe.fill.signal = step->number + i;
-		}
 		step_post(step, &step->fills[i], &sqe);
 	}
+}
+
+void step_close_number(struct moe_step *step, uint32_t fill)
+{
+	struct moe_sqe sqe = fill_entry(step, fill, 0);
+
+	sqe.fill.bytes = 1;
+	step_post(step, &step->fills[fill], &sqe);
 }
 
 /* -- speculation -------------------------------------------------------------------------------------------------- */
@@ -327,12 +338,14 @@ void step_copy_cost(struct moe_step *step, uint64_t *ret_bytes, uint64_t *ret_ns
 	uint64_t ns = 0;
 	uint32_t i;
 
-	if (e->session->params.fill == MOE_FILL_PULL) {
+	if (e->session->params.fill == MOE_FILL_PULL)
 		ns = e->ops->event_elapsed_ns(step->copy_begin, step->copied);
-	} else {
-		/* They were posted together: the last one's end is the end of all. */
-		for (i = 0; i < step->plan->n_copies * step->n_chunks; i++)
-			ns = MAX(ns, step->fills[i].op.cqe.wait_ns + step->fills[i].op.cqe.work_ns);
+	for (i = 0; e->session->params.fill == MOE_FILL_PUSH && i < step->plan->n_copies * step->n_chunks; i++) {
+		const struct moe_cqe *cqe = &step->fills[i].op.cqe;
+
+		/* A GPU's copies run one after the other, and the daemon has the time of each from events (push.h).
+		 * Those of the pool were posted together: the last one's end is the end of all. */
+		ns = e->ops->exports ? MAX(ns, cqe->wait_ns + cqe->work_ns) : ns + cqe->work_ns;
 	}
 	*ret_bytes = step->plan->n_copies * session_slice(e->session, step->row)->bytes;
 	*ret_ns = ns;

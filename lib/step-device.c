@@ -148,6 +148,8 @@ static int enqueue_device(struct moe_step *step)
 					   2 * step->use - 1);
 	if (r == 0)
 		r = ops->event_record(step->begin, compute);
+	if (r == 0)
+		pages_fetch(step, compute);
 	return r == 0 ? launch_experts(step) : r;
 }
 

@@ -6,10 +6,13 @@
  * copies have not brought is judged before that, so that whoever reads the slots behind the word has been failed
  * already.
  *
- * Where streams wait for the timeline instead, the daemon writes it, and only while nothing has failed. A FILL that
- * fails is then the end of the session: nobody behind it would be let go. All steps are failed, and the timeline is
- * written as if all had come, again and again until the copy stream has left it, because the daemon may still write
- * smaller numbers that came late: FILLS -> AID -> over.
+ * Where streams wait for the timeline instead, the daemon writes it, and no further than to the first FILL that has
+ * failed: whoever is behind it waits while the feeder fails all that count on it. Then a FILL of one byte closes its
+ * number, and the streams go on: FILLS -> CLOSE -> over.
+ *
+ * Where that fails too, or the daemon is given up, the session is over: nobody behind the number would be let go. All
+ * steps are failed, and the timeline is written as if all had come, again and again until the copy stream has left it,
+ * because the daemon may still write smaller numbers that came late: -> AID -> over.
  */
 #include <errno.h>
 
@@ -171,6 +174,36 @@ static void give_leases_back(struct moe_step *step, uint32_t first, uint32_t end
 
 /* -- the timeline that has stopped -------------------------------------------------------------------------------- */
 
+/* The numbers that have not come are asked for again, behind what has been judged. False: that is no use. */
+static bool begin_close(struct moe_step *step)
+{
+	uint32_t i, n = 0;
+
+	if (step->stage != STEP_FILLS || step->spoiled < 0 || atomic_load(&step->engine->session->queue.dead))
+		return false;
+	for (i = 0; i < step->plan->n_copies * step->n_chunks; i++) {
+		if (!step->fills[i].posted)
+			return false;
+		if (step->fills[i].status < 0) {
+			step_close_number(step, i);
+			n++;
+		}
+	}
+	step->stage = STEP_CLOSE;
+	step->n_ended = 0;
+	return n > 0;
+}
+
+static bool all_closed(const struct moe_step *step)
+{
+	uint32_t i;
+
+	for (i = 0; i < step->plan->n_copies * step->n_chunks; i++)
+		if (step->fills[i].status < 0)
+			return false;
+	return true;
+}
+
 static void fail_all_steps(struct engine *e, int code)
 {
 	uint32_t i;
@@ -206,6 +239,22 @@ static bool end_aid(struct moe_step *step, struct feeder_need *ret)
 	ret->word = &step->words->ready;
 	ret->value = step->turn;
 	return false;
+}
+
+/* Some copies have not come, and who counted on them knows. True: the streams go on. */
+static bool free_timeline(struct moe_step *step, bool late, struct feeder_need *ret)
+{
+	bool closes = step->stage == STEP_CLOSE;
+
+	if (!late && !closes) {
+		closes = begin_close(step);
+		if (closes && !end_fills(step, ret))
+			return false;
+	}
+	if (!late && closes && all_closed(step))
+		return true;
+	begin_aid(step);
+	return end_aid(step, ret);
 }
 
 /* -- the machines ------------------------------------------------------------------------------------------------- */
@@ -277,14 +326,14 @@ static bool run_copies(struct feeder_job *job, bool late, struct feeder_need *re
 	} else if (late) {
 		engine_give_up(step->engine, -ETIME);
 		all_failed(step, -ETIME);
+	} else if (step->stage == STEP_CLOSE) {
+		over = end_fills(step, ret);
 	} else {
 		over = step->engine->session->params.fill == MOE_FILL_PULL ? run_pull(step, job, ret)
 									   : run_push(step, ret);
 	}
-	if (over && step->lost && step->engine->signals && step->stage != STEP_AID) {
-		begin_aid(step);
-		over = end_aid(step, ret);
-	}
+	if (over && step->lost && step->engine->signals && step->stage != STEP_AID)
+		over = free_timeline(step, late, ret);
 	if (over)
 		write_ready(step);
 	return over;

@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/util.h"
+#include "lanes.h"
 #include "moe-expert.h"
 #include "step.h"
 
@@ -121,6 +122,16 @@ void step_begin_on(struct moe_step *step)
 	feeder_give(e->feeder, &step->relay);
 }
 
+static device_ptr landing_of(const struct moe_step *step)
+{
+	const struct engine *e = step->engine;
+
+	if (!e->landing.base)
+		return 0;
+	return e->landing.base + lanes_landing_bytes(e) +
+	       (uint64_t)(step - e->steps) * step_rows_bytes(e->session, e->session->params.max_tokens);
+}
+
 /* The device's part is in y, or there is none and y is nothing yet. */
 static int add_cpu(struct moe_step *step)
 {
@@ -131,7 +142,7 @@ static int add_cpu(struct moe_step *step)
 	if (r < 0)
 		return r;
 	if (step->has_device)
-		return step->has_cpu ? e->ops->add(step->theirs, step->on.y, step->y, n) : 0;
+		return step->has_cpu ? e->ops->add(step->theirs, step->on.y, step->y, n, landing_of(step)) : 0;
 	if (!step->has_cpu)
 		memset(step->y, 0, bytes);
 	return e->ops->copy_to_device(step->theirs, &(struct device_copy){step->on.y, step->y, bytes, bytes, 1}, 1);

@@ -571,6 +571,11 @@ int moe_wait(struct moe_step *step, float *y, uint32_t timeout_ms, struct moe_er
 		return moe_error_set(err, r,
 				     "layer %u: moe-expertd is gone: it has ended or closed this session (see its log)",
 				     layer);
+	if (r == -EREMOTEIO)
+		return moe_error_set(err, r,
+				     "layer %u: moe-expertd can push nothing more into this GPU (see its log): detach, "
+				     "and pull or start it again",
+				     layer);
 	if (r == -ECANCELED)
 		return moe_error_set(err, r, "layer %u: what had not come of the guess was taken back", layer);
 	if (r == -ETIME)

@@ -28,11 +28,12 @@
 
 enum step_state { STEP_FREE, STEP_BUSY, STEP_LEFT };
 
-/* What the copies of a step wait for next, in this order (push: GO, FILLS, and AID if some failed; pull: LEASES,
- * PULLED, READ). */
+/* What the copies of a step wait for next, in this order (push: GO, FILLS, and where some failed CLOSE and AID; pull:
+ * LEASES, PULLED, READ). */
 enum step_stage {
 	STEP_GO,     /* the copy stream: nobody reads the slots any more */
 	STEP_FILLS,  /* the daemon: all of them */
+	STEP_CLOSE,  /* the daemon: the numbers of those that failed */
 	STEP_AID,    /* the copy stream: it has left the timeline, which the feeder writes */
 	STEP_LEASES, /* the daemon: the same */
 	STEP_PULLED, /* the copy stream: it has copied */
@@ -188,6 +189,8 @@ void step_settle_speculative(struct moe_step *step);
 void step_start_copies(struct moe_step *step);
 /* The FILLs of the step's copies, one for each chunk; with MOE_SQE_LEASE one for each copy. */
 void step_post_fills(struct moe_step *step, uint8_t flags);
+/* The one that has failed brings a byte that nobody reads, and its number. */
+void step_close_number(struct moe_step *step, uint32_t fill);
 
 /* step-feed.c: what the feeder does for a step with copies; step->stage says where it begins. */
 void step_feed(struct moe_step *step);

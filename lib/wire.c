@@ -99,6 +99,13 @@ static int explain_connect(struct moe_error *err, int code, const char *path)
 	switch (code) {
 	case -ENOENT:
 	case -ECONNREFUSED:
+		if (strcmp(path, MOE_SOCKET_DEFAULT) == 0)
+			return moe_error_set(
+				err, code,
+				"%s: no daemon listens there; start the service (systemctl start moe-expertd), "
+				"or a daemon of your own (moe-expertd --socket /tmp/moe --model DIR) and name its "
+				"socket (moectl --socket, moe-worker --daemon, $MOE_EXPERTD_SOCKET)",
+				path);
 		return moe_error_set(
 			err, code,
 			"%s: no daemon listens there; start one with 'moe-expertd --socket %s --model DIR', "
@@ -108,7 +115,7 @@ static int explain_connect(struct moe_error *err, int code, const char *path)
 	case -EPERM:
 		return moe_error_set(err, code,
 				     "%s: not permitted; the socket's owner decides who may attach (moe-expertd "
-				     "--socket-mode, or membership in its group)",
+				     "--socket-mode, or membership in its group: usermod -aG, then log in again)",
 				     path);
 	default:
 		return moe_error_sys(err, code, "%s: cannot connect", path);

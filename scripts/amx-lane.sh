@@ -17,46 +17,22 @@ here=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd) || exit 1
 lane=${MOE_AMX_LANE:-$here/build-amx-lane}
 limit=${MOE_AMX_LIMIT:-900} # seconds for a run
 
-say() { printf 'amx-lane: %s\n' "$*" >&2; }
-fail() {
-	say "$*"
-	exit 1
-}
+lane_name=amx-lane
+# shellcheck source=scripts/lane.sh
+. "$here/scripts/lane.sh"
 
 # -- prepare ------------------------------------------------------------------------------------------------------
 
-apt_get() {
-	apt-get -q -o Dir::Etc::sourcelist="$lane/apt/sources.list" -o Dir::Etc::sourceparts=- \
-		-o Dir::State::Lists="$lane/apt/lists" -o Dir::Cache="$lane/apt/cache" -o APT::Sandbox::User= \
-		-o Acquire::Languages=none -o APT::Architecture=amd64 "$@"
-}
-
-# A folder of apt's own, so that the system's lists and sources stay as they are.
-apt_prepare() {
-	keys=/usr/share/keyrings/debian-archive-keyring.gpg
-	[ -r "$keys" ] || fail "$keys is not here: install the package debian-archive-keyring"
-	mkdir -p "$lane/apt/lists/partial" "$lane/apt/cache/archives/partial" "$lane/debs" || exit 1
-	mirror=${MOE_DEBIAN_MIRROR:-http://deb.debian.org/debian}
-	printf '%s\n' "deb [signed-by=$keys] $mirror bookworm main" "deb-src [signed-by=$keys] $mirror trixie main" \
-		>"$lane/apt/sources.list"
-	apt_get update
-}
-
 fetch() {
-	say "fetching from $mirror into $lane"
-	kernel=$(apt-cache -o Dir::Etc::sourcelist="$lane/apt/sources.list" -o Dir::Etc::sourceparts=- \
-		-o Dir::State::Lists="$lane/apt/lists" -o Dir::Cache="$lane/apt/cache" depends linux-image-cloud-amd64 |
-		sed -n 's/^ *Depends: \(linux-image-.*\)/\1/p' | head -n 1)
+	kernel=$(apt_meaning linux-image-cloud-amd64)
 	[ -n "$kernel" ] || fail 'apt names no kernel for linux-image-cloud-amd64'
 	cd "$lane/debs" || exit 1
 	rm -f ./*.deb
-	apt_get download "$kernel" bochsbios vgabios busybox-static isolinux syslinux-common xorriso libisoburn1 \
+	apt_with apt-get download "$kernel" bochsbios vgabios busybox-static isolinux syslinux-common xorriso libisoburn1 \
 		libisofs6 libburn4 libjte2 || fail 'apt-get download failed (see above)'
-	for deb in *.deb; do
-		dpkg -x "$deb" "$lane/root" || fail "cannot unpack $deb"
-	done
+	unpack "$lane/root" ./*.deb
 	cd "$lane" || exit 1
-	apt_get source --download-only --tar-only bochs || fail 'apt-get source failed (see above)'
+	apt_with apt-get source --download-only --tar-only bochs || fail 'apt-get source failed (see above)'
 }
 
 build() {
@@ -78,12 +54,8 @@ build() {
 }
 
 prepare() {
-	for tool in apt-get apt-cache dpkg patch make g++ tar; do
-		command -v "$tool" >/dev/null || fail "$tool is not installed"
-	done
-	umask 022
-	mkdir -p "$lane" || exit 1
-	apt_prepare || fail 'apt-get update failed (see above)'
+	need_tools patch make g++ tar
+	apt_prepare 'deb bookworm main' 'deb-src trixie main'
 	fetch
 	build
 }

@@ -52,11 +52,16 @@ print "Rates are the best of the rounds, with the median in brackets; shares are
 print "Goals:\n\n", table(['goal', 'found', 'expected', ''],
 	map { [$_->{what}, number($_->{found}), "at $_->{limit} " . number($_->{expected}), $_->{met} ? 'met' : '**not met**'] }
 		@{$d->{goals}});
-if (my $l = $d->{lane}) {
-	printf "\nA lane's step with an empty request, %d of them, microseconds, p50 and p99: %s and %s; its other commands alone %s and " .
-		"%s, so the round trip %s and %s; a bare hop %s and %s.\n", $l->{steps},
+for (['lane', 'read in place'], ['lane_copy', 'copied to the device first']) {
+	my ($key, $answers) = @$_;
+	my $l = $d->{$key} or next;
+	printf "\nA lane's step with an empty request, answers %s, %d of them, microseconds, p50 and p99: %s and %s; its other commands " .
+		"alone %s and %s, so the round trip %s and %s; a bare hop %s and %s.\n", $answers, $l->{steps},
 		map { number($l->{$_}{p50}), number($l->{$_}{p99}) } qw(step_us work_us round_trip_us bare_hop_us);
 }
+print "\nThe addition of an answer alone, microseconds, p50 (p99):\n\n", table(['tokens', 'bytes', 'read in place', 'copied first'],
+	map { my $r = $_; [$r->{tokens}, mib($r->{bytes}), map { number($r->{$_}{p50}) . ' (' . number($r->{$_}{p99}) . ')' }
+		qw(read_us copy_us)] } @{$d->{answers}}) if @{$d->{answers} // []};
 print "\nThe link, GB/s (managed memory is there for comparison only):\n\n", table(['bytes', 'pinned', 'batched', 'zero copy', 'managed'],
 	map { my $r = $_; [mib($r->{bytes}), map { both($r->{"${_}_gbs"}) } qw(pinned batched zero_copy managed)] } @{$d->{link}});
 print "\nFills, GB/s:\n\n", table(['model', 'how', 'ranks', 'bytes', 'copies', 'bare', 'share', 'whole step'],

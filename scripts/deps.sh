@@ -56,7 +56,15 @@ look_for_check() {
 	fi
 	have_library 'libmicrohttpd >= 0.9.71' || want libmicrohttpd-dev 'moe-expertd --metrics (optional)'
 	have_command dbus-daemon || need dbus-daemon 'a bus, for the tests of org.moeexpertd.Manager1'
+	have_command mandoc || want mandoc 'a second reader of the manual pages (optional)'
 	have_library ncursesw || want libncurses-dev 'the screen of moectl top (optional)'
+	have_command dpkg-buildpackage || want dpkg-dev 'builds the Debian packages (optional)'
+	have_command dh || want debhelper 'builds them as well'
+	[ -e /usr/bin/dh_dkms ] || want dh-dkms 'for the one of the kernel module'
+	have_command fakeroot || want fakeroot 'for files that belong to root in them'
+	have_command lintian || want lintian 'knows the rules for them'
+	python3 -c 'import yaml' 2>/dev/null || want python3-yaml 'reads the Kubernetes manifests'
+	have_command systemctl || want systemd 'says where units go'
 	[ -e /usr/include/oneapi/dnnl/dnnl.h ] || want libdnnl-dev 'oneDNN, a peer in moe-bench compare (optional)'
 	[ -e /usr/include/ggml.h ] || want libggml-dev 'ggml, another one (optional)'
 }

@@ -97,8 +97,9 @@ static void bus_start(struct bus_fixture *f)
 		"<allow send_destination='org.freedesktop.PolicyKit1'/></policy>"
 		"<policy user='root'><allow own='org.freedesktop.PolicyKit1'/></policy>"
 		"<policy user='%u'><allow own_prefix='" BUS_NAME "'/></policy>"
-		"<include>%s/dbus/org.moeexpertd.conf</include></busconfig>\n",
-		f->address, geteuid(), fixture_env("MOE_SOURCE"));
+		"<include>%s/dbus/org.moeexpertd.conf</include>"
+		"<include ignore_missing='yes'>%s/more</include></busconfig>\n",
+		f->address, geteuid(), fixture_env("MOE_SOURCE"), f->folder);
 	fclose(config);
 	bus_run(f);
 }

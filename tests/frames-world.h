@@ -90,12 +90,14 @@ static void on_gone(void *userdata, uint32_t record)
 	w->at[record] = FRAMES_NONE;
 }
 
+static const struct policy_ops *world_policy = &policy_lru;
+
 static void begin(struct world *w, uint32_t n_frames, uint32_t n_there)
 {
 	const struct frames_params params = {.rows = ROWS,
 					     .experts = EXPERTS,
 					     .frames = n_frames,
-					     .policy = &policy_lru,
+					     .policy = world_policy,
 					     .table = w->table,
 					     .counters = &w->counters,
 					     .read = on_read,

@@ -25,7 +25,8 @@
 #define TAP_SOON_NS 20000000000ull
 #define TAP_PATIENCE_S 600
 
-static int tap_count, tap_failed;
+/* One for all files of a program. */
+__attribute__((weak)) int tap_count, tap_failed;
 
 __attribute__((format(printf, 4, 5), unused)) static bool tap_ok(bool good, const char *file, int line,
 								 const char *format, ...)

@@ -32,6 +32,7 @@ static const struct method {
 } methods[] = {
 	{BUS_ROOT, BUS_MANAGER, "LoadModel", "sa{sv}"},
 	{BUS_ROOT, BUS_MANAGER, "UnloadModel", "s"},
+	{BUS_ROOT, BUS_MANAGER, "SetPolicy", "ss"},
 	{BUS_ROOT, BUS_MANAGER, "Drain", ""},
 	{BUS_ROOT, BUS_MANAGER, "Resume", ""},
 	{BUS_ROOT, BUS_MANAGER, "ListModels", ""},

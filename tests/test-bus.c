@@ -111,7 +111,7 @@ static void test_manual(sd_bus *bus, const char *session, const char *job)
 	check_interface(bus, BUS_ROOT "/model/tinymoe", BUS_MODEL);
 	check_interface(bus, session, BUS_SESSION);
 	check_interface(bus, job, BUS_JOB);
-	for (const char *at = strstr(page, "\n.Ss " BUS_MANAGER), *end = strstr(page, "\n.Sh ERRORS");
+	for (const char *at = strstr(page, "\n.Ss " BUS_MANAGER), *end = strstr(page, "\n.Sh ERROR NAMES");
 	     at && (at = strstr(at, "\n.It ")) && at < end; at++)
 		items++;
 	ok(n_members == items && items > 60, "the %u members of the objects are the %u of the manual", n_members,
@@ -179,6 +179,8 @@ static void test_errors(sd_bus *bus)
 	refused(BUS_ERROR "NoSuchModel", "'nemo'", "a model that is not there");
 	manager(bus, "GetModel", "s", "nemo");
 	refused(BUS_ERROR "NoSuchModel", "'nemo'", "GetModel of it");
+	manager(bus, "SetPolicy", "ss", "tinymoe", "lru");
+	refused(BUS_ERROR "NotTiered", "all in memory", "SetPolicy of a model that is not tiered");
 	manager(bus, "LoadModel", "sa{sv}", fixture_sample(), 0);
 	refused(BUS_ERROR "ModelExists", "tinymoe", "a name that is taken");
 	manager(bus, "LoadModel", "sa{sv}", "models/tinymoe", 0);
@@ -404,6 +406,40 @@ static void test_names(sd_bus *bus)
 	ok(fixture_stop(&heir) == 0, "and ends");
 }
 
+/* The bus reads its files again, with one more of this policy or, NULL, without. */
+static void set_policy(sd_bus *bus, const char *policy)
+{
+	char path[96];
+	FILE *f;
+
+	snprintf(path, sizeof path, "%s/more", bus_daemon.folder);
+	unlink(path);
+	f = policy ? fopen(path, "we") : NULL;
+	if (f) {
+		fprintf(f, "<busconfig><policy context='mandatory'>%s</policy></busconfig>\n", policy);
+		fclose(f);
+	}
+	ok(sd_bus_call_method(bus, "org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus",
+			      "ReloadConfig", NULL, NULL, "") >= 0,
+	   "the bus has read its files again");
+}
+
+/* At a first installation the daemon can be there before the bus has seen the policy that came with it. */
+static void test_late_policy(sd_bus *bus)
+{
+	const char *const named[] = {"--bus", bus_daemon.address, "--bus-name", "org.moeexpertd.late", NULL};
+	uint64_t end = 0;
+
+	set_policy(bus, "<deny own='org.moeexpertd.late'/>");
+	fixture_start(&fixture, NULL, named);
+	while (!status_says("nameless") && tap_wait(&end))
+		;
+	ok(status_says("nameless"), "moectl says that the name is refused");
+	set_policy(bus, NULL);
+	ok(bus_has(bus, "org.moeexpertd.late"), "when the policy has come the daemon has its name");
+	ok(fixture_stop(&fixture) == 0, "it ends");
+}
+
 /* A daemon that is killed: the one that goes on in its place is on the bus, with the session. */
 static void test_successor(sd_bus *bus)
 {
@@ -424,6 +460,36 @@ static void test_successor(sd_bus *bus)
 	ok(strcmp(manager(bus, "ListSessions", NULL), sessions) == 0, "its successor is, and has the session: %s",
 	   sessions);
 	leave(client, session);
+	ok(fixture_stop(&fixture) == 0, "they end");
+}
+
+/* Of a tiered model the policy changes while the daemon runs, and stays with it under the next one. */
+static void test_policy(sd_bus *bus)
+{
+	static const char model[] = BUS_ROOT "/model/tinymoe";
+	const char *const more[] = {"--keep", "--bus", bus_daemon.address, "--pool-max", "3538944", "--tier-policy",
+				    "sieve",  NULL};
+	const uint32_t from = n_heard;
+	uint64_t end = 0;
+	char job[64];
+
+	fixture_start(&fixture, fixture_sample(), more);
+	require(bus_has(bus, BUS_NAME), "a daemon with a tiered model is on the bus");
+	ok(strcmp(property(bus, model, BUS_MODEL, "Policy"), "sieve") == 0, "its policy is that of the command line");
+	snprintf(job, sizeof job, "%s", manager(bus, "SetPolicy", "ss", "tinymoe", "ema"));
+	ok(hear(bus, from, BUS_ROOT, "JobRemoved", job) >= 0 && heard_at(from, BUS_ROOT, "JobRemoved", " done") >= 0,
+	   "SetPolicy is a job that ends: %s", job);
+	ok(hear(bus, from, model, "PropertiesChanged", "Policy ema") >= 0, "the model's policy is told");
+	manager(bus, "SetPolicy", "ss", "tinymoe", "mru");
+	refused(BUS_ERROR "BadArgument", "'mru'", "a policy that is none");
+	manager(bus, "SetPolicy", "ss", "tinymoe", "static");
+	refused(BUS_ERROR "BadArgument", "'static'", "one that is for slots");
+	manager(bus, "SetPolicy", "ss", "nemo", "lru");
+	refused(BUS_ERROR "NoSuchModel", "'nemo'", "of a model that is not there");
+	kill(atoi(property(bus, BUS_ROOT, BUS_MANAGER, "PID")), SIGKILL);
+	while (strcmp(property(bus, BUS_ROOT, BUS_MANAGER, "Restarts"), "1") != 0 && tap_wait(&end))
+		;
+	ok(strcmp(property(bus, model, BUS_MODEL, "Policy"), "ema") == 0, "a successor goes on with it");
 	ok(fixture_stop(&fixture) == 0, "they end");
 }
 
@@ -494,7 +560,9 @@ int main(void)
 	test_drain(bus);
 	bus = test_restart(bus);
 	test_names(bus);
+	test_late_policy(bus);
 	test_successor(bus);
+	test_policy(bus);
 	test_silent();
 	sd_bus_close_unref(bus);
 	unlink(log_path);

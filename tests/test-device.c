@@ -264,7 +264,7 @@ static void test_add(void)
 	require(ops->alloc(device, 4096, &m, NULL) == 0, "memory to add to");
 	require(ops->stream_borrow(device, ops->stream_handle(s), false, &borrowed, NULL) == 0, "a stream is borrowed");
 	copy_in(borrowed, m.base, y, 400);
-	wrong += ops->add(borrowed, m.base, z, 99) != 0;
+	wrong += ops->add(borrowed, m.base, z, 99, 0) != 0;
 	ops->copy_to_host(borrowed, sum, m.base, 400);
 	ops->stream_return(borrowed);
 	ops->stream_free(s);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* frames at random: asks, leases, hints, failures and cancellations beside plain books. */
+/* frames at random, under any policy and while it changes: asks, leases, hints, failures and cancellations beside
+ * plain books. */
 #include "tests/frames-world.h"
 
 static unsigned long long random_state;
@@ -49,12 +50,24 @@ static void random_unlease(struct world *w)
 	}
 }
 
+static const struct policy_ops *random_policy(void)
+{
+	const struct policy_ops *p;
+
+	do
+		p = policy_at(random_below(13));
+	while (!p || p->slots_only);
+	return p;
+}
+
 static void random_step(struct world *w)
 {
 	struct test_ask *t = &asks[random_below(ASKS)];
 	const uint64_t bits = random_below(1u << EXPERTS);
 	const uint32_t frame = random_below(w->n_frames);
 
+	if (random_below(200) == 0 && frames_set_policy(w->frames, random_policy()) < 0)
+		blame(w, "the policy was not changed");
 	switch (random_below(10)) {
 	case 0:
 	case 1:
@@ -135,6 +148,7 @@ static void test_random(void)
 	for (int run = 0; run < 200 && !wrong; run++) {
 		const uint32_t n = (uint32_t)frames_min(EXPERTS, 2) + random_below(FRAMES_MAX - EXPERTS - 2);
 
+		world_policy = random_policy();
 		begin(&w, n, random_below((n < RECORDS ? n : RECORDS) + 1));
 		for (int i = 0; i < 2000 && !w.wrong; i++) {
 			random_step(&w);

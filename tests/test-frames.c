@@ -259,6 +259,95 @@ static void test_table(void)
 	frames_free(w.frames);
 }
 
+/* What is in frames stays, in its order; what is pinned stays pinned. */
+static void test_set_policy(void)
+{
+	static const char *const names[] = {"lfu", "sieve", "arc", "s3-fifo", "ebco-soft", "lru"};
+	struct world w;
+	uint32_t there = 0;
+	bool kept = true;
+
+	world_policy = &policy_lru;
+	begin(&w, 8, 0);
+	open_ask(&w, &asks[0], 0, 0x0f, 0, false);
+	end_reads(&w);
+	close_ask(&asks[0]);
+	open_ask(&w, &asks[0], 0, 0x02, 0, false); /* 1 is used again, and stays pinned */
+	for (uint32_t i = 0; i < ARRAY_LEN(names); i++) {
+		kept &= frames_set_policy(w.frames, policy_find(names[i])) == 0;
+		kept &= frames_policy(w.frames) == policy_find(names[i]);
+	}
+	for (uint32_t i = 0; i < RECORDS; i++)
+		there += frames_of(w.frames, i) != FRAMES_NONE;
+	ok(kept && there == 4 && w.n_gone == 0, "another policy, six times: what is in frames stays");
+	open_ask(&w, &asks[1], 1, 0x3f, 0, false);
+	end_reads(&w);
+	ok(w.n_gone == 2 && w.gone[0] == 0 && w.gone[1] == 2 && frames_of(w.frames, 1) != FRAMES_NONE,
+	   "who makes room then is who was to before, and not what is pinned");
+	close_ask(&asks[0]);
+	close_ask(&asks[1]);
+	frames_free(w.frames);
+}
+
+static void no_read(void *userdata, uint32_t record, uint32_t frame, bool urgent)
+{
+}
+
+/* Tables that no machine has room for are refused before anything is promised. */
+static void test_large_policy(void)
+{
+	static uint32_t table[4104];
+	struct frames_counters counters = {0};
+	struct frames_params p = {.rows = 60,
+				  .experts = 4096,
+				  .frames = ARRAY_LEN(table),
+				  .policy = &policy_ebco_hard,
+				  .table = table,
+				  .counters = &counters,
+				  .read = no_read};
+	struct frames *frames = NULL;
+	bool good;
+
+	ok(frames_new(&frames, &p) == -E2BIG, "ebco for 60 layers of 4096 experts is refused");
+	p.policy = &policy_lru;
+	good = frames_new(&frames, &p) == 0 && frames_set_policy(frames, &policy_ebco_soft) == -E2BIG;
+	ok(good && frames_policy(frames) == &policy_lru, "also later, and what was there stays");
+	ok(frames_set_policy(frames, &policy_arc) == 0, "others are not");
+	frames_free(frames);
+	p.experts = 256;
+	p.frames = 264;
+	p.policy = &policy_ebco_soft;
+	ok(frames_new(&frames, &p) == 0, "nor is ebco for 256 experts");
+	frames_free(frames);
+}
+
+/* Of one row: lfu keeps what was asked for often, lru what was asked for last. */
+static void test_policy_rules(void)
+{
+	static const char *const names[] = {"lru", "lfu"};
+	uint32_t gone[2][2];
+
+	for (uint32_t i = 0; i < 2; i++) {
+		struct world w;
+
+		world_policy = policy_find(names[i]);
+		begin(&w, 8, 0);
+		for (uint32_t turn = 0; turn < 4; turn++) {
+			open_ask(&w, &asks[0], 0, turn < 3 ? 0x01 : 0x3e, 0, true);
+			end_reads(&w);
+			close_ask(&asks[0]);
+		}
+		open_ask(&w, &asks[0], 1, 0x0f, 0, false);
+		end_reads(&w);
+		close_ask(&asks[0]);
+		memcpy(gone[i], w.gone, sizeof gone[i]);
+		ok(w.n_gone == 2 && !w.wrong, "%s: two make room", names[i]);
+		frames_free(w.frames);
+	}
+	world_policy = &policy_lru;
+	ok(gone[0][0] == 0 && gone[1][0] == 1 && gone[1][1] == 2, "lru: the one asked for three times; lfu: others");
+}
+
 int main(void)
 {
 	test_all_or_nothing();
@@ -269,5 +358,8 @@ int main(void)
 	test_hints_of_two();
 	test_hurry();
 	test_table();
+	test_set_policy();
+	test_large_policy();
+	test_policy_rules();
 	return tap_done();
 }

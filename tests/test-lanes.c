@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 
+#include "lanes.h"
 #include "tests/lane-user.h"
 
 static int env_number(const char *name, int otherwise)
@@ -89,13 +90,28 @@ static int run_passes(struct user *u, int passes, enum moe_mode mode, int *ret_w
 	return failed;
 }
 
-static void test_replays(int passes)
+/* What is in the device's room for the answers of a micro-batch's first lane is that lane's latest answer. */
+static bool has_landed(struct user *u, struct batch *b)
+{
+	const struct engine *e = u->fake->session.engine;
+	const struct lane *lane = &e->lanes->lanes[2 * (b - u->batches)];
+	const uint64_t each = lanes_landing_bytes(e) / (2 * BATCHES), bytes = b->tokens * HIDDEN * sizeof(float);
+
+	if (!e->landing.base)
+		return false;
+	u->ops->copy_to_host(b->commands, b->host->x, e->landing.base + (uint64_t)(lane - e->lanes->lanes) * each,
+			     bytes);
+	return moe_stream_wait(b->stream, 0, NULL) == 0 && memcmp(b->host->x, lane->y, bytes) == 0;
+}
+
+static void test_replays(int passes, enum moe_answers answers)
 {
 	struct moe_attach_params p = lane_params();
 	struct totals before, after;
 	struct user u;
-	int failed, wrong;
+	int failed, wrong, landed = 0;
 
+	p.answers = answers;
 	user_init(&u, &p);
 	u.shares_lane = env_number("TEST_SHARED_LANE", 0);
 	u.fake->pause_us = 20;
@@ -106,6 +122,10 @@ static void test_replays(int passes)
 	ok(failed == 0 && wrong == 0 && u.fake->breaches == 0,
 	   "%d passes of %d micro-batches%s: %d failed, %d have other bits than planned steps", passes, BATCHES,
 	   has_graphs() ? ", captured once" : "", failed, wrong);
+	for (int i = 0; i < BATCHES; i++)
+		landed += has_landed(&u, &u.batches[i]);
+	ok(landed == (answers == MOE_ANSWERS_COPY ? BATCHES : 0), "answers: %s",
+	   answers == MOE_ANSWERS_COPY ? "copied first" : "read in place");
 	ok(after.hit - before.hit == 2 * u.hit && after.cpu - before.cpu == 2 * u.cpu && u.hit > 0 && u.cpu > 0,
 	   "%llu pairs of the device and %llu of the CPU are counted, and those of planned steps",
 	   (unsigned long long)u.hit, (unsigned long long)u.cpu);
@@ -400,7 +420,8 @@ static void test_params(void)
 int main(void)
 {
 	jobs_begin();
-	test_replays(env_number("TEST_REPLAYS", 1000));
+	test_replays(env_number("TEST_REPLAYS", 1000), MOE_ANSWERS_READ);
+	test_replays(env_number("TEST_REPLAYS", 1000) / 4, MOE_ANSWERS_COPY);
 	test_new_maps();
 	test_fixed();
 	test_beside_prefetch();

@@ -278,7 +278,7 @@ static void test_files(void)
 	require(truncate(in_work("files", "config.json"), 17 << 20) == 0, "a large config.json");
 	check("a config.json of 17 MiB", in_work("files", NULL), -E2BIG, "config.json", "at most 16777216");
 	unlink(in_work("files", "config.json"));
-	check("no config.json", in_work("files", NULL), -ENOENT, "config.json", "No such file");
+	check("no config.json", in_work("files", NULL), -ENOENT, "config.json", "the folder of a model");
 }
 
 /* The Hugging Face cache: snapshots/x/NAME -> ../../blobs/HASH. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The library against a real daemon: attach, round trips from many threads, tensor-parallel sums, steps on slots, the
- * daemon's death. All of it without slots on the host device, or with some on MOE_TEST_DEVICE. */
+ * daemon's death, a daemon that is stopped. All of it without slots on the host device, or with some on
+ * MOE_TEST_DEVICE. */
 #include <math.h>
 #include <pthread.h>
 
@@ -12,6 +13,7 @@
 #define THREADS 4
 #define CALLS 500
 #define SLOTS 4
+#define STOPPED_MS 300
 #define HIDDEN 128
 #define INTER 128
 
@@ -67,6 +69,20 @@ static void test_params(struct moe_client *client)
 	ok(session == NULL, "outputs are untouched on failure");
 }
 
+static int call_phase(struct moe_session *session, struct moe_error *err)
+{
+	return moe_phase(session, MOE_STEP_DECODE, 1, false, err);
+}
+
+/* The second one waits for the first. */
+static int call_hints(struct moe_session *session, struct moe_error *err)
+{
+	const int32_t id = 1;
+	int r = moe_hint(session, 1, 1, &id, err);
+
+	return r == 0 ? moe_hint(session, 1, 1, &id, err) : r;
+}
+
 static void *call_nops(void *userdata)
 {
 	struct moe_session *session = userdata;
@@ -94,6 +110,35 @@ static void test_threads(struct moe_client *client)
 	}
 	ok(failures == 0, "%d threads share a session: %d round trips", THREADS, THREADS * CALLS);
 	moe_detach(session);
+}
+
+/* A daemon that is stopped does not hang up: only the watchdog's time ends the wait for it. */
+static void test_stopped(struct moe_client *client)
+{
+	struct moe_attach_params params = {.size = sizeof params, .watchdog_ms = STOPPED_MS};
+	static int (*const calls[])(struct moe_session *, struct moe_error *) = {call_phase, moe_nop, call_hints};
+	static const char *const names[] = {"moe_phase", "moe_nop", "moe_hint"};
+
+	for (size_t i = 0; i < 3; i++) {
+		struct moe_session *session = NULL;
+		struct moe_error err = {0};
+		uint64_t began, took;
+		int r, again;
+
+		require(moe_attach(client, &session, &params, &err) == 0 && calls[i](session, &err) == 0,
+			"attached: %s", err.text);
+		kill(fixture.pid, SIGSTOP);
+		began = now_ns();
+		r = calls[i](session, &err);
+		took = now_ns() - began;
+		again = calls[i](session, NULL);
+		ok(r == -ETIME && strstr(err.text, names[i]) && took >= STOPPED_MS * 1000000u && took < TAP_SOON_NS &&
+			   again < 0,
+		   "%s: a stopped daemon is given up: %d ms, %s", names[i], (int)(took / 1000000), err.text);
+		moe_detach(session);
+		ok(now_ns() - began < TAP_SOON_NS, "and moe_detach returns");
+		kill(fixture.pid, SIGCONT);
+	}
 }
 
 static void fill_inputs(float *x, int32_t *ids, float *weights, uint32_t tokens, uint32_t topk)
@@ -281,6 +326,7 @@ int main(void)
 	test_slot_layout(client);
 	if (!getenv("MOE_TEST_DEVICE")) /* opening one takes its time */
 		test_attach_time(client);
+	test_stopped(client);
 	test_death(client);
 	moe_close(client);
 	snprintf(lock, sizeof lock, "%s.lock", fixture.socket);

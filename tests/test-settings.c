@@ -133,7 +133,7 @@ static void test_unknown(void)
 		  "meant?\n"
 		  "f.conf:4: Threads= is unknown in section [Models] and passed over; is Threads= of [Pool] meant?\n"
 		  "f.conf:5: Turbo= is unknown in section [Models] and passed over; expertd.conf(5) has all keys\n"
-		  "f.conf:6: section [Modles] is unknown and passed over; expertd.conf(5) has all sections\n") == 0,
+		  "f.conf:6: section [Modles] is unknown and passed over; is [Models] meant?\n") == 0,
 	   "each with its line, and who may be meant");
 	if (!strstr(warned, "[Modles]"))
 		printf("# %s", warned);

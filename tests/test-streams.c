@@ -152,6 +152,7 @@ static void test_many(const char *name, enum moe_fill fill, enum moe_mode mode, 
 	int wrong;
 
 	p.fill = fill;
+	p.answers = fill == MOE_FILL_PULL ? MOE_ANSWERS_COPY : MOE_ANSWERS_READ;
 	p.max_steps = PLACES;
 	p.cache_expert_num = slots;
 	p.miss_expert_num = miss;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tier - what a careless or hostile client may ask of a tiered model: leases without end, its memory for writing,
  * leases that are given back before they are there, and leaving in the middle. The daemon serves others meanwhile. */
+#include <sys/stat.h>
 #include <time.h>
 
 #include "tests/raw-client.h"
@@ -66,6 +67,7 @@ static bool becomes(const char *name, long value)
 
 static void test_memory(void)
 {
+	struct stat st;
 	void *p;
 	char byte = 1;
 
@@ -74,6 +76,8 @@ static void test_memory(void)
 	ok(memfd_map(&p, pool_fd, 4096, PROT_READ | PROT_WRITE, "pool", NULL) < 0,
 	   "its pool file cannot be mapped to write");
 	ok(pwrite(pool_fd, &byte, 1, 0) < 0, "nor written to");
+	require(fstat(pool_fd, &st) == 0, "a look at it");
+	ok((st.st_mode & 077) == 0, "nor opened anew by another user (mode %o)", st.st_mode & 07777);
 }
 
 static void test_leases(struct ring *r)
@@ -130,6 +134,31 @@ static void test_leaving(struct ring *r)
 	ring_close(&other);
 }
 
+static unsigned int set_policy(int sock, struct moe_msg_policy *m)
+{
+	begin(m, sizeof *m, MOE_MSG_POLICY, 0);
+	return exchange(sock, m, sizeof *m, NULL, 0);
+}
+
+/* What a message may say; what a policy does is test-frames'. */
+static void test_policy(void)
+{
+	const struct moe_msg_error *e = (const struct moe_msg_error *)answer;
+	struct moe_msg_policy m = {.policy = "ema"};
+	const int sock = connect_raw();
+
+	hello(sock);
+	ok(set_policy(sock, &m) == (MOE_MSG_POLICY | MOE_MSG_REPLY), "the only model gets another policy");
+	memset(m.policy, 'a', sizeof m.policy);
+	ok(set_policy(sock, &m) == MOE_MSG_ERROR && e->msg.status == -EINVAL, "one that does not end: %s", e->text);
+	m = (struct moe_msg_policy){.policy = "lru"};
+	memset(m.name, 'a', sizeof m.name);
+	ok(set_policy(sock, &m) == MOE_MSG_ERROR && e->msg.status == -EINVAL, "a name that does not end: %s", e->text);
+	m = (struct moe_msg_policy){0};
+	ok(set_policy(sock, &m) == MOE_MSG_ERROR && strstr(e->text, "lru"), "an empty policy: %s", e->text);
+	close(sock);
+}
+
 int main(void)
 {
 	struct ring ring;
@@ -139,6 +168,7 @@ int main(void)
 	test_memory();
 	test_leases(&ring);
 	test_leaving(&ring);
+	test_policy();
 	ok(asked("models", "failures") == 0, "no read has failed");
 	ok(alive(), "the daemon is alive");
 	ok(fixture_stop(&fixture) == 0, "and ends with 0");

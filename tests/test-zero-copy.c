@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 
+#include "tests/cuda-sim/cuda-sim.h"
 #include "tests/engine-jobs.h"
 
 static struct moe_attach_params reading(enum moe_zero_copy zero_copy)
@@ -230,6 +231,81 @@ static void test_dummy_step(void)
 	fake_free(f);
 }
 
+/* -- pages -------------------------------------------------------------------------------------------------------- */
+
+static bool reads_pageable(void)
+{
+	const char *pageable = getenv("CUSIM_PAGEABLE");
+
+	return strcmp(test_device(), "cuda") == 0 && pageable && atoi(pageable);
+}
+
+static const char *line_of(const struct fake *f)
+{
+	return engine_describe(f->session.engine);
+}
+
+static int run_reads(struct fake *f, int rounds)
+{
+	int wrong = 0;
+
+	for (int i = 0; i < rounds; i++) {
+		struct job job;
+
+		job_init(&job);
+		wrong += job_run(f, &job, MOE_MODE_FULL) != 0;
+	}
+	return wrong;
+}
+
+/* The driver takes all of it: what is read was asked for before. */
+static void test_pages(enum moe_pages pages)
+{
+	struct moe_attach_params p = reading(MOE_ZERO_COPY_ALWAYS);
+	struct totals sum;
+	struct fake *f;
+	uint64_t asked;
+	int wrong;
+
+	p.pages = pages;
+	f = open_fake(&p);
+	wrong = run_reads(f, 40);
+	sum = read_stats(f);
+	asked = atomic_load(&f->session.engine->pages.asked_bytes);
+	ok(wrong == 0 && sum.reads > 0 &&
+		   (pages == MOE_PAGES_PREFETCH ? asked * 20 >= sum.read_bytes * 19 : asked == 0) /* less padding */,
+	   "%llu bytes read in the pool, and %llu prefetched", (unsigned long long)sum.read_bytes,
+	   (unsigned long long)asked);
+	ok(strstr(line_of(f), "is advised") && !strstr(line_of(f), "prefetched") == (pages == MOE_PAGES_ADVISE), "%s",
+	   line_of(f));
+	fake_free(f);
+}
+
+/* The driver refuses a call of this kind: it is not asked again, and every number is right. */
+static void test_pages_refused(const char *what, bool later)
+{
+	struct moe_attach_params p = reading(MOE_ZERO_COPY_ALWAYS);
+	struct cuda_sim sim = {0};
+	struct fake *f;
+	uint64_t asked;
+	int wrong;
+
+	require(cuda_sim_find(&sim), "the simulated driver");
+	p.pages = MOE_PAGES_PREFETCH;
+	sim.fail(what);
+	f = open_fake(&p);
+	ok(!strstr(line_of(f), "has refused") == later, "%s: when attached: %s", what, line_of(f));
+	wrong = run_reads(f, 20);
+	asked = atomic_load(&f->session.engine->pages.asked_bytes);
+	wrong += run_reads(f, 20);
+	ok(wrong == 0 && read_stats(f).reads > 0 && atomic_load(&f->session.engine->pages.asked_bytes) == asked &&
+		   (asked > 0) == later,
+	   "%s: all is right, %llu bytes were prefetched before", what, (unsigned long long)asked);
+	ok(strstr(line_of(f), "read where they lie") != NULL, "%s: it is told: %s", what, line_of(f));
+	sim.fail(NULL);
+	fake_free(f);
+}
+
 /* -- refusals ----------------------------------------------------------------------------------------------------- */
 
 static int attach(const struct moe_attach_params *p, const char *words)
@@ -261,6 +337,16 @@ static void test_refusals(void)
 	p.tp_size = 2;
 	p.n_copy = MOE_N_COPY_STAIRS;
 	ok(attach(&p, "measure differently") == -EINVAL, "ranks that must plan alike do not read by cost");
+	p = reading(MOE_ZERO_COPY_ALWAYS);
+	p.pages = (enum moe_pages)3;
+	ok(attach(&p, "pages (3)") == -EINVAL, "no such pages");
+	p = reading(MOE_ZERO_COPY_OFF);
+	p.pages = MOE_PAGES_ADVISE;
+	ok(attach(&p, "set zero_copy") == -EINVAL, "pages of what is not read");
+	p = reading(MOE_ZERO_COPY_ALWAYS);
+	p.pages = MOE_PAGES_PREFETCH;
+	if (!reads_pageable())
+		ok(attach(&p, "attributes 88 and 100") == -EOPNOTSUPP, "a device that does not read so");
 }
 
 int main(void)
@@ -274,5 +360,12 @@ int main(void)
 	test_held_while_read();
 	test_dummy_step();
 	test_refusals();
+	if (reads_pageable()) {
+		test_pages(MOE_PAGES_ADVISE);
+		test_pages(MOE_PAGES_PREFETCH);
+		test_pages_refused("cuMemAdvise:1+", false);
+		test_pages_refused("cuMemPrefetchAsync:1+", false);
+		test_pages_refused("cuMemPrefetchAsync:40", true);
+	}
 	return tap_done();
 }

@@ -78,7 +78,9 @@
 #define CUDA_DRIVER_OPTIONAL(F)                                                                                        \
 	F(cuFuncLoad)                                                                                                  \
 	F(cuEventElapsedTime)                                                                                          \
-	F(cuMemcpyBatchAsync)
+	F(cuMemcpyBatchAsync)                                                                                          \
+	F(cuMemAdvise_v2)                                                                                              \
+	F(cuMemPrefetchAsync_v2)
 
 struct cuda_driver {
 	int version; /* cuDriverGetVersion: 1000 * major + 10 * minor */

@@ -23,7 +23,7 @@ static int copy_each(struct device_stream *s, const struct batch *b)
 	int r = 0;
 
 	for (i = 0; i < b->n && r == 0; i++)
-		r = CUDA_GIVE(s->device, cuMemcpyHtoDAsync, b->to[i], (const void *)(uintptr_t)b->from[i], b->bytes[i],
+		r = CUDA_COPY(s->device, cuMemcpyHtoDAsync, b->to[i], (const void *)(uintptr_t)b->from[i], b->bytes[i],
 			      s->stream);
 	return r;
 }
@@ -35,7 +35,7 @@ static int copy_batch(struct device_stream *s, struct batch *b)
 	int r;
 
 	if (b->n > 1 && s->device->cu->cuMemcpyBatchAsync)
-		r = CUDA_GIVE(s->device, cuMemcpyBatchAsync, b->to, b->from, b->bytes, b->n, &attributes, &first, 1,
+		r = CUDA_COPY(s->device, cuMemcpyBatchAsync, b->to, b->from, b->bytes, b->n, &attributes, &first, 1,
 			      s->stream);
 	else
 		r = copy_each(s, b);
@@ -56,7 +56,7 @@ static int copy_rows(struct device_stream *s, const struct device_copy *c)
 		.Height = c->rows,
 	};
 
-	return CUDA_GIVE(s->device, cuMemcpy2DAsync, &rows, s->stream);
+	return CUDA_COPY(s->device, cuMemcpy2DAsync, &rows, s->stream);
 }
 
 static int copy_one(struct device_stream *s, struct batch *b, const struct device_copy *c)

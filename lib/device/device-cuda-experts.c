@@ -171,8 +171,8 @@ static int launch_all(struct device_stream *stream, const struct cuda_experts *w
 	return r;
 }
 
-/* The kernel itself reads the host's memory: each number once, so a copy of it would only be a second way. */
-int cuda_add(struct device_stream *stream, device_ptr y, const float *z, uint64_t n)
+/* The kernel itself reads the host's memory, each number once, or what a copy has brought: docs/decisions/0042. */
+int cuda_add(struct device_stream *stream, device_ptr y, const float *z, uint64_t n, device_ptr landing)
 {
 	struct cuda_launch launch;
 	CUdeviceptr at;
@@ -182,8 +182,11 @@ int cuda_add(struct device_stream *stream, device_ptr y, const float *z, uint64_
 		r = cuda_enter(stream->device);
 	if (r < 0)
 		return r;
-	cuda_launch_add(y, at, n, &launch);
-	r = launch_one(stream, &launch);
+	if (landing)
+		r = CUDA_GIVE(stream->device, cuMemcpyHtoDAsync, landing, z, n * sizeof *z, stream->stream);
+	cuda_launch_add(y, landing ? landing : at, n, &launch);
+	if (r == 0)
+		r = launch_one(stream, &launch);
 	cuda_leave(stream->device);
 	return r;
 }

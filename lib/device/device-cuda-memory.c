@@ -298,3 +298,41 @@ int cuda_find(struct device *device, const void *host, uint64_t bytes, CUdevicep
 	pthread_mutex_unlock(&device->lock);
 	return r;
 }
+
+/* -- pages that the device reads by the host's page tables -------------------------------------------------------- */
+
+/* The home of the pages stays the host: the CPU pool reads them too. With attribute 100 cuda.h says that the other two
+ * change nothing; they are for drivers that know better. */
+int cuda_pages_advise(struct device *device, const void *base, uint64_t bytes)
+{
+	const CUmemLocation host = {.type = CU_MEM_LOCATION_TYPE_HOST};
+	const CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->id};
+	const CUdeviceptr at = (CUdeviceptr)(uintptr_t)base;
+	int r;
+
+	if (!device->cu->cuMemAdvise_v2)
+		return -EOPNOTSUPP;
+	r = cuda_enter(device);
+	if (r < 0)
+		return r;
+	r = CUDA_CALL(device, cuMemAdvise_v2, at, bytes, CU_MEM_ADVISE_SET_READ_MOSTLY, here);
+	if (r == 0)
+		r = CUDA_CALL(device, cuMemAdvise_v2, at, bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, host);
+	if (r == 0)
+		r = CUDA_CALL(device, cuMemAdvise_v2, at, bytes, CU_MEM_ADVISE_SET_ACCESSED_BY, here);
+	cuda_leave(device);
+	return r;
+}
+
+/* What was refused has brought nothing, and what is behind it reads the same bytes: no end of the device. */
+int cuda_pages_fetch(struct device_stream *stream, const void *base, uint64_t bytes)
+{
+	struct device *device = stream->device;
+	const CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->id};
+	CUdeviceptr at;
+	int r = device->cu->cuMemPrefetchAsync_v2 ? cuda_find(device, base, bytes, &at) : -EOPNOTSUPP;
+
+	if (r < 0)
+		return r;
+	return CUDA_WITHIN(device, CUDA_CALL(device, cuMemPrefetchAsync_v2, at, bytes, here, 0, stream->stream));
+}

@@ -15,12 +15,8 @@
 int cuda_event_new(struct device *device, struct device_event **ret, struct moe_error *err)
 {
 	struct device_event *e = calloc(1, sizeof *e);
-	int r = e ? cuda_enter(device) : -ENOMEM;
+	const int r = e ? CUDA_WITHIN(device, CUDA_CALL(device, cuEventCreate, &e->event, CU_EVENT_DEFAULT)) : -ENOMEM;
 
-	if (r == 0) {
-		r = CUDA_CALL(device, cuEventCreate, &e->event, CU_EVENT_DEFAULT);
-		cuda_leave(device);
-	}
 	if (r < 0) {
 		free(e);
 		return cuda_refused(device, r, "cannot make an event", err);
@@ -42,24 +38,16 @@ struct device_event *cuda_event_free(struct device_event *event)
 
 int cuda_event_record(struct device_event *event, struct device_stream *stream)
 {
-	int r = cuda_enter(stream->device);
+	struct device *d = stream->device;
 
-	if (r == 0) {
-		r = CUDA_GIVE(stream->device, cuEventRecord, event->event, stream->stream);
-		cuda_leave(stream->device);
-	}
-	return r;
+	return CUDA_WITHIN(d, CUDA_GIVE(d, cuEventRecord, event->event, stream->stream));
 }
 
 int cuda_event_query(struct device_event *event)
 {
-	int r = cuda_enter(event->device);
+	struct device *d = event->device;
 
-	if (r == 0) {
-		r = CUDA_CALL(event->device, cuEventQuery, event->event);
-		cuda_leave(event->device);
-	}
-	return r;
+	return CUDA_WITHIN(d, CUDA_CALL(d, cuEventQuery, event->event));
 }
 
 /* Between two looks at something that a GPU changes; nothing wakes a sleeper. */
@@ -86,52 +74,37 @@ int cuda_event_wait(struct device_event *event, uint64_t timeout_ns)
 
 uint64_t cuda_event_elapsed_ns(struct device_event *from, struct device_event *to)
 {
+	struct device *d = from->device;
 	float ms = 0;
 
-	if (cuda_enter(from->device) < 0)
+	if (CUDA_WITHIN(d, CUDA_CALL(d, cuEventElapsedTime, &ms, from->event, to->event)) < 0)
 		return 0;
-	if (CUDA_CALL(from->device, cuEventElapsedTime, &ms, from->event, to->event) < 0)
-		ms = 0;
-	cuda_leave(from->device);
 	return ms > 0 ? (uint64_t)((double)ms * 1e6) : 0;
 }
 
 int cuda_stream_wait_event(struct device_stream *stream, struct device_event *event)
 {
-	int r = cuda_enter(stream->device);
+	struct device *d = stream->device;
 
-	if (r == 0) {
-		r = CUDA_GIVE(stream->device, cuStreamWaitEvent, stream->stream, event->event, 0);
-		cuda_leave(stream->device);
-	}
-	return r;
+	return CUDA_WITHIN(d, CUDA_GIVE(d, cuStreamWaitEvent, stream->stream, event->event, 0));
 }
 
 /* -- words -------------------------------------------------------------------------------------------------------- */
 
 int cuda_stream_wait_at(struct device_stream *stream, device_ptr word, uint32_t value)
 {
-	int r = cuda_enter(stream->device);
+	struct device *d = stream->device;
 
-	if (r == 0) {
-		r = CUDA_GIVE(stream->device, cuStreamWaitValue32, stream->stream, word, value,
-			      CU_STREAM_WAIT_VALUE_GEQ);
-		cuda_leave(stream->device);
-	}
-	return r;
+	return CUDA_WITHIN(d, CUDA_GIVE(d, cuStreamWaitValue32, stream->stream, word, value, CU_STREAM_WAIT_VALUE_GEQ));
 }
 
 /* The default flag: a fence for the whole system stands before the write. */
 int cuda_stream_write_at(struct device_stream *stream, device_ptr word, uint32_t value)
 {
-	int r = cuda_enter(stream->device);
+	struct device *d = stream->device;
 
-	if (r == 0) {
-		r = CUDA_GIVE(stream->device, cuStreamWriteValue32, stream->stream, word, value,
-			      CU_STREAM_WRITE_VALUE_DEFAULT);
-		cuda_leave(stream->device);
-	}
-	return r;
+	return CUDA_WITHIN(
+		d, CUDA_GIVE(d, cuStreamWriteValue32, stream->stream, word, value, CU_STREAM_WRITE_VALUE_DEFAULT));
 }
 
 int cuda_stream_wait_word(struct device_stream *stream, const uint32_t *word, uint32_t value)

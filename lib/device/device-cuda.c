@@ -118,6 +118,11 @@ int cuda_given(struct device *device, CUresult result, const char *call)
 	return cuda_result(device, result, call);
 }
 
+int cuda_copied(struct device *device, CUresult result, const char *call)
+{
+	return device->copies_only ? cuda_result(device, result, call) : cuda_given(device, result, call);
+}
+
 static const char *cuda_failure(struct device *device)
 {
 	return atomic_load(&device->failed) ? device->why : NULL;
@@ -298,13 +303,11 @@ static int cuda_stream_new(struct device *device, enum device_priority priority,
 			   struct moe_error *err)
 {
 	struct device_stream *s = calloc(1, sizeof *s);
-	int r = s ? cuda_enter(device) : -ENOMEM;
+	const int rank = priority == DEVICE_PRIORITY_HIGH ? device->priority_high : device->priority_low;
+	const int r = s ? CUDA_WITHIN(device, CUDA_CALL(device, cuStreamCreateWithPriority, &s->stream,
+							CU_STREAM_NON_BLOCKING, rank))
+			: -ENOMEM;
 
-	if (r == 0) {
-		r = CUDA_CALL(device, cuStreamCreateWithPriority, &s->stream, CU_STREAM_NON_BLOCKING,
-			      priority == DEVICE_PRIORITY_HIGH ? device->priority_high : device->priority_low);
-		cuda_leave(device);
-	}
 	if (r < 0) {
 		free(s);
 		return cuda_refused(device, r, "cannot make a stream", err);
@@ -334,12 +337,9 @@ static struct device_stream *cuda_stream_free(struct device_stream *s)
 /* Asks the driver: a context that has failed is known to nobody until a call meets its error. */
 static int cuda_stream_error(struct device_stream *stream)
 {
-	int r = cuda_enter(stream->device);
+	struct device *d = stream->device;
+	const int r = CUDA_WITHIN(d, CUDA_CALL(d, cuStreamQuery, stream->stream));
 
-	if (r == 0) {
-		r = CUDA_CALL(stream->device, cuStreamQuery, stream->stream);
-		cuda_leave(stream->device);
-	}
 	return r == -EBUSY ? 0 : r;
 }
 
@@ -429,6 +429,8 @@ const struct device_ops device_cuda = {
 	.host_register = cuda_register,
 	.reads_read_only = cuda_reads_read_only,
 	.reads_pageable = cuda_reads_pageable,
+	.pages_advise = cuda_pages_advise,
+	.pages_fetch = cuda_pages_fetch,
 	.describe = cuda_describe,
 	.stream_new = cuda_stream_new,
 	.stream_free = cuda_stream_free,

@@ -8,9 +8,10 @@
  * its threads, would end otherwise.
  *
  * Law of failures. A call that the driver refuses fails alone, with the code that fits; but what comes behind a command
- * that was refused to a stream would run too early, so that is the end, as is an error that CUDA calls sticky
- * (an illegal address, a failed launch, an ECC error) is the end of the context: it is written down once, in one line,
- * and from then on no call but those that free and close reaches the driver, each returns -EIO, and failure() says why.
+ * that was refused to a stream would run too early, so that is the end (but for copies of a device that only copies:
+ * who is behind them is told), as an error that CUDA calls sticky (an illegal address, a failed launch, an ECC error)
+ * is the end of the context: it is written down once, in one line, and from then on no call but those that free and
+ * close reaches the driver, each returns -EIO, and failure() says why.
  *
  * Law of memory. What copies, words and kernels touch of host memory lies in one registered range; the ranges are
  * looked up, so that an address outside them, or one that reaches from one into the next, is an error here and not a
@@ -81,6 +82,16 @@ struct device_event {
 /* device-cuda.c: between enter and leave the device's context is current. -EIO, and no leave: it has failed. */
 int cuda_enter(struct device *device);
 void cuda_leave(struct device *device);
+/* One call between the two. */
+#define CUDA_WITHIN(device, call)                                                                                      \
+	({                                                                                                             \
+		int within_ = cuda_enter(device);                                                                      \
+		if (within_ == 0) {                                                                                    \
+			within_ = (call);                                                                              \
+			cuda_leave(device);                                                                            \
+		}                                                                                                      \
+		within_;                                                                                               \
+	})
 /* The same to free what there is, also of a device that has failed. False: its context is gone, and all in it. */
 bool cuda_enter_to_free(struct device *device);
 
@@ -90,6 +101,11 @@ int cuda_given(struct device *device, CUresult result, const char *call);
 #define CUDA_CALL(device, function, ...) cuda_result(device, (device)->cu->function(__VA_ARGS__), #function)
 /* The same of what is given to a stream. */
 #define CUDA_GIVE(device, function, ...) cuda_given(device, (device)->cu->function(__VA_ARGS__), #function)
+
+/* Of copies: where the device only copies (a daemon's), numbers tell who is behind which copy, so one that is refused
+ * fails alone. */
+int cuda_copied(struct device *device, CUresult result, const char *call);
+#define CUDA_COPY(device, function, ...) cuda_copied(device, (device)->cu->function(__VA_ARGS__), #function)
 
 /* One line on why a call of an opening, making or registering kind was refused. */
 int cuda_refused(struct device *device, int code, const char *what, struct moe_error *err);
@@ -102,6 +118,8 @@ int cuda_share(struct device *device, const struct device_memory *memory, uint8_
 int cuda_import(struct device *device, int fd, uint64_t bytes, struct device_memory *ret, struct moe_error *err);
 int cuda_dmabuf(struct device *device, const struct device_memory *memory, int *ret_fd, struct moe_error *err);
 int cuda_register(struct device *device, void *base, uint64_t bytes, bool writes, struct moe_error *err);
+int cuda_pages_advise(struct device *device, const void *base, uint64_t bytes);
+int cuda_pages_fetch(struct device_stream *stream, const void *base, uint64_t bytes);
 void cuda_unregister_all(struct device *device);
 /* The device's address of [host, host + bytes); -EFAULT when it does not lie in one range. */
 int cuda_find(struct device *device, const void *host, uint64_t bytes, CUdeviceptr *ret);
@@ -130,7 +148,7 @@ int cuda_copy_to_host(struct device_stream *stream, void *dst, device_ptr src, u
 int cuda_load_kernels(struct device *device, struct moe_error *err);
 int cuda_experts_prepare(struct device_stream *stream, const struct device_experts *largest, struct moe_error *err);
 int cuda_launch(struct device_stream *stream, const struct device_experts *work);
-int cuda_add(struct device_stream *stream, device_ptr y, const float *z, uint64_t n);
+int cuda_add(struct device_stream *stream, device_ptr y, const float *z, uint64_t n, device_ptr landing);
 void cuda_scratch_free(struct device *device, struct cuda_scratch *scratch);
 
 #endif

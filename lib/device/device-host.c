@@ -400,9 +400,16 @@ static int host_launch_experts(struct device_stream *stream, const struct device
 	return push_command(stream, &c);
 }
 
-static int host_add(struct device_stream *stream, device_ptr y, const float *z, uint64_t n)
+static int host_add(struct device_stream *stream, device_ptr y, const float *z, uint64_t n, device_ptr landing)
 {
-	return push_command(stream, &(struct host_command){.kind = HOST_ADD, .add = {(float *)(uintptr_t)y, z, n}});
+	const uint64_t bytes = n * sizeof *z;
+	float *to = (float *)(uintptr_t)landing;
+	int r = landing ? host_copy(stream, to, z, bytes, bytes, 1) : 0;
+
+	if (r < 0)
+		return r;
+	return push_command(
+		stream, &(struct host_command){.kind = HOST_ADD, .add = {(float *)(uintptr_t)y, landing ? to : z, n}});
 }
 
 const struct device_ops device_host = {

@@ -120,6 +120,11 @@ struct device_ops {
 	/* Or NULL: no. It reads all memory of the host by the host's own page tables: host_register of what is only
 	 * read pins nothing, and holds up nobody. */
 	bool (*reads_pageable)(const struct device *device);
+	/* Or both NULL; where reads_pageable(). Of host memory that was made known by host_register, to be read: that
+	 * it is mostly read, by this device too; and that the device is to have its pages near, in the stream's order.
+	 * Only advice: a refusal fails nothing else, -EOPNOTSUPP: the driver has no such call. */
+	int (*pages_advise)(struct device *device, const void *base, uint64_t bytes);
+	int (*pages_fetch)(struct device_stream *stream, const void *base, uint64_t bytes);
 	/* Or NULL: the back-end's name. One line on the device, as a log should have it. */
 	const char *(*describe)(const struct device *device);
 
@@ -167,8 +172,9 @@ struct device_ops {
 			       struct moe_error *err);
 	int (*experts)(struct device_stream *stream, const struct device_experts *work); /* *work is copied */
 
-	/* y[i] += z[i] for n floats; z is registered host memory. */
-	int (*add)(struct device_stream *stream, device_ptr y, const float *z, uint64_t n);
+	/* y[i] += z[i] for n floats; z is registered host memory, which is read in place; or, where `landing` is not 0,
+	 * room for so many, it is copied there first. */
+	int (*add)(struct device_stream *stream, device_ptr y, const float *z, uint64_t n, device_ptr landing);
 };
 
 /* Whether a word has reached a value; what was stored before it is seen. */

@@ -70,6 +70,10 @@ int moe_load(struct moe_client *client, const char *path, const char *name,
 /* -EBUSY while sessions are attached. */
 int moe_unload(struct moe_client *client, const char *name, struct moe_error *err);
 
+/* Of a tiered model ("": the only model): by what its experts make room for each other from now on. For root and the
+ * daemon's user. */
+int moe_set_policy(struct moe_client *client, const char *name, const char *policy, struct moe_error *err);
+
 /* -- session ------------------------------------------------------------------------------------------------------ */
 
 enum moe_mode {
@@ -95,6 +99,21 @@ enum moe_zero_copy {
 	MOE_ZERO_COPY_ALWAYS /* whatever may be read so; plans fill no slots with it */
 };
 
+/*
+ * Where the device reads the host's memory by its page tables (GH200 and the like), and with zero copy: what its driver
+ * is told of the pool's pages. Only advice: the same bits come out, and where the driver refuses, the pool is read as
+ * it lies and moe_session_info.device says so. Never run on such a machine.
+ */
+enum moe_pages {
+	MOE_PAGES_PLAIN,   /* nothing */
+	MOE_PAGES_ADVISE,  /* when attached: they are mostly read, by this device too, and their home is the host */
+	MOE_PAGES_PREFETCH /* that, and in front of each read, that the expert's pages go to the device */
+};
+
+/* How the CPU's part joins a y in the device's memory (moe_submit_on, lanes): the kernel that adds it reads it in the
+ * host's memory, or a copy brings it to the device first. The same bits come out. */
+enum moe_answers { MOE_ANSWERS_READ, MOE_ANSWERS_COPY };
+
 /* A GPU's driver registers the pool files; one process on the host does so at a time. */
 struct moe_registering {
 	int64_t holder; /* the process that registers: this one, or who is waited for; 0: it cannot be seen from here */
@@ -116,7 +135,7 @@ struct moe_attach_params {
 	uint32_t cache_topk;        /* `original`: a token's first choices that count as touches, 0: 2 */
 	uint32_t update_expert_num; /* decode: fills per layer and step at most, 0: 2 */
 	uint32_t miss_expert_num;   /* experts per miss buffer; 0: all that are not cached */
-	const char *policy;         /* "lru" (NULL) or "original" */
+	const char *policy;         /* which slot is given up: "lru" (NULL), "ema", ...: moe-expert(3) */
 	const char *device;         /* "host" (NULL), "cuda", "cuda:N", "auto": a GPU if there is one */
 	enum moe_fill fill;
 	enum moe_share
@@ -126,8 +145,9 @@ struct moe_attach_params {
 	/* Approximate, it changes results; 0: off. In decode steps, of each token's experts the so many weakest wait
 	 * for the next MoE layer if the CPU computes them (see moe_submit_carry); at most top-k - 1. */
 	uint32_t approximate_defer;
-	/* What the copies of one step may take, from its submission on. Then the daemon is given up: -ETIME, and the
-	 * session is at its end. 0: 30000. */
+	/* What the copies of one step may take, from its submission on, and the answer that moe_phase, moe_nop,
+	 * moe_hint and moe_cancel wait for. Then the daemon is given up: -ETIME, and the session is at its end.
+	 * 0: 30000. */
 	uint32_t watchdog_ms;
 	/* Pool files are registered with a GPU's driver in pieces of whole records, of so many bytes at most or one
 	 * record; 0: 8 GiB. */
@@ -143,6 +163,8 @@ struct moe_attach_params {
 	void (*register_progress)(const struct moe_registering *, void *userdata);
 	void *register_userdata;
 	enum moe_zero_copy zero_copy; /* not with MOE_SHARE_GROUP, but for MOE_ZERO_COPY_ALWAYS */
+	enum moe_answers answers;     /* MOE_ANSWERS_COPY takes device memory for x of each step and lane */
+	enum moe_pages pages;         /* but for MOE_PAGES_PLAIN: with zero_copy, and such a device, else -EOPNOTSUPP */
 };
 
 struct moe_session_info {
@@ -154,7 +176,7 @@ struct moe_session_info {
 	uint32_t cache_slots, miss_slots, cpu_threads;
 	uint64_t record_bytes, slot_bytes;
 	const int32_t *layer_index; /* [n_layers]: row of the layer, -1 for a dense one; lives as long as the session */
-	const char *device;         /* one line on what computes on the slots, "" without any; the same */
+	const char *device;         /* one line on what computes on the slots, "" without any; the same (see pages) */
 };
 
 int moe_attach(struct moe_client *client, struct moe_session **ret, const struct moe_attach_params *params,

@@ -41,7 +41,8 @@ static int open_folder(const char *path, struct moe_error *err)
 	struct stat st;
 
 	if (stat(path, &st) < 0)
-		return moe_error_sys(err, -errno, "%s", path);
+		return moe_error_sys(err, -errno, "%s: a model folder with config.json and safetensors files expected",
+				     path);
 	if (!S_ISDIR(st.st_mode))
 		return moe_error_set(err, -ENOTDIR,
 				     "%s: not a folder; expected a model folder with config.json and safetensors files",
@@ -59,6 +60,10 @@ static int read_config(struct model *model, struct moe_error *err)
 	if (!path)
 		return moe_error_sys(err, -ENOMEM, "%s", model->path);
 	ret = file_read(&text, &bytes, path, CONFIG_BYTES_MAX, err);
+	if (ret == -ENOENT)
+		return moe_error_set(err, ret,
+				     "%s: there is none; is %s the folder of a model, as published on Hugging Face?",
+				     path, model->path);
 	if (ret < 0)
 		return ret;
 	return model_config_parse(path, text, bytes, &model->config, err);

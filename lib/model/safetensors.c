@@ -285,6 +285,10 @@ static int parse_tensors(struct parser *p, json_t *json)
 
 static int check_length(const char *file, uint64_t header_bytes, uint64_t file_bytes, struct moe_error *err)
 {
+	/* What a clone without git-lfs leaves begins "version https://git-lfs". */
+	if (memcmp(&header_bytes, "version ", sizeof header_bytes) == 0)
+		return moe_error_set(err, -EINVAL,
+				     "%s: a pointer of git-lfs, not the file; in its folder type: git lfs pull", file);
 	if (header_bytes > SAFETENSORS_HEADER_MAX)
 		return moe_error_set(err, -E2BIG,
 				     "%s: header length: found %llu; expected at most %u (is this a safetensors file?)",

@@ -2,26 +2,20 @@
 /*
  * lru - the expert whose last event is longest ago leaves; of several, the lowest id.
  *
- * Pinned: what the event requests is taken out of the order until settle(), so it is never a victim of its own step;
- * when nothing else is cached, the missing expert is not kept. All experts of one event have the same age, so they
- * rejoin the hot end in ascending id.
+ * What is held is out of the order; all experts of one event have the same age, and rejoin the hot end in ascending id,
+ * as they are released.
  */
-#include <assert.h>
-
 #include "policy/policy.h"
 #include "policy/policy-list.h"
 
 struct lru {
 	struct policy_list list;
-	uint32_t n_held, n_admitted;
-	int32_t *held;     /* [n_slots] requested and cached, ascending */
-	int32_t *admitted; /* [n_slots] filled by this event, ascending */
-	int32_t numbers[]; /* prev, next, held, admitted */
+	int32_t numbers[]; /* prev, next */
 };
 
 static size_t lru_bytes(uint32_t n_experts, uint32_t n_slots)
 {
-	return sizeof(struct lru) + 2 * ((size_t)n_experts + n_slots) * sizeof(int32_t);
+	return sizeof(struct lru) + 2 * (size_t)n_experts * sizeof(int32_t);
 }
 
 static void lru_init(void *state, uint32_t n_experts, uint32_t n_slots)
@@ -29,58 +23,42 @@ static void lru_init(void *state, uint32_t n_experts, uint32_t n_slots)
 	struct lru *lru = state;
 
 	policy_list_init(&lru->list, lru->numbers, lru->numbers + n_experts, n_experts);
-	lru->held = lru->numbers + 2 * (size_t)n_experts;
-	lru->admitted = lru->held + n_slots;
-	lru->n_held = lru->n_admitted = 0;
 }
 
-static void lru_request(void *state, int32_t expert, uint32_t pairs, bool cached)
+static void lru_nothing(void *state, int32_t expert)
 {
-	struct lru *lru = state;
-
-	if (!cached)
-		return;
-	policy_list_unlink(&lru->list, expert);
-	lru->held[lru->n_held++] = expert;
 }
 
-static int32_t lru_victim(void *state)
+static void lru_request(void *state, int32_t expert, uint32_t pairs)
 {
-	struct lru *lru = state;
-
-	return policy_list_pop(&lru->list);
-}
-
-static void lru_admit(void *state, int32_t expert)
-{
-	struct lru *lru = state;
-
-	assert(lru->n_admitted == 0 || lru->admitted[lru->n_admitted - 1] < expert);
-	lru->admitted[lru->n_admitted++] = expert;
 }
 
 static void lru_settle(void *state)
 {
-	struct lru *lru = state;
-	uint32_t h = 0, a = 0;
-
-	while (h < lru->n_held || a < lru->n_admitted) {
-		if (a == lru->n_admitted || (h < lru->n_held && lru->held[h] < lru->admitted[a]))
-			policy_list_append(&lru->list, lru->held[h++]);
-		else
-			policy_list_append(&lru->list, lru->admitted[a++]);
-	}
-	lru->n_held = lru->n_admitted = 0;
 }
 
-static void lru_remove(void *state, int32_t expert)
+static void lru_unlink(void *state, int32_t expert)
 {
 	struct lru *lru = state;
 
 	policy_list_unlink(&lru->list, expert);
 }
 
-static uint32_t lru_sort(const void *state, int32_t *ret)
+static void lru_append(void *state, int32_t expert)
+{
+	struct lru *lru = state;
+
+	policy_list_append(&lru->list, expert);
+}
+
+static int32_t lru_coldest(void *state)
+{
+	const struct lru *lru = state;
+
+	return lru->list.cold;
+}
+
+static uint32_t lru_sort(void *state, int32_t *ret)
 {
 	const struct lru *lru = state;
 
@@ -93,9 +71,36 @@ const struct policy_ops policy_lru = {
 	.bytes = lru_bytes,
 	.init = lru_init,
 	.request = lru_request,
-	.victim = lru_victim,
-	.admit = lru_admit,
+	.hold = lru_unlink,
+	.release = lru_append,
+	.coldest = lru_coldest,
+	.evict = lru_unlink,
+	.admit = lru_nothing,
 	.settle = lru_settle,
-	.remove = lru_remove,
+	.remove = lru_unlink,
+	.sort = lru_sort,
+};
+
+/* static - who is there stays: nobody leaves for another. Filled from calibration, by hand, or by the first to come. */
+
+static int32_t static_coldest(void *state)
+{
+	return -1;
+}
+
+const struct policy_ops policy_static = {
+	.name = "static",
+	.by_heat = true,
+	.slots_only = true,
+	.bytes = lru_bytes,
+	.init = lru_init,
+	.request = lru_request,
+	.hold = lru_nothing,
+	.release = lru_nothing,
+	.coldest = static_coldest,
+	.evict = lru_unlink,
+	.admit = lru_append,
+	.settle = lru_settle,
+	.remove = lru_unlink,
 	.sort = lru_sort,
 };

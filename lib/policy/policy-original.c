@@ -44,34 +44,46 @@ static void original_init(void *state, uint32_t n_experts, uint32_t n_slots)
 	o->admitted = numbers + 2 * (size_t)n_experts;
 }
 
-static void original_request(void *state, int32_t expert, uint32_t pairs, bool cached)
+static void original_request(void *state, int32_t expert, uint32_t pairs)
+{
+}
+
+static void original_hold(void *state, int32_t expert)
 {
 	struct original *o = state;
 
-	if (!cached)
-		return;
 	policy_list_unlink(&o->list, expert);
 	o->held[o->n_held++] = o->stamps[expert] << EXPERT_BITS | (uint32_t)expert;
 	o->sorted = false;
 }
 
 /* The coldest of the held ones, or -1. */
-static int32_t original_pop_held(struct original *o)
+static int32_t coldest_held(struct original *o)
 {
 	if (o->n_held == 0)
 		return -1;
 	if (!o->sorted)
 		heat_sort(o->held, o->n_held);
 	o->sorted = true;
-	return (int32_t)(o->held[--o->n_held] & ((1u << EXPERT_BITS) - 1));
+	return (int32_t)(o->held[o->n_held - 1] & ((1u << EXPERT_BITS) - 1));
 }
 
-static int32_t original_victim(void *state)
+static int32_t original_coldest(void *state)
 {
 	struct original *o = state;
-	int32_t expert = policy_list_pop(&o->list);
 
-	return expert >= 0 ? expert : original_pop_held(o);
+	return o->list.cold != POLICY_LIST_END ? o->list.cold : coldest_held(o);
+}
+
+/* The coldest. */
+static void original_evict(void *state, int32_t expert)
+{
+	struct original *o = state;
+
+	if (o->list.cold != POLICY_LIST_END)
+		policy_list_unlink(&o->list, expert);
+	else
+		o->n_held--;
 }
 
 static void original_admit(void *state, int32_t expert)
@@ -93,11 +105,18 @@ static void original_settle(void *state)
 	uint32_t i;
 	int32_t expert;
 
-	while ((expert = original_pop_held(o)) >= 0)
+	while ((expert = coldest_held(o)) >= 0) {
+		o->n_held--;
 		original_append(o, expert);
+	}
 	for (i = 0; i < o->n_admitted; i++)
 		original_append(o, o->admitted[i]);
 	o->n_admitted = 0;
+}
+
+/* All of them by settle(), which knows their order. */
+static void original_release(void *state, int32_t expert)
+{
 }
 
 static void original_remove(void *state, int32_t expert)
@@ -107,7 +126,7 @@ static void original_remove(void *state, int32_t expert)
 	policy_list_unlink(&o->list, expert);
 }
 
-static uint32_t original_sort(const void *state, int32_t *ret)
+static uint32_t original_sort(void *state, int32_t *ret)
 {
 	const struct original *o = state;
 
@@ -117,10 +136,14 @@ static uint32_t original_sort(const void *state, int32_t *ret)
 const struct policy_ops policy_original = {
 	.name = "original",
 	.first_choices = true,
+	.slots_only = true,
 	.bytes = original_bytes,
 	.init = original_init,
 	.request = original_request,
-	.victim = original_victim,
+	.hold = original_hold,
+	.release = original_release,
+	.coldest = original_coldest,
+	.evict = original_evict,
 	.admit = original_admit,
 	.settle = original_settle,
 	.remove = original_remove,

@@ -16,7 +16,6 @@
 #include "settings/settings.h"
 
 #define BLANKS " \t\r"
-#define WORD_MAX 64 /* of what is compared with keys */
 
 /* -- who is meant ------------------------------------------------------------------------------------------------- */
 
@@ -25,12 +24,13 @@ static char lower(char c)
 	return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
 }
 
-/* How many letters must be put in, left out or exchanged; case does not count. Both are shorter than WORD_MAX. */
-static uint32_t distance(const char *a, const char *b)
+uint32_t settings_distance(const char *a, const char *b)
 {
-	uint32_t row[WORD_MAX];
+	uint32_t row[SETTINGS_WORD_MAX];
 	const uint32_t n = (uint32_t)strlen(b);
 
+	if (n >= SETTINGS_WORD_MAX)
+		return UINT32_MAX / 4;
 	for (uint32_t j = 0; j <= n; j++)
 		row[j] = j;
 	for (uint32_t i = 0; a[i]; i++) {
@@ -52,12 +52,12 @@ const struct setting_def *settings_nearest(const char *section, const char *key)
 	const struct setting_def *best = NULL;
 	uint32_t least = UINT32_MAX;
 
-	if (strlen(key) >= WORD_MAX)
+	if (strlen(key) >= SETTINGS_WORD_MAX)
 		return NULL;
 	for (int i = 0; i < SETTINGS; i++) {
 		const struct setting_def *d = &settings_table[i];
 		/* Equally near, the one of this section. */
-		const uint32_t far = 2 * distance(key, d->key) + (strcmp(section, d->section) != 0);
+		const uint32_t far = 2 * settings_distance(key, d->key) + (strcmp(section, d->section) != 0);
 
 		if (far < least) {
 			least = far;
@@ -136,6 +136,13 @@ static int take_section(struct reader *reader, char *line, struct moe_error *err
 	for (int i = 0; i < SETTINGS && !reader->section; i++)
 		if (strcmp(settings_table[i].section, line + 1) == 0)
 			reader->section = settings_table[i].section;
+	for (int i = 0; i < SETTINGS && !reader->section; i++) {
+		if (settings_distance(line + 1, settings_table[i].section) <= 2) {
+			warn(reader, "section [%s] is unknown and passed over; is [%s] meant?", line + 1,
+			     settings_table[i].section);
+			return 0;
+		}
+	}
 	if (!reader->section)
 		warn(reader, "section [%s] is unknown and passed over; expertd.conf(5) has all sections", line + 1);
 	return 0;

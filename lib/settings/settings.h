@@ -33,6 +33,7 @@ enum setting {
 	SETTING_PAGES,
 	SETTING_MEMORY_MAX,
 	SETTING_POOL_MAX,
+	SETTING_TIER_POLICY,
 	SETTING_WRITABLE_WEIGHTS,
 	SETTING_THREADS,
 	SETTING_ISA,
@@ -146,6 +147,9 @@ const char *settings_origin(const struct settings *s, enum setting which, char *
 const char *settings_text(const struct settings *s, enum setting which, char *to, size_t size);
 /* What is accepted: "1 to 4096", "auto, 1g, 2m, thp or 4k". Returns `to`. */
 const char *settings_range(enum setting which, char *to, size_t size);
+/* How many letters must be put in, left out or exchanged; case does not count. Many when one is too long. */
+#define SETTINGS_WORD_MAX 64
+uint32_t settings_distance(const char *a, const char *b);
 /* "MemoryMax" of the words that lie nearest, or NULL when none is near. Keys of `section` go first. */
 const struct setting_def *settings_nearest(const char *section, const char *key);
 

@@ -125,6 +125,19 @@ const struct setting_def settings_table[SETTINGS] = {
 			.live = true,
 			.help = "of a model that needs more, keep so much in memory and the rest on disk",
 		},
+	[SETTING_TIER_POLICY] =
+		{
+			.section = "Models",
+			.key = "TierPolicy",
+			.option = "tier-policy",
+			.argument = "POLICY",
+			.type = SETTING_TYPE_WORD,
+			.words = "lru lfu lfu-decay lfru ema mrs arc s3-fifo sieve ebco-soft ebco-hard",
+			.preset = "lru",
+			.live = true,
+			.help = "of a layer of such a model, which expert makes room: lru, lfu, lfu-decay, lfru, ema, "
+				"mrs, arc, s3-fifo, sieve, ebco-soft or ebco-hard",
+		},
 	[SETTING_WRITABLE_WEIGHTS] =
 		{
 			.section = "Models",

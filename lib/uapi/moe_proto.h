@@ -4,10 +4,10 @@
  *
  * One packet is one message; it begins with struct moe_msg, whose `fds` is the exact number of file descriptors that
  * come with it. The first message of a connection is HELLO. The client asks; the daemon answers each request with the
- * type | MOE_MSG_REPLY, or with MOE_MSG_ERROR (status and one line of text), in order, but for LOAD: it is answered by
- * any number of MOE_MSG_PROGRESS and, when it ends, by its reply. Identity is never in a message: the kernel gives it
- * (SO_PEERCRED, pidfd). Reserved bytes are zero. A connection that breaks these rules is closed; one that is too many
- * for its user is closed after a MOE_MSG_ERROR that nobody asked for.
+ * type | MOE_MSG_REPLY, or with MOE_MSG_ERROR (status and one line of text), in order, but for LOAD and DEVICE: LOAD is
+ * answered by any number of MOE_MSG_PROGRESS and, when it ends, by its reply, DEVICE when the memory is there. Identity
+ * is never in a message: the kernel gives it (SO_PEERCRED, pidfd). Reserved bytes are zero. A connection that breaks
+ * these rules is closed; one that is too many for its user is closed after a MOE_MSG_ERROR that nobody asked for.
  */
 #ifndef MOE_UAPI_PROTO_H
 #define MOE_UAPI_PROTO_H
@@ -36,6 +36,7 @@ enum moe_msg_type {
 				* registers pool files with a GPU's driver holds a write lock (F_SETLK) */
 	MOE_MSG_DEVICE = 10,   /* one fd: slots in a GPU's memory, as the driver exports it; answered once it is
 			      * imported. In the place of MOE_ARENA_SLOTS */
+	MOE_MSG_POLICY = 11,   /* MOE_FEATURE_POLICY */
 	MOE_MSG_REPLY = 0x100
 };
 
@@ -46,7 +47,8 @@ enum moe_msg_type {
 #define MOE_FEATURE_BUDGET 0x8     /* ATTACH may name a device, whose budget for fills is shared */
 #define MOE_FEATURE_REGISTRAR 0x10 /* MOE_MSG_REGISTRAR */
 #define MOE_FEATURE_DEVICE 0x20    /* MOE_MSG_DEVICE: the daemon has been told to push into GPUs */
-#define MOE_FEATURES_ALL 0x3f
+#define MOE_FEATURE_POLICY 0x40    /* MOE_MSG_POLICY */
+#define MOE_FEATURES_ALL 0x7f
 
 struct moe_msg {
 	__u32 magic; /* MOE_PROTO_MAGIC */
@@ -154,6 +156,14 @@ struct moe_msg_unload {
 	char name[MOE_NAME_BYTES];
 };
 
+#define MOE_POLICY_BYTES 32
+
+struct moe_msg_policy {
+	struct moe_msg msg;
+	char name[MOE_NAME_BYTES];     /* of a tiered model; empty: the only model loaded */
+	char policy[MOE_POLICY_BYTES]; /* by which its experts make room for each other from now on */
+};
+
 struct moe_msg_error {
 	struct moe_msg msg;
 	char text[496];
@@ -178,6 +188,7 @@ MOE_PROTO_SIZE(moe_msg_load, 4176);
 MOE_PROTO_SIZE(moe_msg_progress, 48);
 MOE_PROTO_SIZE(moe_msg_loaded, 112);
 MOE_PROTO_SIZE(moe_msg_unload, 80);
+MOE_PROTO_SIZE(moe_msg_policy, 112);
 MOE_PROTO_SIZE(moe_msg_error, 512);
 
 #endif

@@ -27,7 +27,8 @@
  * Law of the timeline. It is a 32-bit word in a GPU's memory, 0 at first, that a client's stream waits for without
  * anybody's host in between. A client numbers the FILLs that count in it 1, 2, 3, ... modulo 2^32, each number once, in
  * any order. The GPU writes n only when all FILLs up to the n-th have brought all that they were asked for, behind
- * them, and it may leave numbers out. So one that fails stops the timeline; who waits beyond is the client's to free.
+ * them, and it may leave numbers out. So one that fails stops the timeline until another FILL with its number has come;
+ * whoever waits beyond is the client's to free.
  *
  * All integers are little-endian; every reserved byte is zero, and a set one is refused with -EINVAL, so that it can be
  * given a meaning later. Two arenas, memfds that the client makes, seals and registers (MOE_MSG_ARENA), hold what

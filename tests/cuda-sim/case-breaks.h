@@ -341,6 +341,42 @@ static void pageable_written(void)
 	cuMemcpyDtoHAsync(plain, memory, 64, a);
 }
 
+static const CUmemLocation on_device = {.type = CU_MEM_LOCATION_TYPE_DEVICE};
+
+static void advised_unread(void)
+{
+	const CUdeviceptr plain = (CUdeviceptr)(uintptr_t)shared_memory(4096, PROT_READ);
+
+	begin();
+	cuMemAdvise(plain, 4096, CU_MEM_ADVISE_SET_ACCESSED_BY, on_device);
+}
+
+static void advised_registered(void)
+{
+	begin();
+	cuMemAdvise((CUdeviceptr)(uintptr_t)host, 4096, CU_MEM_ADVISE_SET_READ_MOSTLY, on_device);
+}
+
+static void prefetched_nothing(void)
+{
+	uint8_t *plain = shared_memory(8192, PROT_READ);
+
+	begin();
+	good(cuMemAdvise((CUdeviceptr)(uintptr_t)plain, 8192, CU_MEM_ADVISE_SET_READ_MOSTLY, on_device));
+	good(cuMemPrefetchAsync((CUdeviceptr)(uintptr_t)plain, 8192, on_device, 0, a));
+	must(munmap(plain, 8192) == 0);
+	cuMemPrefetchAsync((CUdeviceptr)(uintptr_t)plain, 8192, on_device, 0, a);
+}
+
+static void prefetched_nowhere(void)
+{
+	const CUmemLocation other = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1};
+	const CUdeviceptr plain = (CUdeviceptr)(uintptr_t)shared_memory(4096, PROT_READ);
+
+	begin();
+	cuMemPrefetchAsync(plain, 4096, other, 0, a);
+}
+
 static void freed_while_mapped(void)
 {
 	const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,

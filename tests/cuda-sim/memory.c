@@ -305,42 +305,6 @@ static void unmap_region(struct sim_region *region, const char *call)
 	sim_physical_drop(physical);
 }
 
-/* Managed memory is where it is: who reads it finds it, and bringing it somewhere changes nothing. */
-CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flags)
-{
-	CUresult r = sim_enter(__func__, SIM_NEEDS_CONTEXT);
-
-	if (r == CUDA_SUCCESS) {
-		const uint64_t room = (bytes + PAGE - 1) / PAGE * PAGE;
-		void *memory = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-		struct sim_region *region;
-
-		SIM_RULE(address && bytes && flags == CU_MEM_ATTACH_GLOBAL, "an address and a size are needed");
-		if (memory == MAP_FAILED)
-			abort();
-		region = sim_region_new(sim_current(), (uintptr_t)memory, room, memory);
-		region->host = region->base;
-		region->managed = region->readable = region->writable = true;
-		*address = region->base;
-	}
-	return sim_leave(r);
-}
-
-CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUmemLocation to, unsigned flags, CUstream stream)
-{
-	CUresult r = sim_enter(__func__, SIM_NEEDS_CONTEXT);
-
-	if (r == CUDA_SUCCESS) {
-		SIM_RULE(sim_resolve(__func__, address, bytes, false)->managed, "%#llx is not managed",
-			 (unsigned long long)address);
-		SIM_RULE(flags == 0 && (to.type == CU_MEM_LOCATION_TYPE_HOST ||
-					(to.type == CU_MEM_LOCATION_TYPE_DEVICE && to.id < sim.devices)),
-			 "no such place");
-		SIM_GET(SIM_STREAM, stream);
-	}
-	return sim_leave(r);
-}
-
 CUresult cuMemFree(CUdeviceptr address)
 {
 	CUresult r = sim_enter(__func__, SIM_RELEASES);

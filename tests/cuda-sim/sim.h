@@ -17,7 +17,7 @@
  * - Device memory cannot be read by the host but through the driver; it is NaNs at first.
  *
  * Everything below is under sim.lock but where noted. The files: state (this state, knobs, failures, handles), clock,
- * memory and register and vmm (what the device can reach), touch (who touches what), stream (commands), capture
+ * memory, managed and register (what the device can reach), touch (who touches what), stream (commands), capture
  * (graphs), run (the thread), the rest are the driver's calls by group.
  */
 #ifndef TESTS_CUDA_SIM_SIM_H

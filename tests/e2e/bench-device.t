@@ -67,6 +67,16 @@ done
 within "$(awk -v s="$(field lane.step_us.p50)" -v w="$(field lane.work_us.p50)" -v r="$(field lane.round_trip_us.p50)" \
 	'BEGIN { print s - w - r }')" -0.01 0.01 'the round trip is the step without its commands'
 
+is "$(field lane_copy.model) $(field lane_copy.steps)" 'tinymoe 4' 'the same lane with answers that are copied first'
+for what in step_us work_us bare_hop_us; do
+	within "$(field "lane_copy.$what.p99")" "$(field "lane_copy.$what.p50")" 100000000 "lane_copy.$what"
+done
+within "$(field 'answers.#')" 2 5 'answers: sizes'
+for way in read_us copy_us; do
+	within "$(field "answers.1.$way.p50")" 0.000001 100000000 "answers.$way"
+done
+is "$(field answers.1.tokens) $(field answers.1.bytes)" '16 8192' 'an answer of 16 tokens'
+
 is "$(field fills.0.model) $(field fills.0.how) $(field fills.0.tp_size)" 'tinymoe pull 1' 'fills by pull'
 ordered fills.0.gbs
 ordered fills.0.bare_gbs

@@ -81,6 +81,41 @@ ok $? 'the log tells more' "$log"
 stop_daemon
 is $? 0 'SIGTERM ends it'
 
+# -- by the kernel: the terminal is gone --------------------------------------------------------------------------
+
+# gone PROCESS: not even a zombie that nobody has waited for
+# shellcheck disable=SC2317 # wait_for calls it
+gone() { ! grep -q '^State:[[:space:]]*[^ZX]' "/proc/$1/status" 2>/dev/null; }
+
+if ! command -v script >/dev/null 2>&1 || ! have_proc; then
+	skip 'script or /proc is missing: no terminal that could go'
+else
+	cat >"$dir/at-terminal" <<-END
+		#!/bin/sh
+		exec "$(realpath "$expertd")" --socket "$socket" --config "$conf" 2>"$log"
+	END
+	chmod +x "$dir/at-terminal"
+	: >"$log"
+	script -qefc "$dir/at-terminal" /dev/null >/dev/null 2>&1 </dev/null &
+	terminal=$!
+	started="$started $terminal"
+	wait_for grep -q ' ready: ' "$log"
+	require $? 'a daemon on a terminal' "$log"
+	at_terminal=$(status pid)
+	kill -HUP "$at_terminal"
+	wait_for said 1 'reloaded the configuration'
+	ok $? 'SIGHUP from a process reloads' "$log"
+	kill -9 "$terminal"
+	wait "$terminal" 2>/dev/null
+	forget "$terminal"
+	wait_for grep -q 'Hangup: ending' "$log"
+	ok $? 'SIGHUP from the kernel, when the terminal is gone, ends it' "$log"
+	wait_for gone "$at_terminal"
+	is "$?:$(grep -c 'reloaded the' "$log")" 0:1 'without another reload' "$log"
+	[ ! -e "$socket" ]
+	ok $? 'and its socket with it'
+fi
+
 # -- the same for moectl ------------------------------------------------------------------------------------------
 
 "$moectl" config --config "$conf" --json >"$dir/config.json" 2>"$dir/err"
@@ -100,6 +135,35 @@ grep -q "$conf:[0-9]*: \[Nothing: ']' is missing" "$dir/out"
 ok $? 'and its place' "$dir/out"
 timeout 60 "$expertd" --socket "$socket" --config "$conf" >"$dir/out" 2>&1
 is $? 2 'a daemon does not start with it'
+
+# -- the sample ---------------------------------------------------------------------------------------------------
+
+# share/expertd.conf, the file that packages put into /etc, says each setting there is with its default, and changes one.
+MOE_EXPERTD_CONFIG=share/expertd.conf "$moectl" config --json >"$dir/sample.json" 2>"$dir/err"
+is $? 0 'the sample can be read' "$dir/err"
+[ ! -s "$dir/err" ]
+ok $? 'without warnings' "$dir/err"
+sed 's/^#\([A-Z][A-Za-z]*=\)/\1/' share/expertd.conf >"$conf"
+"$moectl" config --json --config "$conf" >"$dir/whole.json" 2>"$dir/err"
+is $? 0 'and with its comments as settings' "$dir/err"
+[ ! -s "$dir/err" ]
+ok $? 'as well' "$dir/err"
+MOE_EXPERTD_CONFIG=/dev/null "$moectl" config --json >"$dir/nothing.json"
+listed() { # FILE: section and key and value of each setting
+	perl -MJSON::PP -e 'local $/; print map { my $v = $_->{value} // "";
+		"$_->{section} $_->{key} " . (ref $v ? encode_json($v) : $v) . "\n" } @{decode_json(<>)->{settings}}' "$1"
+}
+listed "$dir/nothing.json" | sed 's/^\(Daemon Bus\) off$/\1 system/' >"$dir/expected"
+[ -s "$dir/expected" ]
+ok $? 'there are settings'
+listed "$dir/sample.json" | diff "$dir/expected" - >"$dir/out"
+ok $? 'it changes nothing but the bus' "$dir/out"
+listed "$dir/whole.json" | diff "$dir/expected" - >"$dir/out"
+ok $? 'the values in its comments are the defaults' "$dir/out"
+cut -d ' ' -f 1,2 "$dir/expected" >"$dir/keys"
+awk '/^\[/ { gsub(/[][]/, ""); section = $0 } /^[A-Z].*=/ { sub(/=.*/, ""); print section, $0 }' "$conf" |
+	diff "$dir/keys" - >"$dir/out"
+ok $? 'no setting is missing there, none is unknown' "$dir/out"
 
 # -- who reads what -----------------------------------------------------------------------------------------------
 

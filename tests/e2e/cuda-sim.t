@@ -126,6 +126,7 @@ usage() {
 	ok $? "$*: it says why" "$dir/refused"
 }
 usage 'device cuda' --graph --decode
+usage 'without --dense device' --device host --answers copy
 usage 'one rank' --device cuda --graph --decode --tp 2
 usage 'only decode steps' --device cuda --graph
 usage 'no slots on a GPU' --dense device
@@ -164,6 +165,18 @@ expected=$token_by_token
 # shellcheck disable=SC2086 # a list
 score 'every expert by them' --device cuda --experts cache --slots 4 --zero-copy always $by_token --daemon "$socket"
 same 'every expert by them'
+# shellcheck disable=SC2086
+score 'prefetched' --device cuda --experts cache --slots 4 --zero-copy always --pages-fill prefetch $by_token --daemon "$socket"
+same 'prefetched'
+grep -q "each step's are prefetched" "$dir/score.err"
+ok $? 'the worker says so' "$dir/score.err"
+knobs="$knobs CUSIM_FAIL=cuMemPrefetchAsync:100"
+# shellcheck disable=SC2086
+score 'a driver that refuses' --device cuda --experts cache --slots 4 --zero-copy always --pages-fill prefetch $by_token \
+	--daemon "$socket"
+same 'a driver that refuses'
+grep -q 'refused advice on pages' "$dir/score.err"
+ok $? 'the worker says when it has' "$dir/score.err"
 stop_daemon
 is $? 0 'the daemon ends with 0'
 finish

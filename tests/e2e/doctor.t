@@ -29,7 +29,7 @@ judge() {
 }
 
 "$moectl" --socket "$dir/nobody" doctor --json >"$dir/report" 2>"$dir/err"
-judge "$dir/report" $? kernel io_uring 'cpu level' 'cpu quota' 'NUMA balancing' 'transparent huge shmem' 'transparent huge pages' \
+judge "$dir/report" $? kernel io_uring 'cpu level' 'cpu quota' configuration 'kernel module' 'NUMA balancing' 'transparent huge shmem' 'transparent huge pages' \
 	'cgroup memory limit' RLIMIT_MEMLOCK 'GPU driver' daemon
 ok $? 'without a daemon' "$dir/wrong"
 start_daemon --model "$sample" --name tiny
@@ -47,4 +47,215 @@ grep -qE '^ +-> ' "$dir/out"
 ok $? 'for a person it stands below the line' "$dir/out"
 stop_daemon
 is $? 0 'the daemon ends'
+
+# -- what the configured models want, on a machine with two nodes -------------------------------------------------
+
+pretend=$(realpath "$build/tests/pretend-nodes.so")
+tree=$dir/tree
+etc=$tree/etc
+kernel=$tree/sys/kernel/mm/transparent_hugepage
+mkdir -p "$etc/moe-expertd" "$tree$root" "$tree/proc/sys/kernel" "$kernel"
+ln -s "$root/models" "$tree$root/models"
+printf '[Models]\nModel=tiny:%s\nPages=auto\n' "$root/$sample" >"$etc/moe-expertd/expertd.conf"
+for node in 0 1; do
+	for size in 2048kB 1048576kB; do
+		mkdir -p "$tree/sys/devices/system/node/node$node/hugepages/hugepages-$size"
+		echo 0 >"$tree/sys/devices/system/node/node$node/hugepages/hugepages-$size/nr_hugepages"
+	done
+done
+echo 1 >"$tree/proc/sys/kernel/numa_balancing"
+echo 'always madvise [never]' >"$kernel/enabled"
+echo 'always within_size advise never [deny] force' >"$kernel/shmem_enabled"
+
+# doctor OPTION...: there, with little memory to lock.
+doctor() {
+	env -u MOE_EXPERTD_CONFIG PRETEND_NODES=2 LD_PRELOAD="$pretend" \
+		prlimit --memlock=65536 "$moectl" --socket "$socket" doctor --root "$tree" "$@"
+}
+# remedies: the files that it would write, without the root.
+remedies() {
+	doctor --json "$@" >"$dir/report" 2>"$dir/err"
+	perl -MJSON::PP -e 'local $/; my $r = decode_json(<STDIN>);
+		print join(" ", map { substr($_->{file}, length $ARGV[0]) } @{$r->{remedies}}), "\n"' "$tree" <"$dir/report"
+}
+# found CHECK: what is said of it
+found() {
+	perl -MJSON::PP -e 'local $/; my $r = decode_json(<STDIN>);
+		print map { "$_->{verdict}: $_->{found}\n" } grep { $_->{check} eq $ARGV[0] } @{$r->{checks}}' "$1" <"$dir/report"
+}
+written() { (cd "$tree" && find etc -type f ! -name expertd.conf | sort | tr '\n' ' '); }
+
+huge='/etc/moe-expertd/hugepages-node0.conf /etc/moe-expertd/hugepages-node1.conf'
+numa=/etc/sysctl.d/60-moe-expertd-numa.conf
+thp='/etc/tmpfiles.d/moe-expertd-thp-shmem.conf /etc/tmpfiles.d/moe-expertd-thp.conf'
+limits=/etc/security/limits.d/60-moe-expertd.conf
+is "$(remedies)" "$huge $numa $thp $limits" 'doctor --json lists what --fix would write' "$dir/report"
+judge "$dir/report" 0 'configured model 1' 'huge pages wanted, node 0' 'huge pages wanted, node 1' 'disk of tiny'
+ok $? 'and looks at the models that are configured' "$dir/wrong"
+bytes=$(found 'configured model 1' | sed 's/.*(\([0-9]*\) bytes) on each of 2 nodes/\1/')
+
+# sizes OPTION...: of the pool files that a daemon with two nodes makes
+sizes() {
+	real=$(realpath "$expertd")
+	printf '#!/bin/sh\nexec env PRETEND_NODES=2 LD_PRELOAD="%s" "%s" "$@"\n' "$pretend" "$real" >"$dir/expertd"
+	chmod +x "$dir/expertd"
+	(
+		expertd=$dir/expertd
+		start_daemon --model "$sample" --pages 4k "$@" >/dev/null
+		"$moectl" --socket "$socket" models --json >"$dir/models.json"
+		stop_daemon
+	)
+	echo "$(json "$dir/models.json" models.0.pools.0.bytes) $(json "$dir/models.json" models.0.pools.1.bytes)"
+}
+is "$(sizes)" "$bytes $bytes" 'it counts as many bytes as the daemon takes'
+echo 'PoolMax=10M' >>"$etc/moe-expertd/expertd.conf"
+remedies >"$dir/out"
+bytes=$(found 'configured model 1' | sed 's/.*(\([0-9]*\) bytes) on each of 2 nodes/\1/')
+is "$(sizes --pool-max 10M)" "$bytes $bytes" 'of a model of which only a part is in memory, too'
+pages=$(((bytes + 2097151) / 2097152))
+
+# -- writing, after asking ----------------------------------------------------------------------------------------
+
+doctor --fix >"$dir/out" 2>"$dir/err" </dev/null
+is "$? $(written)" '2 ' '--fix without a terminal writes nothing'
+grep -q 'no terminal to ask at; --yes' "$dir/err"
+ok $? 'and says why' "$dir/err"
+"$moectl" doctor --yes >"$dir/out" 2>"$dir/err"
+is $? 2 '--yes needs --fix'
+"$moectl" doctor --fix --json >"$dir/out" 2>"$dir/err"
+is $? 2 '--fix has no --json'
+
+# asked ANSWER...: --fix on a terminal, a line for each question
+asked() {
+	cat >"$dir/asked" <<-END
+		#!/bin/sh
+		unset MOE_EXPERTD_CONFIG
+		export PRETEND_NODES=2 LD_PRELOAD="$pretend"
+		exec prlimit --memlock=65536 "$(realpath "$moectl")" --socket "$socket" doctor --root "$tree" --fix
+	END
+	chmod +x "$dir/asked"
+	# Typed one by one, when the question is there.
+	perl -e '
+		my ($program, $out, @answers) = @ARGV;
+		open(my $in, "|-", "script", "-qefc", $program, $out) or die;
+		$in->autoflush(1);
+		for my $n (1 .. @answers) {
+			for (1 .. 1200) {
+				open(my $seen, "<", $out); local $/;
+				my $text = <$seen> // "";
+				last if (() = $text =~ /Write it\?/g) >= $n;
+				select(undef, undef, undef, 0.05);
+			}
+			print $in "$answers[$n - 1]\n";
+		}
+		close $in;
+		exit($? >> 8);
+	' "$dir/asked" "$dir/typed" "$@" >/dev/null 2>"$dir/err"
+}
+if command -v script >/dev/null 2>&1; then
+	: >"$dir/typed"
+	asked y n '' no yes q
+	is $? 0 'on a terminal it asks' "$dir/typed"
+	is "$(written)" 'etc/moe-expertd/hugepages-node0.conf etc/tmpfiles.d/moe-expertd-thp.conf ' \
+		'and writes what was answered with y or yes, and nothing else' "$dir/typed"
+	is "$(grep -c 'Left as it is' "$dir/typed")" 4 'the others are left' "$dir/typed"
+	grep -q 'systemctl restart moe-expertd-hugepages@0.service' "$dir/typed"
+	ok $? 'it says what to type next' "$dir/typed"
+else
+	skip 'script is not installed'
+fi
+echo 'kernel.numa_balancing = 1' | { mkdir -p "$etc/sysctl.d" && cat >"$tree$numa"; }
+doctor --fix --yes >"$dir/out" 2>"$dir/err" </dev/null
+is $? 0 '--yes writes all without asking' "$dir/err"
+for file in $huge $numa $thp $limits; do
+	is "$(stat -c %a "$tree$file" 2>"$dir/err")" 644 "there is $file" "$dir/err"
+done
+is "$(find "$tree/etc" -name '.*' | wc -l)" 0 'and nothing half done beside them'
+is "$(grep -v '^#' "$tree$numa" "$tree$limits" | cut -d: -f2 | tr '\n' ';')" \
+	'kernel.numa_balancing = 0;@moe-expertd - memlock unlimited;' 'they say what is to be'
+grep -q '^  < kernel.numa_balancing = 1' "$dir/out"
+ok $? 'what a file has said before is shown' "$dir/out"
+
+# A tree that somebody else has made: links are those of a system there, and none leads out of it.
+foreign=$dir/foreign
+mkdir -p "$foreign/etc" "$foreign/elsewhere" "$dir/outside"
+cp -r "$tree/proc" "$tree/sys" "$foreign/"
+ln -s "$dir/outside" "$foreign/etc/sysctl.d"
+ln -s ../../../../elsewhere "$foreign/etc/tmpfiles.d"
+env -u MOE_EXPERTD_CONFIG PRETEND_NODES=2 LD_PRELOAD="$pretend" "$moectl" --socket "$socket" doctor \
+	--root "$foreign" --fix --yes >"$dir/out" 2>"$dir/err" </dev/null
+is "$? $(find "$dir/outside" -type f | wc -l)" '1 0' '--fix writes nothing outside of --root' "$dir/err"
+grep -q "^moectl: $foreign/etc/sysctl.d: " "$dir/err"
+ok $? 'and says what it could not' "$dir/err"
+[ -f "$foreign/elsewhere/moe-expertd-thp.conf" ]
+ok $? 'a link that stays inside is followed' "$dir/err"
+
+# What the unit's program makes of the file is what was wanted.
+for node in 0 1; do
+	# shellcheck disable=SC2046 # two words
+	env MOE_SYSFS="$tree/sys" $(grep -v '^#' "$etc/moe-expertd/hugepages-node$node.conf") \
+		"$root/systemd/moe-expertd-hugepages" $node 2>"$dir/err"
+	is "$?:$(cat "$tree/sys/devices/system/node/node$node/hugepages/hugepages-2048kB/nr_hugepages")" "0:$pages" \
+		"node $node: the pages are reserved by that file" "$dir/err"
+done
+is "$(remedies)" "$numa $thp $limits" 'then nothing is wanted there any more'
+is "$(found 'huge pages wanted, node 1')" "ok: $pages of 2 MiB, which are reserved" 'and doctor says so'
+echo 0 >"$tree/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
+is "$(remedies)" "$numa $thp $limits" 'a file that is there is not offered again'
+found 'huge pages wanted, node 1' | grep -q '^note: .*the file for it is there'
+ok $? 'but that the pages are not is told' "$dir/report"
+
+# -- told how many ------------------------------------------------------------------------------------------------
+
+is "$(remedies --huge-pages 1G,1:700M)" "$huge $numa $thp $limits" '--huge-pages goes before the models'
+perl -MJSON::PP -e 'local $/; my $r = decode_json(<STDIN>); print map { $_->{text} =~ s/^#.*\n//mgr } @{$r->{remedies}}[0, 1]' \
+	<"$dir/report" | tr '\n' ' ' >"$dir/out"
+is "$(cat "$dir/out")" 'PAGES_1G=1 PAGES_2M=0 PAGES_1G=1 PAGES_2M=0 ' 'pages of 1 GiB for that much' "$dir/report"
+remedies --huge-pages 900T >"$dir/out"
+found 'huge pages wanted, node 0' | grep -q '^note: .*the node has'
+ok $? 'more than the node has is offered by no file' "$dir/report"
+for words in '' x 7:1G 1G,,1G 0:; do
+	doctor --huge-pages "$words" >"$dir/out" 2>"$dir/err"
+	is $? 2 "--huge-pages '$words' is refused"
+done
+
+# -- what else a file mends ---------------------------------------------------------------------------------------
+
+echo 2 >"$tree/proc/sys/kernel/io_uring_disabled"
+PRETEND_NO_URING=$tree
+export PRETEND_NO_URING
+case " $(remedies) " in *' /etc/sysctl.d/60-moe-expertd-io-uring.conf '*) ok 0 'io_uring that is forbidden' ;; *) ok 1 'io_uring that is forbidden' "$dir/report" ;; esac
+is "$(found io_uring)" 'problem: kernel.io_uring_disabled is 2: forbidden to every process' 'is a problem'
+unset PRETEND_NO_URING
+
+start_daemon --model "$sample" --name tiny
+require $? 'a daemon' "$dir/daemon.log"
+mkdir -p "$tree/proc/$daemon"
+echo '0::/system.slice/moe-expertd.service' >"$tree/proc/$daemon/cgroup"
+printf 'Limit                     Soft Limit           Hard Limit           Units     \n%s\n' \
+	'Max locked memory         65536                65536                bytes     ' >"$tree/proc/$daemon/limits"
+case " $(remedies) " in *' /etc/systemd/system/moe-expertd.service.d/60-memlock.conf '*) ok 0 "the daemon's unit gets a drop-in" ;; *) ok 1 "the daemon's unit gets a drop-in" "$dir/report" ;; esac
+sed -i 's/65536 /unlimited /' "$tree/proc/$daemon/limits"
+remedies >"$dir/out"
+is "$(found RLIMIT_MEMLOCK)" 'ok: unlimited of the daemon' 'it is the limit of the daemon that counts' "$dir/report"
+stop_daemon
+is $? 0 'the daemon ends'
+
+# -- what goes wrong ----------------------------------------------------------------------------------------------
+
+rm -r "$etc/sysctl.d"
+touch "$etc/sysctl.d"
+doctor --fix --yes >"$dir/out" 2>"$dir/err" </dev/null
+is $? 1 'what cannot be written makes the exit status 1'
+grep -q "^moectl: $etc/sysctl.d: Not a directory" "$dir/err"
+ok $? 'and is named' "$dir/err"
+echo 'Model=/nowhere/at/all' >>"$etc/moe-expertd/expertd.conf"
+doctor --json >"$dir/report" 2>"$dir/err"
+judge "$dir/report" $? 'configured model 2'
+ok $? 'so does a configured model that is not there' "$dir/wrong"
+printf '[Pool]\nThreads=none\n' >>"$etc/moe-expertd/expertd.conf"
+doctor --json >"$dir/report" 2>"$dir/err"
+judge "$dir/report" $? configuration
+ok $? 'and a file that is wrong' "$dir/wrong"
+case $(found configuration) in problem:*expertd.conf:7:*) ok 0 'which names the line' ;; *) ok 1 'which names the line' "$dir/report" ;; esac
 finish

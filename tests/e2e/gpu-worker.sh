@@ -45,8 +45,14 @@ gpu_scores() {
 	gpu_score 'a captured graph' $cuda --decode --graph
 	same_score 'a captured graph' "$all"
 	within "$(json "$dir/score.json" graph_steps)" "$1" 1000000 "a captured graph: replays"
+	is "$(json "$dir/score.json" answers)" read 'answers are read in place'
 	within "$(json "$dir/score.json" pairs.hit)" 1 1000000000 'a captured graph: the device has computed pairs'
 	within "$(json "$dir/score.json" pairs.cpu)" 1 1000000000 'a captured graph: and the CPU pool'
+	for way in '' --graph; do
+		gpu_score "answers copied first $way" $cuda --decode $way --answers copy --window 64 --limit 128
+		same_score "answers copied first $way" "$few"
+		is "$(json "$dir/score.json" answers)" copy "answers copied first $way: it says so"
+	done
 	env ${knobs-} "$worker" generate --model "$sample" $cuda --prompt 'NAME
        expertd - ' --tokens 64 --graph --stats >"$dir/text" 2>"$dir/err"
 	ok $? 'generate with a captured graph' "$dir/err"

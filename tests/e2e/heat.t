@@ -42,6 +42,21 @@ is "$(grep -cE '^ +[0-5] [ .+*#]{32}$' "$dir/map")" 6 'a line for each layer, a 
 NO_COLOR=1 LC_ALL=C.UTF-8 "$moectl" --socket "$socket" heat tiny >"$dir/map"
 ! grep -q "$(printf '\033')" "$dir/map"
 ok $? 'no colours where there is no terminal'
+if command -v script >/dev/null 2>&1; then
+	# at_terminal [NO_COLOR=1]: on one of many colours
+	at_terminal() {
+		script -qefc "env TERM=xterm-256color LC_ALL=C.UTF-8 ${1-} \"$moectl\" --socket \"$socket\" heat tiny" \
+			/dev/null >"$dir/map" 2>&1 </dev/null
+		grep -q "$(printf '\033')" "$dir/map"
+	}
+	unset NO_COLOR
+	at_terminal
+	is $? 0 'colours on one' "$dir/map"
+	at_terminal NO_COLOR=1
+	is $? 1 'but not with NO_COLOR' "$dir/map"
+else
+	skip 'script is not installed'
+fi
 "$moectl" --socket "$socket" heat tiny --svg "$dir/heat.svg" 2>"$dir/err"
 ok $? 'heat --svg' "$dir/err"
 "$moectl" --socket "$socket" heat tiny --svg - >"$dir/heat2.svg" 2>"$dir/err"

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: MIT
 #
 # install - what `meson install` puts down is complete and can be used by a stranger's C and C++, from the installed
-# tree alone: programs, library, headers, pkg-config, manual pages, and the example of moe-expert(3).
+# tree alone: programs, library, headers, pkg-config, manual pages, and the example of libmoe-expert(3).
 # shellcheck source=tests/e2e/lib.sh
 . "$(dirname -- "$0")/lib.sh"
 
 tree=$dir/tree
-page=docs/man/moe-expert.3
+page=docs/man/libmoe-expert.3
 
 for tool in meson pkg-config cc nm readelf; do
 	command -v "$tool" >/dev/null 2>&1 || skip_all "$tool is not installed"
@@ -51,6 +51,15 @@ done
 (cd "$prefix/share/man" && find . -type f | sed 's,.*/,,') >"$dir/pages"
 (cd docs/man && ls) >"$dir/expected"
 same "$dir/pages" "$dir/expected" 'all manual pages are there'
+(cd "$prefix/share/man/man3" && find . -follow -type f -name 'moe_*.3' | sed 's,.*/,,; s,\.3$,,') >"$dir/pages"
+sed -n 's/^\t\(moe_[a-z_]*\);/\1/p' lib/libmoe-expert.map >"$dir/expected"
+same "$dir/pages" "$dir/expected" 'each function of the library has a page, or a link to one, and nothing else has'
+if command -v man >/dev/null 2>&1; then
+	MANPATH=$prefix/share/man man -w moe_wait >"$dir/said" 2>&1 && grep -q '/moe_submit\.3$' "$dir/said"
+	ok $? 'man moe_wait finds the page of its group' "$dir/said"
+else
+	skip 'man moe_wait: man is not installed'
+fi
 
 cmp -s share/grafana/moe-expertd.json "$prefix/share/moe-expertd/grafana/moe-expertd.json"
 ok $? 'the dashboard is there'
@@ -75,9 +84,9 @@ fi
 # -- the library --------------------------------------------------------------------------------------------------
 
 ls "$libdir" >"$dir/libraries"
-printf '%s\n' libmoe-expert.a libmoe-expert.so libmoe-expert.so.0 "libmoe-expert.so.$version" pkgconfig >"$dir/expected"
+printf '%s\n' libmoe-expert.a libmoe-expert.so libmoe-expert.so.1 libmoe-expert.so.1.0.0 pkgconfig >"$dir/expected"
 same "$dir/libraries" "$dir/expected" 'the shared and the static library are there'
-is "$(readelf -d "$libdir/libmoe-expert.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')" libmoe-expert.so.0 'the soname'
+is "$(readelf -d "$libdir/libmoe-expert.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')" libmoe-expert.so.1 'the soname'
 readelf -d "$libdir/libmoe-expert.so" "$prefix"/bin/* | grep -E 'R(UN)?PATH' >"$dir/rpath"
 [ ! -s "$dir/rpath" ]
 ok $? 'nothing installed looks for libraries in the build folder' "$dir/rpath"
@@ -133,7 +142,7 @@ build_both() {
 	"$@" -Wall -Werror -pedantic -o "$dir/static" "$source" \
 		$(flags --static --cflags --libs | sed 's/-lmoe-expert/-l:libmoe-expert.a/') >"$dir/log" 2>&1
 	ok $? "$name compiles against the static library" "$dir/log" && consumer "$name, static" "$dir/static"
-	readelf -d "$dir/shared" | grep -q 'NEEDED.*libmoe-expert.so.0'
+	readelf -d "$dir/shared" | grep -q 'NEEDED.*libmoe-expert.so.1'
 	ok $? "$name, shared: needs the library by its soname"
 	! readelf -d "$dir/static" | grep -q 'NEEDED.*libmoe-expert'
 	ok $? "$name, static: does not need it"
@@ -152,7 +161,7 @@ fi
 sed -n '/^\.Sh EXAMPLES/,/^\.Ed/p' "$page" | sed -e '1,/^\.Bd/d' -e '/^\.Ed/d' -e 's/\\e/\\/g' >"$dir/example.c"
 # shellcheck disable=SC2046
 cc -Wall -Wextra -Werror -o "$dir/example" "$dir/example.c" $(flags --cflags --libs) >"$dir/log" 2>&1
-require $? 'the example of moe-expert(3) compiles' "$dir/log"
+require $? 'the example of libmoe-expert(3) compiles' "$dir/log"
 MOE_EXPERTD_SOCKET=$dir/nobody "$dir/example" >"$dir/said" 2>&1
 is $? 1 'the example without a daemon: exit code'
 

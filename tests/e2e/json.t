@@ -46,6 +46,22 @@ all() {
 	done
 }
 
+printf '[Models]\nModel=tiny:%s\nMemoryMax=2G\n[Pool]\nTurbo=yes\n' "$root/$sample" >"$dir/expertd.conf"
+for conf in /dev/null "$dir/expertd.conf"; do
+	"$moectl" config --config "$conf" --json >"$dir/config.json" 2>"$dir/err"
+	valid "$dir/config.json" config
+	ok $? "config of $conf" "$dir/wrong"
+done
+is "$(json "$dir/config.json" 'warnings.#')" 1 'with a warning in it'
+
+# A schema for each verb that prints JSON; load prints what models does.
+"$moectl" --help | sed -n 's/^  \([a-z][a-z]*\) .*/\1/p' | while read -r verb; do
+	"$moectl" "$verb" --help | grep -q -e '^  --json' || continue
+	[ -f "docs/json/$verb.schema.json" ] || [ "$verb" = load ] || echo "$verb"
+done >"$dir/out"
+[ ! -s "$dir/out" ]
+ok $? 'each verb with --json has a schema' "$dir/out"
+
 start_daemon --threads 1
 require $? 'a daemon without a model' "$dir/daemon.log"
 all 'without a model'
@@ -64,6 +80,9 @@ started="$started $!"
 wait_for have_sessions 1
 require $? 'a session'
 all 'with a session'
+"$moectl" --socket "$socket" load "$sample" --name again --json >"$dir/load.json" 2>"$dir/err"
+valid "$dir/load.json" models
+ok $? 'load prints what models does' "$dir/wrong"
 "$moectl" --socket "$socket" heat tinymoe --json >"$dir/heat.json"
 valid "$dir/heat.json" heat
 ok $? 'heat' "$dir/wrong"

@@ -109,6 +109,11 @@ get() {
 }
 status() { sed -n '1s,^HTTP/1.1 \([0-9]*\).*,\1,p' "$dir/head"; }
 
+pid() { "$moectl" --socket "$socket" status --json >"$dir/status.json" 2>/dev/null && json "$dir/status.json" pid; }
+# succeeded PROCESS: by another daemon, which is ready
+# shellcheck disable=SC2317 # wait_for calls it
+succeeded() { now=$(pid) && [ "$now" != "$1" ] && [ "$(json "$dir/status.json" state)" = ready ]; }
+
 stop_daemon
 is $? 0 'the daemon ends'
 if "$expertd" --socket "$dir/other" --metrics /nowhere/at/all 2>&1 | grep -q 'without libmicrohttpd'; then
@@ -172,6 +177,37 @@ else
 	is "$(status)" 200 'and answers' "$dir/head"
 	stop_daemon
 	is $? 0 'the daemon ends'
+
+	# A daemon that takes over finds its port taken: it serves its sessions, and says what is missing.
+	port=$(perl -MIO::Socket::INET -e 'print IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1")->sockport')
+	printf '[Daemon]\nMetrics=%s\n' "$port" >"$dir/expertd.conf"
+	start_daemon --keep --model "$sample" --config "$dir/expertd.conf"
+	require $? 'a daemon with a keeper and metrics' "$dir/daemon.log"
+	get "$port" 'GET /metrics'
+	is "$(status)" 200 'it answers there' "$dir/head"
+	first=$(pid)
+	mkfifo "$dir/taken" "$dir/until"
+	perl -MIO::Socket::INET -e '
+		my $taken = IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1") or die;
+		open(my $out, ">", $ARGV[0]) or die; print $out $taken->sockport, "\n"; close $out;
+		open(my $until, "<", $ARGV[1]); <$until>;
+	' "$dir/taken" "$dir/until" &
+	started="$started $!"
+	read -r other <"$dir/taken"
+	printf '[Daemon]\nMetrics=%s\n' "$other" >"$dir/expertd.conf"
+	kill -9 "$first"
+	wait_for succeeded "$first"
+	ok $? 'killed, the next one goes on without metrics, since its port is taken' "$dir/daemon.log"
+	grep -q "goes on without metrics: .*$other" "$dir/daemon.log"
+	ok $? 'and says so, with the port' "$dir/daemon.log"
+	"$worker" score --model "$sample" --experts cpu --daemon "$socket" --text $sample/text.txt --limit 64 --window 64 >"$dir/out" 2>"$dir/err"
+	is $? 0 'it computes' "$dir/err"
+	get "$port" 'GET /metrics'
+	is $? 111 'at its former port nobody answers'
+	echo >"$dir/until"
+	stop_daemon
+	is $? 0 'the daemon ends'
+
 	[ ! -e "$dir/metrics" ]
 	ok $? 'and takes the file with it'
 fi

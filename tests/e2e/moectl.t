@@ -9,8 +9,8 @@
 export MOE_EXPERTD_SOCKET="$dir/nobody"
 "$moectl" --help >"$dir/help" 2>"$dir/err"
 is $? 0 '--help' "$dir/err"
-verbs=$(sed -n 's/^  \([a-z][a-z]*\) .*/\1/p' "$dir/help")
-sed -n 's/^  \(-h, \)\{0,1\}\(--[a-z]*\).*/\2/p' "$dir/help" >"$dir/options"
+verbs=$(sed -n 's/^  \([a-z][a-z-]*\) .*/\1/p' "$dir/help")
+sed -n 's/^  \(-h, \)\{0,1\}\(--[a-z-]*\).*/\2/p' "$dir/help" >"$dir/options"
 [ "$(echo "$verbs" | wc -w)" -ge 10 ] && [ "$(wc -l <"$dir/options")" -ge 9 ]
 require $? 'it lists verbs and options' "$dir/help"
 
@@ -26,7 +26,7 @@ END
 offers() { bash "$dir/complete" "$dir/completion.bash" moectl "$@"; }
 
 # words VERB: what it needs behind it.
-words() { sed -n "s/^  $1 \([A-Z]*\).*/\1/p" "$dir/help"; }
+words() { sed -n "s/^  $1 \([A-Z]*\( [A-Z]\{2,\}\)*\).*/\1/p" "$dir/help"; }
 
 for verb in $verbs; do
 	"$moectl" "$verb" --help >"$dir/out" 2>"$dir/err"
@@ -35,17 +35,18 @@ for verb in $verbs; do
 	ok $? "$verb --help has its usage and an example" "$dir/out"
 
 	# What --help lists is taken, and anything else refused with 2: without a daemon nothing is done.
-	sed -n 's/^  \(-h, \)\{0,1\}\(--[a-z]*\).*/\2/p' "$dir/out" >"$dir/taken"
+	sed -n 's/^  \(-h, \)\{0,1\}\(--[a-z-]*\).*/\2/p' "$dir/out" >"$dir/taken"
 	wrong=
 	while read -r option; do
 		case $option in --help | --version) continue ;; esac
 		case $option in
 		--socket | --name | --svg | --config | --root) value="=$dir/x" ;;
 		--isa) value="=ref" ;;
+		--huge-pages) value="=1G" ;;
 		--watch) value="=1" ;;
 		*) value= ;;
 		esac
-		# shellcheck disable=SC2046 # no word, or one
+		# shellcheck disable=SC2046 # no word, or some
 		timeout 60 "$moectl" "$verb" $(words "$verb") "$option$value" >"$dir/out" 2>"$dir/err" </dev/null
 		code=$?
 		if grep -qxe "$option" "$dir/taken"; then
@@ -104,6 +105,7 @@ done
 exits 1 top --once
 exits 1 heat tiny
 exits 1 unload tiny
+exits 1 set-policy tiny lru
 exits 1 load /nowhere/at/all
 start_daemon --threads 1
 require $? 'a daemon without a model' "$dir/daemon.log"
@@ -115,8 +117,36 @@ done
 exits 1 heat tiny
 exits 1 unload tiny
 exits 1 load "$dir"
+"$moectl" load "$sample" --name bar >"$dir/out" 2>&1
+! LC_ALL=C grep -q "$(printf '[\r\033]')" "$dir/out"
+ok $? 'without a terminal a load has no progress bar' "$dir/out"
+exits 0 unload bar
+if command -v script >/dev/null 2>&1; then
+	script -qefc "\"$moectl\" load \"$sample\" --name bar" /dev/null >"$dir/out" 2>&1 </dev/null
+	is "$?:$(grep -c "$(printf '\r\033\\[K')" "$dir/out")" 0:1 'on one there is, and it is wiped away at the end' "$dir/out"
+	exits 0 unload bar
+else
+	skip 'script is not installed'
+fi
 exits 0 load "$sample" --name tiny
 exits 0 heat tiny
+exits 1 set-policy tiny lru
+# Somebody else, whom the socket lets in: may ask, and changes nothing.
+stranger() { setpriv --reuid 65534 --regid 65534 --clear-groups "$(realpath "$moectl")" --socket "$socket" "$@"; }
+chmod 711 "$dir"
+chmod 666 "$socket"
+if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null 2>&1 && stranger --version >/dev/null 2>&1; then
+	stranger models >"$dir/out" 2>"$dir/err" && grep -q '^tiny ' "$dir/out"
+	ok $? 'another user may ask' "$dir/err"
+	for words in 'load /' 'unload tiny' 'set-policy tiny lru'; do
+		# shellcheck disable=SC2086 # words
+		stranger $words >"$dir/out" 2>"$dir/err"
+		is "$?:$(grep -c "for root and the daemon's user (uid 0) only; you are uid 65534" "$dir/err")" 1:1 \
+			"but not $words" "$dir/err"
+	done
+else
+	skip 'another user: neither root nor setpriv, or no right to run moectl'
+fi
 exits 0 unload tiny
 "$moectl" status >/dev/full 2>"$dir/err"
 is $? 1 'where the output cannot be written: 1' "$dir/err"

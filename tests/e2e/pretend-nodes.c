@@ -2,8 +2,10 @@
 /*
  * pretend-nodes - loaded into moe-expertd before all else: any machine looks like one with $PRETEND_NODES NUMA nodes of
  * one CPU each. Threads are bound nowhere and all memory is the machine's own, so nothing is faster for it: it is for
- * tests of what lies where.
+ * tests of what lies where. With $PRETEND_NO_URING io_uring is forbidden, and what the kernel says of that is read in
+ * this folder instead of /.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -11,6 +13,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -71,6 +74,19 @@ int pthread_attr_setaffinity_np(pthread_attr_t *attr, size_t bytes, const cpu_se
 	return 0;
 }
 
+/* Large files: it is called fopen64 in all programs here. */
+FILE *fopen(const char *path, const char *mode)
+{
+	static FILE *(*real)(const char *, const char *);
+	const char *root = getenv("PRETEND_NO_URING");
+	char other[4096];
+
+	if (!real)
+		*(void **)&real = dlsym(RTLD_NEXT, "fopen64");
+	snprintf(other, sizeof other, "%s%s", root && strstr(path, "/io_uring_") ? root : "", path);
+	return real(other, mode);
+}
+
 /* Memory of nodes that are not there cannot be bound to them, nor be found on them. */
 long syscall(long number, ...)
 {
@@ -83,6 +99,10 @@ long syscall(long number, ...)
 	va_end(list);
 	if (number == SYS_mbind)
 		return 0;
+	if (number == SYS_io_uring_setup && getenv("PRETEND_NO_URING")) {
+		errno = EPERM;
+		return -1;
+	}
 	if (number == SYS_move_pages) {
 		errno = ENOSYS;
 		return -1;

@@ -99,7 +99,7 @@ stop_daemon
 is $? 0 'the daemon ends with 0'
 
 # Copies that take their time: the worker's streams wait for the timeline, and for nothing else.
-CUSIM_DELAY=1500
+CUSIM_DELAY=6000
 export CUSIM_DELAY
 start_daemon --model "$sample" --writable-weights --push-cuda
 require $? 'a daemon whose copies take their time' "$dir/daemon.log"

@@ -90,6 +90,26 @@ score "$dir/pull" --experts cache --slots 8 --fill pull
 is $? 1 'a device cannot pull its records'
 grep -q 'tiered.*MOE_FILL_PUSH' "$dir/pull.err"
 ok $? 'the error names the way out' "$dir/pull.err"
+
+# -- policies --------------------------------------------------------------------------------------------------------
+
+for policy in lfu lfu-decay lfru ema mrs arc s3-fifo sieve ebco-soft ebco-hard lru; do
+	score "$dir/policy" --experts cpu &
+	job=$!
+	started="$started $job"
+	"$moectl" --socket "$socket" set-policy tinymoe $policy 2>"$dir/err"
+	is $? 0 "the policy is $policy while a worker scores" "$dir/err"
+	wait "$job"
+	forget "$job"
+	same "$dir/policy" "$dir/whole" 1e-5 "$policy: the same score"
+	"$moectl" --socket "$socket" models >"$dir/models.out"
+	grep -q "tiered (--pool-max): $policy," "$dir/models.out"
+	ok $? "moectl models says $policy" "$dir/models.out"
+done
+"$moectl" --socket "$socket" set-policy tinymoe mru 2>"$dir/err"
+is $? 1 'a policy that is none is refused'
+grep -q 'lru, lfu.*expected' "$dir/err"
+ok $? 'the error names those that there are' "$dir/err"
 stop_daemon
 is $? 0 'the daemon ends with 0'
 

@@ -16,7 +16,7 @@ require $? 'meson install' "$dir/log"
 (cd "$tree" && find . -type f) >"$dir/files"
 for file in systemd/system/moe-expertd.service systemd/system/moe-expertd.socket systemd/system/moe-expertd@.service \
 	systemd/system/moe-expertd@.socket systemd/system/moe-expertd-hugepages@.service sysusers.d/moe-expertd.conf \
-	tmpfiles.d/moe-expertd.conf udev/rules.d/60-moe-expert.rules examples/gpu.conf libexec/moe-expertd-hugepages; do
+	tmpfiles.d/moe-expertd.conf systemd/catalog/moe-expertd.catalog udev/rules.d/60-moe-expert.rules examples/gpu.conf libexec/moe-expertd-hugepages; do
 	[ "$(grep -c "/$file\$" "$dir/files")" = 1 ]
 	ok $? "there is one $file" "$dir/files"
 done
@@ -72,6 +72,19 @@ else
 	sed -e '/^SystemCallFilter/d' -e '/^Protect/d' "$units/moe-expertd.service" >"$dir/gpu/moe-expertd.service"
 	! systemd-analyze security --no-pager --offline=yes --threshold=10 "$dir/gpu/moe-expertd.service" >"$dir/out" 2>&1
 	ok $? 'a unit with less would not pass' "$dir/out"
+fi
+
+# -- the journal's catalog ----------------------------------------------------------------------------------------
+
+if command -v journalctl >/dev/null 2>&1; then
+	mkdir -p "$dir/image/usr/lib/systemd/catalog"
+	find "$tree" -name moe-expertd.catalog -exec cp {} "$dir/image/usr/lib/systemd/catalog/" \;
+	journalctl --root="$dir/image" --update-catalog >"$dir/out" 2>&1 &&
+		journalctl --root="$dir/image" --list-catalog >"$dir/list" 2>>"$dir/out"
+	is "$? $(wc -l <"$dir/list") $(wc -c <"$dir/out")" "0 $(grep -c '^-- ' systemd/moe-expertd.catalog) 0" \
+		'journalctl reads the catalog' "$dir/out"
+else
+	skip 'journalctl is not installed'
 fi
 
 # -- huge pages ---------------------------------------------------------------------------------------------------

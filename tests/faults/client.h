@@ -267,6 +267,16 @@ static unsigned int unload(int sock)
 	return exchange(sock, &m, sizeof m, NULL, 0);
 }
 
+static void change_policy(struct run *run, struct client *c)
+{
+	struct moe_msg_policy m = {.name = "small", .policy = "arc"};
+
+	begin(&m, sizeof m, MOE_MSG_POLICY, 0);
+	answered(run, "set-policy", exchange(c->sock, &m, sizeof m, NULL, 0), MOE_MSG_POLICY);
+	for (uint32_t i = 0; c->ring.data && !run->closed && i < 2; i++)
+		compute(run, c, i);
+}
+
 static void load_another(struct run *run, int sock)
 {
 	struct moe_msg_load load = {.name = "another"};
@@ -312,6 +322,8 @@ static void use(struct run *run)
 		if (!run->closed)
 			add_arena(run, &c, MOE_ARENA_SLOTS, &c.slots);
 		operate(run, &c);
+		if (!run->closed && tiered)
+			change_policy(run, &c);
 		if (!run->closed && !restarts && !tiered) /* as in any other life */
 			ask_documents(run, c.sock);
 		if (!run->closed && !restarts && !tiered)

@@ -21,8 +21,8 @@ sub expected {
 	return 'MIT';
 }
 
-# Text that is read as it is and JSON have no comments.
-my @sources = grep { !m{(?:^LICENSE$|\.md$|\.json$|\.txt$|\.gitignore$)} && !m{^tests/.*corpus} } files(qr/./);
+# Text that is read as it is, JSON, and some files of Debian's have no comments.
+my @sources = grep { !m{(?:^debian/(?:README\.Debian|changelog|copyright|source/format)$|^LICENSE$|\.md$|\.json$|\.txt$|\.gitignore$)} && !m{^tests/.*corpus} } files(qr/./);
 my @wrong;
 for my $path (@sources) {
 	my @head = (lines($path))[0 .. 2];

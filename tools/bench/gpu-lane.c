@@ -4,6 +4,9 @@
  * hop, a word that the stream writes, a thread of the host that sees it and writes another, for which the stream waits;
  * and the step's other commands alone, the copies to the host, the device's kernels and the addition, without a hop.
  *
+ * All of it twice: the answer is read in the host's memory when it is added, or copied to the device first; and the
+ * addition alone, both ways, for answers of one token and of many.
+ *
  * Each is timed on the device, event to event, several behind a gate; they take turns.
  */
 #include <errno.h>
@@ -25,7 +28,8 @@ struct lane_bench {
 	struct gpu_session s;
 	uint32_t batch, rounds;
 	/* the device's memory */
-	device_ptr x, y, ids, weights, map;
+	device_ptr x, y, ids, weights, map, landing;
+	enum moe_answers answers;
 	/* the step's kernels, without a session: nobody is in a slot */
 	struct moe_layout layout;
 	struct moe_slice slice;
@@ -95,7 +99,8 @@ static int give_work(void *arg, uint32_t i)
 		r = device_cuda.copy_to_host(g->stream, landing + rows + GPU_PAGE, b->weights, pairs);
 	if (r == 0)
 		r = device_cuda.experts(g->stream, &b->experts);
-	return r == 0 ? device_cuda.add(g->stream, b->y, (const float *)(g->host + g->host_bytes / 4), b->s.info.hidden)
+	return r == 0 ? device_cuda.add(g->stream, b->y, (const float *)(g->host + g->host_bytes / 4), b->s.info.hidden,
+					b->answers == MOE_ANSWERS_COPY ? b->landing : 0)
 		      : r;
 }
 
@@ -158,7 +163,8 @@ static int prepare(struct lane_bench *b, struct moe_error *err)
 {
 	const uint64_t rows = ALIGN_UP(b->s.info.hidden * sizeof(float), (uint64_t)CUDA_SCRATCH_ALIGN);
 	const uint64_t pairs = ALIGN_UP(b->s.info.topk * sizeof(float), (uint64_t)CUDA_SCRATCH_ALIGN);
-	const uint64_t need = 2 * rows + 2 * pairs + b->s.info.n_experts * sizeof(int32_t);
+	const uint64_t maps = ALIGN_UP(b->s.info.n_experts * sizeof(int32_t), (uint64_t)CUDA_SCRATCH_ALIGN);
+	const uint64_t need = 3 * rows + 2 * pairs + maps;
 	int32_t *map = malloc(b->s.info.n_experts * sizeof *map);
 	int r;
 
@@ -167,6 +173,7 @@ static int prepare(struct lane_bench *b, struct moe_error *err)
 	b->ids = b->y + rows;
 	b->weights = b->ids + pairs;
 	b->map = b->weights + pairs;
+	b->landing = b->map + maps;
 	if (!map || need > b->g->memory.bytes || 2 * need + 2 * GPU_PAGE > b->g->host_bytes / 4) {
 		free(map);
 		return moe_error_set(err, -ENOMEM, "a lane of this model needs more --bytes");
@@ -261,7 +268,8 @@ static int measure(struct lane_bench *b, json_t *to, struct moe_error *err)
 			: moe_error_set(err, -ENOMEM, "no memory for samples");
 
 	if (r == 0)
-		json_object_set_new(to, "lane", result(b, samples, samples + n, samples + 2 * n));
+		json_object_set_new(to, b->answers == MOE_ANSWERS_COPY ? "lane_copy" : "lane",
+				    result(b, samples, samples + n, samples + 2 * n));
 	free(samples);
 	return r;
 }
@@ -282,18 +290,18 @@ static int with_partner(struct lane_bench *b, json_t *to, struct moe_error *err)
 	return r;
 }
 
-int gpu_lane(struct gpu *g, struct moe_client *client, json_t *to, struct moe_error *err)
+static int measure_lane(struct gpu *g, struct moe_client *client, const char *model, enum moe_answers answers,
+			json_t *to, struct moe_error *err)
 {
-	json_t *models = gpu_models(client);
-	const json_t *model = gpu_model(g, models);
-	const struct moe_attach_params params = {.model = json_string_value(json_object_get(model, "name")),
+	const struct moe_attach_params params = {.model = model,
 						 .cache_expert_num = 1,
 						 .miss_expert_num = 1,
 						 .lanes = 1,
-						 .fill = MOE_FILL_PULL};
-	struct lane_bench b = {.g = g, .batch = g->simulated ? 2 : BATCH, .rounds = g->simulated ? 3 : ROUNDS + 1};
-	int r = model ? gpu_session_attach(&b.s, g, client, &params, 1, err)
-		      : moe_error_set(err, -ENOENT, "the daemon has no such model");
+						 .fill = MOE_FILL_PULL,
+						 .answers = answers};
+	struct lane_bench b = {
+		.g = g, .batch = g->simulated ? 2 : BATCH, .rounds = g->simulated ? 3 : ROUNDS + 1, .answers = answers};
+	int r = gpu_session_attach(&b.s, g, client, &params, 1, err);
 
 	if (r == 0)
 		r = prepare(&b, err);
@@ -304,6 +312,82 @@ int gpu_lane(struct gpu *g, struct moe_client *client, json_t *to, struct moe_er
 		moe_lanes_release(b.s.session);
 	}
 	gpu_session_detach(&b.s);
+	return r;
+}
+
+/* -- the addition alone ------------------------------------------------------------------------------------------- */
+
+struct addition {
+	struct gpu *g;
+	uint64_t n; /* floats */
+	bool copied;
+};
+
+/* y, then where an answer is copied to, each at most half of the memory. */
+static int give_addition(void *arg, uint32_t i)
+{
+	const struct addition *a = arg;
+	const device_ptr y = a->g->memory.base;
+
+	return device_cuda.add(a->g->stream, y, (const float *)a->g->host, a->n,
+			       a->copied ? y + a->g->memory.bytes / 2 / GPU_PAGE * GPU_PAGE : 0);
+}
+
+static int add_row(struct gpu *g, uint32_t tokens, uint32_t hidden, json_t *rows, struct moe_error *err)
+{
+	const uint32_t batch = g->simulated ? 2 : BATCH, rounds = g->simulated ? 2 : ROUNDS / 4;
+	struct addition a = {g, (uint64_t)tokens * hidden, false};
+	double *ns = calloc(2 * (size_t)batch * rounds, sizeof *ns);
+	json_t *row = json_pack("{s:i, s:I}", "tokens", (int)tokens, "bytes", (json_int_t)(a.n * sizeof(float)));
+	int r = ns && row ? 0 : moe_error_set(err, -ENOMEM, "no memory for samples");
+
+	/* The first round is for warming up. */
+	for (uint32_t i = 0; i <= rounds && r == 0; i++)
+		for (int way = 0; way < 2 && r == 0; way++) {
+			a.copied = way;
+			r = gpu_time_each(g, give_addition, &a, batch,
+					  ns + ((size_t)way * rounds + (i ? i - 1 : 0)) * batch, err);
+		}
+	if (r == 0) {
+		json_object_set_new(row, "read_us", gpu_us_json(ns, rounds * batch));
+		json_object_set_new(row, "copy_us", gpu_us_json(ns + rounds * batch, rounds * batch));
+		json_array_append(rows, row);
+	}
+	json_decref(row);
+	free(ns);
+	return r;
+}
+
+static int measure_additions(struct gpu *g, uint32_t hidden, json_t *to, struct moe_error *err)
+{
+	static const uint32_t tokens[] = {1, 16, 64, 512, 4096};
+	json_t *rows = json_array();
+	int r = 0;
+
+	memset(g->host, 0, g->host_bytes); /* sums that stay numbers */
+	for (size_t i = 0; i < sizeof tokens / sizeof *tokens && r == 0; i++) {
+		const uint64_t bytes = (uint64_t)tokens[i] * hidden * sizeof(float);
+
+		if (bytes <= g->host_bytes && bytes <= g->memory.bytes / 2 - GPU_PAGE)
+			r = add_row(g, tokens[i], hidden, rows, err);
+	}
+	json_object_set_new(to, "answers", rows);
+	return r;
+}
+
+int gpu_lane(struct gpu *g, struct moe_client *client, json_t *to, struct moe_error *err)
+{
+	json_t *models = gpu_models(client);
+	const json_t *model = gpu_model(g, models);
+	const char *name = json_string_value(json_object_get(model, "name"));
+	const uint32_t hidden = (uint32_t)json_integer_value(json_object_get(model, "hidden"));
+	int r = model ? measure_lane(g, client, name, MOE_ANSWERS_READ, to, err)
+		      : moe_error_set(err, -ENOENT, "the daemon has no such model");
+
+	if (r == 0)
+		r = measure_lane(g, client, name, MOE_ANSWERS_COPY, to, err);
+	if (r == 0)
+		r = measure_additions(g, hidden, to, err);
 	json_decref(models);
 	return r;
 }

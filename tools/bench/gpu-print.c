@@ -49,15 +49,28 @@ static void print_times(const char *name, const json_t *us)
 	printf("  %-14s p50 %8.2f us, p99 %8.2f us\n", name, number(us, "p50"), number(us, "p99"));
 }
 
-static void print_lane(const json_t *lane)
+static void print_lane(const char *answers, const json_t *lane)
 {
 	if (!lane)
 		return;
-	printf("\nlane, empty request, %.0f steps\n", number(lane, "steps"));
+	printf("\nlane, empty request, %.0f steps, answers %s\n", number(lane, "steps"), answers);
 	print_times("step", json_object_get(lane, "step_us"));
 	print_times("its commands", json_object_get(lane, "work_us"));
 	print_times("round trip", json_object_get(lane, "round_trip_us"));
 	print_times("bare hop", json_object_get(lane, "bare_hop_us"));
+}
+
+static void print_answers(const json_t *rows)
+{
+	const json_t *each;
+	size_t i;
+
+	if (json_array_size(rows) > 0)
+		printf("\nanswers, us p50       read in place   copied first\n");
+	json_array_foreach (rows, i, each)
+		printf("  %5.0f tokens %8.2f MiB %8.2f %14.2f\n", number(each, "tokens"),
+		       number(each, "bytes") / (1 << 20), number(json_object_get(each, "read_us"), "p50"),
+		       number(json_object_get(each, "copy_us"), "p50"));
 }
 
 static void print_fills(const json_t *rows)
@@ -127,7 +140,9 @@ void gpu_print(const json_t *all)
 {
 	print_device(json_object_get(all, "device"));
 	print_links(json_object_get(all, "link"));
-	print_lane(json_object_get(all, "lane"));
+	print_lane("read in place", json_object_get(all, "lane"));
+	print_lane("copied first", json_object_get(all, "lane_copy"));
+	print_answers(json_object_get(all, "answers"));
 	print_fills(json_object_get(all, "fills"));
 	print_overlap(json_object_get(all, "overlap"));
 	print_experts(json_object_get(all, "shape"), json_object_get(all, "experts"));

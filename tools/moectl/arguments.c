@@ -33,6 +33,9 @@ static const struct option options[] = {
 	{"svg", required_argument, NULL, 'g'},
 	{"config", required_argument, NULL, 'c'},
 	{"root", required_argument, NULL, 'r'},
+	{"fix", no_argument, NULL, 'f'},
+	{"yes", no_argument, NULL, 'y'},
+	{"huge-pages", required_argument, NULL, 'H'},
 	{"help", no_argument, NULL, 'h'},
 	{"version", no_argument, NULL, 'V'},
 	{0},
@@ -92,6 +95,15 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 			break;
 		case 'p':
 			ret->prometheus = true;
+			break;
+		case 'f':
+			ret->fix = true;
+			break;
+		case 'y':
+			ret->yes = true;
+			break;
+		case 'H':
+			ret->huge_pages = optarg;
 			break;
 		case 'h':
 			help = true;

@@ -17,9 +17,9 @@
 struct arguments {
 	char given[ARGUMENTS_OPTIONS + 1]; /* a letter for each option, as in `arguments_options`, each once */
 	const char *socket;
-	bool json, watch, prometheus, once;
+	bool json, watch, prometheus, once, fix, yes;
 	double interval; /* seconds, of --watch */
-	const char *name, *isa, *config, *root, *svg, *verb;
+	const char *name, *isa, *config, *root, *svg, *huge_pages, *verb;
 	int n;
 	char **words;                   /* what follows the verb */
 	const char *wrong, *wrong_word; /* of ARGUMENTS_WRONG: why; the word may be NULL */

@@ -31,9 +31,9 @@ static void print_bash(void)
 	       "\t\t*) verb=${COMP_WORDS[i]}; break ;;\n"
 	       "\t\tesac\n\tdone\n"
 	       "\tcase $before in\n"
-	       "\t--socket | --svg) COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n"
+	       "\t--socket | --svg | --config | --root) COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n"
 	       "\t--isa) COMPREPLY=($(compgen -W 'auto ref avx2 avx512 amx' -- \"$word\")); return ;;\n"
-	       "\t--name) COMPREPLY=(); return ;;\n"
+	       "\t--name | --huge-pages) COMPREPLY=(); return ;;\n"
 	       "\tesac\n"
 	       "\tcase $verb in\n"
 	       "\t'') COMPREPLY=($(compgen -W '--socket --help --version ");

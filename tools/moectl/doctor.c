@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/uring.h"
 #include "doctor.h"
@@ -47,6 +48,8 @@ static void check_io_uring(struct report *r)
 		const enum uring_cause cause = uring_cause((int)there, found, sizeof found);
 
 		check(r, PROBLEM, "io_uring", uring_fix(cause), "%s", found);
+		if (cause == URING_CAUSE_SYSCTL || cause == URING_CAUSE_GROUP)
+			add_sysctl(r, "io_uring", "io-uring", "kernel.io_uring_disabled = 0");
 		return;
 	}
 	for (int i = 0; i < URING_FEATURES; i++) {
@@ -126,28 +129,15 @@ static void check_nodes(struct report *r, const struct host *h)
 	}
 }
 
-static void check_memory(struct report *r, const struct host *h)
+static void check_memory_limit(struct report *r, const struct host *h)
 {
 	char size[SHOW_TEXT];
 
-	if (!*h->thp_shmem)
-		check(r, NOTE, "transparent huge shmem", "mount /sys", "unknown");
-	else if (strcmp(h->thp_shmem, "deny") == 0)
-		check(r, NOTE, "transparent huge shmem",
-		      "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled", "denied");
-	else
-		check(r, FINE, "transparent huge shmem", NULL, "shmem_enabled is %s", h->thp_shmem);
 	if (h->mem_limit >= 0)
 		check(r, NOTE, "cgroup memory limit", "raise memory.max of the daemon's cgroup if models do not fit",
 		      "%s", show_bytes(size, (double)h->mem_limit));
 	else
 		check(r, FINE, "cgroup memory limit", NULL, "none");
-	if (h->memlock >= 0 && h->memlock < (64 << 20))
-		check(r, NOTE, "RLIMIT_MEMLOCK", "ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit",
-		      "%s: reads use unregistered buffers", show_bytes(size, (double)h->memlock));
-	else
-		check(r, FINE, "RLIMIT_MEMLOCK", NULL, "%s",
-		      h->memlock < 0 ? "unlimited" : show_bytes(size, (double)h->memlock));
 }
 
 static void check_pools(struct report *r, const json_t *models)
@@ -167,7 +157,40 @@ static void check_pools(struct report *r, const json_t *models)
 		}
 }
 
-static void check_daemon(struct report *r, const struct arguments *arg)
+/* Its number, or 0: nobody answers. */
+static int ask_pid(struct moe_client *client)
+{
+	struct moe_error err = {0};
+	json_t *status = NULL;
+	char *text = NULL;
+	int pid;
+
+	if (moe_query(client, MOE_DOCUMENT_STATUS, &text, &err) == 0)
+		status = json_loads(text, 0, NULL);
+	pid = (int)get_number(status, "pid");
+	free(text);
+	json_decref(status);
+	return pid;
+}
+
+/* Of configured models that are there what a daemon would say of loaded ones. */
+static json_t *configured(const struct report *r, const struct settings *s)
+{
+	json_t *models = json_array();
+
+	for (uint32_t i = 0; i < s->n_models; i++) {
+		const struct settings_model *m = &s->models[i];
+		char path[PATH_MAX];
+
+		snprintf(path, sizeof path, "%s%s", r->root, m->path);
+		json_array_append_new(models,
+				      json_pack("{s:s, s:s}", "name", m->name ? m->name : m->path, "path", path));
+	}
+	return models;
+}
+
+static void check_daemon(struct report *r, const struct arguments *arg, const struct host *host,
+			 const struct settings *s)
 {
 	struct moe_error err = {0};
 	struct moe_client *client;
@@ -175,10 +198,15 @@ static void check_daemon(struct report *r, const struct arguments *arg)
 	json_t *models;
 
 	if (moe_open(&client, arg->socket, &err) < 0) {
-		check(r, NOTE, "daemon", "moe-expertd --model DIR", "%s", err.text);
+		check(r, NOTE, "daemon", "systemctl start moe-expertd, or moe-expertd --model DIR", "%s", err.text);
+		check_memlock(r, host, 0);
+		models = configured(r, s);
+		check_disks(r, models);
+		json_decref(models);
 		return;
 	}
 	check(r, FINE, "daemon", NULL, "answers");
+	check_memlock(r, host, ask_pid(client));
 	if (moe_query(client, MOE_DOCUMENT_MODELS, &text, &err) == 0) {
 		models = json_loads(text, 0, NULL);
 		check_pools(r, json_object_get(models, "models"));
@@ -187,6 +215,19 @@ static void check_daemon(struct report *r, const struct arguments *arg)
 		free(text);
 	}
 	moe_close(client);
+}
+
+/* The files of expertd.conf(5), into `s`. */
+static void check_settings(struct report *r, const struct arguments *arg, struct settings *s)
+{
+	struct moe_error err = {0};
+
+	settings_init(s);
+	if (settings_load(s, arg->config, r->root, &err) < 0)
+		check(r, PROBLEM, "configuration", "mend that place; moectl config tells when it is right", "%s",
+		      err.text);
+	else
+		check(r, FINE, "configuration", NULL, "%u files, %u models", s->n_files, s->n_models);
 }
 
 static void print_report(const struct report *r)
@@ -201,40 +242,112 @@ static void print_report(const struct report *r)
 	}
 }
 
-int verb_doctor(const struct arguments *arg)
+static void print_document(const struct report *r)
 {
-	struct report r = {0};
-	struct host *host;
+	json_t *remedies = json_array(), *document;
+
+	for (unsigned i = 0; i < r->remedies.n; i++) {
+		const struct remedy *m = &r->remedies.list[i];
+
+		json_array_append_new(remedies, json_pack("{s:s, s:s, s:s, s:s}", "check", m->check, "file", m->path,
+							  "text", m->text, "next", m->next));
+	}
+	document = json_pack("{s:O, s:i, s:o}", "checks", r->checks, "problems", r->problems, "remedies", remedies);
+	print_json(document);
+	json_decref(document);
+}
+
+static int check_all(struct report *r, const struct arguments *arg, struct host *host, struct settings *s)
+{
+	check_kernel(r, host);
+	check_io_uring(r);
+	check_cpu(r, arg->isa);
+	check_cores(r, host);
+	check_nodes(r, host);
+	check_settings(r, arg, s);
+	if (check_wanted(r, host, s, arg->huge_pages) < 0)
+		return -EINVAL;
+	check_numa_balancing(r, host);
+	check_memory_limit(r, host);
+	check_transparent(r, host);
+	check_gpu(r);
+	check_module(r);
+	check_daemon(r, arg, host, s);
+	return 0;
+}
+
+static int report(struct report *r, const struct arguments *arg)
+{
+	unsigned failed = 0;
+
+	if (arg->json) {
+		print_document(r);
+	} else {
+		print_report(r);
+		if (arg->fix)
+			failed = remedies_offer(&r->remedies, arg->yes);
+	}
+	return r->problems || failed ? EXIT_FAILED : EXIT_DONE;
+}
+
+/* What no look at the machine could change. */
+static int check_arguments(const struct arguments *arg)
+{
 	enum isa isa;
 
 	if (arg->isa && isa_from_name(arg->isa, &isa) == -EINVAL) {
 		fprintf(stderr, "moectl: --isa %s: %s\n", arg->isa, isa_why_not(arg->isa));
 		return EXIT_USAGE;
 	}
-	host = calloc(1, sizeof *host);
-	if (!host)
-		return EXIT_FAILED;
-	r.checks = json_array();
-	host_read(host, false);
-	check_kernel(&r, host);
-	check_io_uring(&r);
-	check_cpu(&r, arg->isa);
-	check_cores(&r, host);
-	check_nodes(&r, host);
-	check_numa_balancing(&r, host);
-	check_memory(&r, host);
-	check_transparent(&r);
-	check_gpu(&r);
-	check_daemon(&r, arg);
-	free(host);
-	if (arg->json) {
-		json_t *document = json_pack("{s:O, s:i}", "checks", r.checks, "problems", r.problems);
-
-		print_json(document);
-		json_decref(document);
-	} else {
-		print_report(&r);
+	if (arg->fix && arg->json) {
+		fprintf(stderr, "moectl: --fix talks to a person; --json alone lists what it would write\n");
+		return EXIT_USAGE;
 	}
-	json_decref(r.checks);
-	return r.problems ? EXIT_FAILED : EXIT_DONE;
+	if (arg->yes && !arg->fix) {
+		fprintf(stderr, "moectl: --yes answers what --fix asks: it needs --fix\n");
+		return EXIT_USAGE;
+	}
+	if (arg->fix && !arg->yes && !isatty(STDIN_FILENO)) {
+		fprintf(stderr, "moectl: --fix asks before it writes, and there is no terminal to ask at; --yes writes "
+				"without\n");
+		return EXIT_USAGE;
+	}
+	return EXIT_DONE;
+}
+
+int verb_doctor(const struct arguments *arg)
+{
+	struct settings settings;
+	struct report *r;
+	struct host *host;
+	int code = check_arguments(arg);
+
+	if (code != EXIT_DONE)
+		return code;
+	host = calloc(1, sizeof *host);
+	r = calloc(1, sizeof *r);
+	if (!host || !r) {
+		free(host);
+		free(r);
+		fprintf(stderr, "moectl: no memory\n");
+		return EXIT_FAILED;
+	}
+	r->root = arg->root ? arg->root : "";
+	r->checks = json_array();
+	host_read(host, false);
+	if (*r->root)
+		host_look_below(host, r->root);
+	if (check_all(r, arg, host, &settings) < 0) {
+		fprintf(stderr,
+			"moectl: --huge-pages %s: a size of each node, 27G, or of one, 0:27G, with commas between\n",
+			arg->huge_pages);
+		code = EXIT_USAGE;
+	} else {
+		code = report(r, arg);
+	}
+	settings_free(&settings);
+	json_decref(r->checks);
+	free(host);
+	free(r);
+	return code;
 }

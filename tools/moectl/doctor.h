@@ -11,12 +11,16 @@
 #include <jansson.h>
 
 #include "base/host.h"
+#include "remedy.h"
+#include "settings/settings.h"
 
 enum verdict { FINE, NOTE, PROBLEM };
 
 struct report {
 	json_t *checks;
 	int problems;
+	const char *root; /* before the paths of files that are read and written; "" is the system itself */
+	struct remedies remedies;
 };
 
 /* fix: NULL of what is fine. */
@@ -25,10 +29,22 @@ void check(struct report *r, enum verdict verdict, const char *what, const char 
 
 /* -- doctor-system.c: settings of the kernel, drivers, disks ------------------------------------------------------ */
 
+/* What files below the root say goes before what this machine has. */
+void host_look_below(struct host *host, const char *root);
 void check_numa_balancing(struct report *r, const struct host *host);
-void check_transparent(struct report *r);
+void check_transparent(struct report *r, const struct host *host);
 void check_gpu(struct report *r);
-/* Of models that the daemon has: can their files be read past the page cache, and in what steps? */
+void check_module(struct report *r);
+/* RLIMIT_MEMLOCK of the daemon, by its number; 0: of this process. */
+void check_memlock(struct report *r, const struct host *host, int pid);
+/* Of models, objects with a name and a path: can their files be read past the page cache, and in what steps? */
 void check_disks(struct report *r, const json_t *models);
+/* A remedy of one line of sysctl.d. */
+void add_sysctl(struct report *r, const char *check, const char *name, const char *line);
+
+/* -- doctor-pages.c: what the configured models want -------------------------------------------------------------- */
+
+/* `words`: of --huge-pages, or NULL; then the models say it. -EINVAL: wrong words. */
+int check_wanted(struct report *r, const struct host *host, const struct settings *s, const char *words);
 
 #endif

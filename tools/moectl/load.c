@@ -39,7 +39,8 @@ int verb_load(const struct arguments *arg)
 	int r;
 
 	if (!path) {
-		fprintf(stderr, "moectl: %s: %s\n", arg->words[0], strerror(errno));
+		fprintf(stderr, "moectl: %s: a folder with config.json and safetensors files expected: %s\n",
+			arg->words[0], strerror(errno));
 		return EXIT_FAILED;
 	}
 	r = moe_open(&client, arg->socket, &err);

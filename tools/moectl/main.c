@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "moectl.h"
+#include "settings/settings.h"
 
 const struct verb verbs[] = {
 	{"status", verb_status, 0, "status", "is the daemon ready, what runs", "j", "moectl status --json | jq .state"},
@@ -21,11 +22,15 @@ const struct verb verbs[] = {
 	{"load", verb_load, 1, "load DIR [--name NAME]", "bring a Hugging Face folder into memory", "jn",
 	 "moectl load /models/Qwen3-30B-A3B --name qwen"},
 	{"unload", verb_unload, 1, "unload NAME", "give a model's memory back", "", "moectl unload qwen"},
+	{"set-policy", verb_set_policy, 2, "set-policy MODEL POLICY",
+	 "of a tiered model: which expert makes room from now on", "", "moectl set-policy qwen ema"},
 	{"config", verb_config, 0, "config [--config FILE | --root DIR]",
 	 "what the files of expertd.conf(5) say, and where each value is from", "jcr",
 	 "moectl config\nmoectl config --root /mnt/image --json"},
-	{"doctor", verb_doctor, 0, "doctor [--isa LEVEL]", "check this machine; print what to type for each problem",
-	 "ji", "moectl doctor\nmoectl doctor --isa amx"},
+	{"doctor", verb_doctor, 0, "doctor [--isa LEVEL] [--fix [--yes]]",
+	 "check this machine; print what to type for each problem; write the files that mend some", "jifyHcr",
+	 "moectl doctor\nmoectl doctor --isa amx\nmoectl doctor --fix\n"
+	 "moectl doctor --fix --huge-pages 27G,1:30G"},
 	{"completion", verb_completion, 1, "completion SHELL", "what bash, zsh or fish complete moectl's words with",
 	 "", "eval \"$(moectl completion bash)\""},
 	{0},
@@ -41,9 +46,14 @@ static const struct {
 	{'o', "--once            top: one frame, as text"},
 	{'p', "--prometheus      stats: print what Prometheus reads"},
 	{'g', "--svg FILE        heat: write the picture there; - is standard output"},
-	{'c', "--config FILE     config: read this one and no other (default: $MOE_EXPERTD_CONFIG, else the system's)"},
-	{'r', "--root DIR        config: read the files of the system below DIR"},
+	{'c', "--config FILE     config, doctor: read this one and no other (default: $MOE_EXPERTD_CONFIG, else the "
+	      "system's)"},
+	{'r', "--root DIR        config, doctor: read the files of the system below DIR, and write them there"},
 	{'i', "--isa LEVEL       doctor: could the kernels run at it? auto, ref, avx2, avx512, amx"},
+	{'f', "--fix             doctor: show each file that mends something, ask, and write it"},
+	{'y', "--yes             doctor --fix: write them all without asking"},
+	{'H', "--huge-pages SIZES  doctor: reserve so much on each node, 27G, or 0:27G,1:20G (default: what the models "
+	      "take)"},
 };
 
 /* Of one verb, or all. */
@@ -95,12 +105,26 @@ static const struct verb *find_verb(const char *name)
 	return NULL;
 }
 
+/* "unknown verb: stauts; is status meant?" */
+static int unknown_verb(const char *name)
+{
+	const struct verb *near = verbs;
+
+	for (const struct verb *v = verbs; v->name; v++)
+		if (settings_distance(name, v->name) < settings_distance(name, near->name))
+			near = v;
+	if (settings_distance(name, near->name) > 2)
+		return usage("unknown verb", name);
+	fprintf(stderr, "moectl: unknown verb: %s; is %s meant? See moectl --help\n", name, near->name);
+	return EXIT_USAGE;
+}
+
 static int run_verb(const struct arguments *arg)
 {
 	const struct verb *v = find_verb(arg->verb);
 
 	if (!v)
-		return usage("unknown verb", arg->verb);
+		return unknown_verb(arg->verb);
 	if (arg->n != v->words)
 		return usage("usage", v->usage);
 	for (const char *given = arg->given; v->options && *given; given++)
@@ -117,7 +141,7 @@ static int help(const char *name)
 	const struct verb *v = name ? find_verb(name) : NULL;
 
 	if (name && !v)
-		return usage("unknown verb", name);
+		return unknown_verb(name);
 	if (v)
 		print_verb_help(v);
 	else

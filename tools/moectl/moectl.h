@@ -34,6 +34,7 @@ int verb_models(const struct arguments *arg);
 int verb_sessions(const struct arguments *arg);
 int verb_load(const struct arguments *arg);
 int verb_unload(const struct arguments *arg);
+int verb_set_policy(const struct arguments *arg);
 int verb_config(const struct arguments *arg);
 int verb_top(const struct arguments *arg);
 int verb_heat(const struct arguments *arg);

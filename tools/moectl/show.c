@@ -61,8 +61,8 @@ void print_tier(const char *indent, const json_t *t)
 
 	if (!json_is_object(t))
 		return;
-	printf("%stiered (--pool-max): frames for %.0f of %.0f records, %.0f ready, %.0f pinned (%.0f leased)\n",
-	       indent, get_number(t, "frames"), get_number(t, "records"), get_number(t, "ready"),
+	printf("%stiered (--pool-max): %s, frames for %.0f of %.0f records, %.0f ready, %.0f pinned (%.0f leased)\n",
+	       indent, get_text(t, "policy"), get_number(t, "frames"), get_number(t, "records"), get_number(t, "ready"),
 	       get_number(t, "pinned"), get_number(t, "leased"));
 	printf("%s  %s of %.0f records found in memory; %.0f evicted, %.0f reads of %s, %.0f failed\n", indent,
 	       show_share(share, found, found + missed), found + missed, get_number(t, "evictions"),

@@ -24,6 +24,7 @@ struct experts_daemon {
 	const char *socket;
 	uint32_t topk;
 	enum moe_mode mode;
+	bool tells_pages; /* what became of --pages-fill */
 };
 
 /* A call's failure in the words of whoever watches the worker: a closed connection is a daemon that has ended. */
@@ -149,10 +150,22 @@ static int daemon_replayed(struct experts *base, const int32_t *ids, uint32_t pi
 
 /* -- life --------------------------------------------------------------------------------------------------------- */
 
+/* The driver may have refused what it took when attaching. */
+static void tell_pages(const struct experts_daemon *d)
+{
+	struct moe_session_info now;
+
+	moe_session_info(d->session, &now);
+	if (strcmp(now.device, d->info.device) != 0)
+		fprintf(stderr, "moe-worker: slots on %s\n", now.device);
+}
+
 static struct experts *daemon_free(struct experts *base)
 {
 	struct experts_daemon *d = (struct experts_daemon *)base;
 
+	if (d->session && d->tells_pages)
+		tell_pages(d);
 	moe_detach(d->session);
 	moe_close(d->client);
 	free(d);
@@ -224,6 +237,8 @@ int experts_daemon_new(struct experts **ret, const struct options *o, const char
 		.device = o->device,
 		.fill = o->fill,
 		.zero_copy = cached ? o->zero_copy : MOE_ZERO_COPY_OFF,
+		.pages = o->pages_fill,
+		.answers = o->answers,
 		.share = o->share,
 		.n_copy = o->n_copy_rule == N_COPY_COST ? MOE_N_COPY_COST : MOE_N_COPY_STAIRS,
 		.approximate_defer = o->defer,
@@ -251,7 +266,8 @@ int experts_daemon_new(struct experts **ret, const struct options *o, const char
 	if ((r = moe_open(&d->client, socket, err)) < 0 || (r = moe_attach(d->client, &d->session, &params, err)) < 0)
 		return r;
 	moe_session_info(d->session, &d->info);
-	if (o->verbose && group->rank == 0 && d->info.device[0])
+	d->tells_pages = o->pages_fill != MOE_PAGES_PLAIN && group->rank == 0;
+	if ((o->verbose || d->tells_pages) && group->rank == 0 && d->info.device[0])
 		fprintf(stderr, "moe-worker: slots on %s\n", d->info.device);
 	r = check_model(d, arch, socket, err);
 	if (r == 0 && group->rank == 0)

@@ -43,7 +43,9 @@ static const char usage_text[] =
 	"  --mode auto|decode|prefetch|full   how slots are filled (default auto)\n"
 	"  --tp N                     as N processes, each with its slice of every expert (default 1)\n"
 	"  --slots N                  cache slots per layer, at most the layer's experts (default 8)\n"
-	"  --policy lru|original      which slot is given up (default lru)\n"
+	"  --policy NAME              which slot is given up: lru, lfu, lfu-decay, lfru, ema, mrs,\n"
+	"                             arc, s3-fifo, sieve, ebco-soft, ebco-hard, original or\n"
+	"                             static (default lru)\n"
 	"  --cache-topk N             original: a token's first choices that count as touches (default 2)\n"
 	"  --update N                 decode: fills per layer and step at most (default 2)\n"
 	"  --device host|cuda|auto    where slots lie and are computed on; cuda:N one of several GPUs (default host)\n"
@@ -58,6 +60,13 @@ static const char usage_text[] =
 	"  --zero-copy off|cost|always  experts that the device reads in the pool without a slot: none, by the "
 	"measured\n"
 	"                             cost, or all of few pairs (default off; the others need --fill pull)\n"
+	"  --pages-fill plain|advise|prefetch  with --zero-copy, on GPUs that read the host's memory by its page "
+	"tables: "
+	"what\n"
+	"                             the driver is told of the pool's pages (default plain)\n"
+	"  --answers read|copy        with --dense device: the CPU part is read in the host's memory when it is added, "
+	"or\n"
+	"                             copied to the device first (default read)\n"
 	"  --share part|group         CPU part with --tp: each rank its slice, or rank 0 for all (default part)\n"
 	"  --n-copy cost|stairs|N     prefetch: missing experts copied per layer, by the measured cost, by the number "
 	"of\n"
@@ -85,9 +94,12 @@ static const char usage_text[] =
 const char *const experts_names[] = {"local", "cpu", "cache", NULL};
 const char *const mode_names[] = {"auto", "decode", "prefetch", "full", NULL};
 const char *const dense_names[] = {"host", "device", NULL};
-static const char *const policy_names[] = {"lru", "original", NULL};
+static const char *const policy_words[] = {"lru",     "lfu",   "lfu-decay", "lfru",      "ema",      "mrs",    "arc",
+					   "s3-fifo", "sieve", "ebco-soft", "ebco-hard", "original", "static", NULL};
 static const char *const fill_names[] = {"push", "pull", NULL};
 static const char *const zero_copy_names[] = {"off", "cost", "always", NULL};
+static const char *const pages_fill_names[] = {"plain", "advise", "prefetch", NULL};
+const char *const answers_names[] = {"read", "copy", NULL};
 static const char *const share_names[] = {"part", "group", NULL};
 static const char *const n_copy_names[] = {"cost", "stairs", NULL};
 static const char *const pages_names[] = {"auto", "1g", "2m", "thp", "4k", NULL};
@@ -117,6 +129,8 @@ enum option_code {
 	OPTION_GRAPH,
 	OPTION_FILL,
 	OPTION_ZERO_COPY,
+	OPTION_PAGES_FILL,
+	OPTION_ANSWERS,
 	OPTION_SHARE,
 	OPTION_N_COPY,
 	OPTION_DEFER,
@@ -154,6 +168,8 @@ static const struct option long_options[] = {
 	{"graph", no_argument, NULL, OPTION_GRAPH},
 	{"fill", required_argument, NULL, OPTION_FILL},
 	{"zero-copy", required_argument, NULL, OPTION_ZERO_COPY},
+	{"pages-fill", required_argument, NULL, OPTION_PAGES_FILL},
+	{"answers", required_argument, NULL, OPTION_ANSWERS},
 	{"share", required_argument, NULL, OPTION_SHARE},
 	{"n-copy", required_argument, NULL, OPTION_N_COPY},
 	{"defer", required_argument, NULL, OPTION_DEFER},
@@ -331,12 +347,20 @@ static int parse_experts(struct options *o, int option, const char *name, const 
 		r = word = parse_word(name, arg, zero_copy_names);
 		o->zero_copy = (enum moe_zero_copy)MAX(word, 0);
 		break;
+	case OPTION_PAGES_FILL:
+		r = word = parse_word(name, arg, pages_fill_names);
+		o->pages_fill = (enum moe_pages)MAX(word, 0);
+		break;
+	case OPTION_ANSWERS:
+		r = word = parse_word(name, arg, answers_names);
+		o->answers = (enum moe_answers)MAX(word, 0);
+		break;
 	case OPTION_SHARE:
 		r = word = parse_word(name, arg, share_names);
 		o->share = (enum moe_share)MAX(word, 0);
 		break;
 	case OPTION_POLICY:
-		r = parse_word(name, arg, policy_names);
+		r = parse_word(name, arg, policy_words);
 		o->policy = arg;
 		break;
 	case OPTION_TP:
@@ -421,6 +445,8 @@ static int check_dense(struct options *o)
 		return wrong("--dense", "device", "host: there are no slots on a GPU (--device cuda, --experts cache)");
 	if (o->dense == DENSE_DEVICE && o->defer)
 		return wrong("--dense", "device", "host with --defer");
+	if (o->answers == MOE_ANSWERS_COPY && o->dense != DENSE_DEVICE)
+		return wrong("--answers", "copy", "read: without --dense device the host adds the CPU part");
 	if (!o->graph)
 		return 0;
 	if (o->dense != DENSE_DEVICE)

@@ -28,6 +28,8 @@ struct options {
 	enum moe_fill fill;
 	bool fill_given;
 	enum moe_zero_copy zero_copy;
+	enum moe_pages pages_fill;
+	enum moe_answers answers;
 	enum moe_share share;
 	enum n_copy_rule n_copy_rule;
 	uint32_t n_copy;
@@ -56,6 +58,7 @@ static inline const char *options_experts(const struct options *options)
 extern const char *const experts_names[];
 extern const char *const mode_names[];
 extern const char *const dense_names[];
+extern const char *const answers_names[];
 
 /* 0; 1 when help or version was asked for and printed; -EINVAL after a line on stderr. */
 int options_parse(struct options *ret, int argc, char **argv);

@@ -60,8 +60,9 @@ void stats_print(const struct run *run, const struct stats_times *times)
 	       "copies", (unsigned long long)s->fills, (double)s->fill_bytes / 1e6, 100.0 * share(s->resident, all));
 	printf("%-12s on %s", "dense part", run->forward->where);
 	if (run->forward->on_device)
-		printf("; %llu of %llu steps by a captured graph", (unsigned long long)run->forward->replays,
-		       (unsigned long long)run->forward->steps);
+		printf("; %llu of %llu steps by a captured graph; answers of the CPU pool: %s",
+		       (unsigned long long)run->forward->replays, (unsigned long long)run->forward->steps,
+		       answers_names[run->options->answers]);
 	putchar('\n');
 	if (run->options->zero_copy)
 		printf("%-12s %14llu experts, %.1f MB read in the pool\n", "zero copy", (unsigned long long)s->reads,
@@ -75,7 +76,7 @@ int stats_add(const struct run *run, json_t *object, struct moe_error *err)
 	const struct options *o = run->options;
 	const struct experts_stats *s = &run->experts->stats;
 	const bool cached = o->experts == EXPERTS_CACHE;
-	json_t *all = json_pack("{s:{s:I,s:I,s:I,s:I,s:I,s:I},s:I,s:I,s:I,s:I,s:f,s:s,s:s,s:i,s:i,s:i,s:b,s:s,s:I}",
+	json_t *all = json_pack("{s:{s:I,s:I,s:I,s:I,s:I,s:I},s:I,s:I,s:I,s:I,s:f,s:s,s:s,s:i,s:i,s:i,s:b,s:s,s:s,s:I}",
 				"pairs", "hit", (json_int_t)s->hit, "miss_buffer", (json_int_t)s->miss_buffer, "pool",
 				(json_int_t)s->pool, "cpu", (json_int_t)s->cpu, "deferred", (json_int_t)s->deferred,
 				"local", (json_int_t)s->local, "fills", (json_int_t)s->fills, "fill_bytes",
@@ -83,8 +84,8 @@ int stats_add(const struct run *run, json_t *object, struct moe_error *err)
 				(json_int_t)s->read_bytes, "hit_rate", share(s->resident, stats_pairs(s)), "experts",
 				experts_names[o->experts], "mode", mode_names[o->mode], "tp", (int)o->tp, "slots",
 				cached ? (int)MIN(o->slots, run->arch->router.n_experts) : 0, "defer", (int)o->defer,
-				"approximate", o->defer > 0, "dense", dense_names[run->forward->on_device],
-				"graph_steps", (json_int_t)run->forward->replays);
+				"approximate", o->defer > 0, "dense", dense_names[run->forward->on_device], "answers",
+				answers_names[o->answers], "graph_steps", (json_int_t)run->forward->replays);
 
 	if (!all || json_object_update_new(object, all) < 0)
 		return moe_error_set(err, -ENOMEM, "no memory for the JSON");

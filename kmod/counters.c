@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What there is now and what was, as files in /sys/class/misc/moe-expert: for
+ * a look, and for tests that want to see that nothing is left.
+ */
+#include <linux/device.h>
+#include <linux/sysfs.h>
+
+#include "moe_expert.h"
+
+static ssize_t show(u64 *counter, char *to)
+{
+	u64 value;
+
+	mutex_lock(&moe_lock);
+	value = *counter;
+	moe_unlock();
+	return sysfs_emit(to, "%llu\n", value);
+}
+
+#define COUNTER(field)                                                        \
+	static ssize_t field##_show(struct device *dev,                       \
+				    struct device_attribute *attr, char *to)  \
+	{                                                                     \
+		return show(&moe_counters.field, to);                         \
+	}                                                                     \
+	static DEVICE_ATTR_RO(field)
+
+COUNTER(clients); /* open devices */
+COUNTER(pools);	  /* with those that are released and still leased */
+COUNTER(pages);	  /* huge pages that are pinned */
+COUNTER(leases);  /* that are held */
+COUNTER(events);  /* that wait to be read */
+COUNTER(adopted); /* pools since the module was loaded */
+COUNTER(leased);  /* leases since then */
+COUNTER(dropped); /* of these, those that ended without DROP */
+
+static struct attribute *moe_attrs[] = {
+	&dev_attr_clients.attr,
+	&dev_attr_pools.attr,
+	&dev_attr_pages.attr,
+	&dev_attr_leases.attr,
+	&dev_attr_events.attr,
+	&dev_attr_adopted.attr,
+	&dev_attr_leased.attr,
+	&dev_attr_dropped.attr,
+	NULL
+};
+
+static const struct attribute_group moe_group = { .attrs = moe_attrs };
+const struct attribute_group *moe_groups[] = { &moe_group, NULL };

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * moe_expert - /dev/moe-expert: pools that outlive the daemon, and leases
+ * whose holders the kernel knows. lib/uapi/moe_kmod.h is its specification.
+ *
+ * Lock order:
+ *   1. mmap_lock of the caller (vm_mmap, pinning, and any copy from or to
+ *      user memory, which may fault)
+ *   2. moe_lock
+ *   3. the locks of lists that wait (poll), of pid and slab
+ * So nothing touches user memory, maps or pins under moe_lock, which guards
+ * all lists, all counts and what they hold; files, pages and blobs of a pool
+ * never change while it has a reference. Pools are freed after moe_lock is
+ * given back (moe_unlock): unpinning half a terabyte takes its time.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/capability.h>
+#include <linux/cred.h>
+#include <linux/file.h>
+#include <linux/miscdevice.h>
+#include <linux/module.h>
+#include <linux/nospec.h>
+#include <linux/sched/signal.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+#include <linux/user_namespace.h>
+
+#include "moe_expert.h"
+
+DEFINE_MUTEX(moe_lock); /* of all lists and counts, see above */
+LIST_HEAD(moe_gone);
+static LIST_HEAD(moe_clients);
+struct moe_counters moe_counters;
+
+void moe_unlock(void)
+{
+	struct moe_pool *pool, *next;
+	LIST_HEAD(gone);
+
+	lockdep_assert_held(&moe_lock);
+	list_splice_init(&moe_gone, &gone);
+	mutex_unlock(&moe_lock);
+	list_for_each_entry_safe(pool, next, &gone, list)
+		moe_pool_free(pool);
+}
+
+u32 moe_user_leases(kuid_t uid, u32 *devices)
+{
+	struct moe_client *client;
+	u32 leases = 0;
+
+	lockdep_assert_held(&moe_lock);
+	*devices = 0;
+	list_for_each_entry(client, &moe_clients, list) {
+		if (!uid_eq(client->uid, uid))
+			continue;
+		leases += client->n_leases;
+		++*devices;
+	}
+	return leases;
+}
+
+int moe_give(struct moe_call *call, struct file *file)
+{
+	int fd = get_unused_fd_flags(O_CLOEXEC);
+
+	if (fd < 0) {
+		fput(file);
+		return fd;
+	}
+	call->fd = fd;
+	call->give = file;
+	return fd;
+}
+
+/*
+ * The keeper is who owns the node, or an administrator. Both who opened the
+ * device and who calls must be: neither a descriptor that was passed on nor a
+ * program with more rights that is talked into a call helps anybody. Asked
+ * only where it matters: a refused capability may be an entry in the audit.
+ */
+static bool is_keeper(struct file *file)
+{
+	kuid_t owner = file_inode(file)->i_uid;
+
+	return (uid_eq(file->f_cred->fsuid, owner) ||
+		file_ns_capable(file, &init_user_ns, CAP_SYS_ADMIN)) &&
+	       (uid_eq(current_fsuid(), owner) || capable(CAP_SYS_ADMIN));
+}
+
+static long get_features(struct moe_call *call)
+{
+	struct moe_kmod_features *f = &call->arg.features;
+
+	if (f->reserved[0] || f->reserved[1])
+		return -EINVAL;
+	f->features = MOE_KMOD_HAS_POOLS | MOE_KMOD_HAS_LEASES |
+		      MOE_KMOD_HAS_EVENTS;
+	f->abi = MOE_KMOD_ABI;
+	f->keeper = is_keeper(call->file);
+	return 0;
+}
+
+/**
+ * struct command - what a command's number means
+ * @bytes: of its struct in this version
+ * @least: of its struct in the first version
+ * @flags: KEEPER: for the keeper only; TELLS: has an answer to be written,
+ *	without which what was done would be EFAULT for nothing
+ * @run: does it
+ * @undo: takes it back when the caller cannot be told (may be NULL)
+ */
+struct command {
+	u16 bytes;
+	u16 least;
+	u16 flags;
+	long (*run)(struct moe_call *call);
+	void (*undo)(struct moe_call *call);
+};
+
+#define KEEPER 1
+#define TELLS 2
+#define COMMAND(cmd, type, first, who, fn, back) \
+	[_IOC_NR(cmd)] = { sizeof(struct type), first, who, fn, back }
+
+static const struct command commands[] = {
+	COMMAND(MOE_KMOD_FEATURES, moe_kmod_features, 32, TELLS, get_features, NULL),
+	COMMAND(MOE_KMOD_ADOPT, moe_kmod_adopt, 112, KEEPER | TELLS, moe_pool_adopt, moe_pool_undo),
+	COMMAND(MOE_KMOD_POOL, moe_kmod_pool, 120, TELLS, moe_pool_next, NULL),
+	COMMAND(MOE_KMOD_TAKE, moe_kmod_take, 24, KEEPER | TELLS, moe_pool_take, NULL),
+	COMMAND(MOE_KMOD_RELEASE, moe_kmod_release, 16, KEEPER, moe_pool_release, NULL),
+	COMMAND(MOE_KMOD_EPOCH, moe_kmod_epoch, 16, KEEPER, moe_pool_epoch, NULL),
+	COMMAND(MOE_KMOD_LEASE, moe_kmod_lease, 48, TELLS, moe_lease_take, moe_lease_undo),
+	COMMAND(MOE_KMOD_DROP, moe_kmod_drop, 16, 0, moe_lease_drop, NULL),
+	COMMAND(MOE_KMOD_LEASES, moe_kmod_leases, 48, KEEPER | TELLS, moe_lease_next, NULL),
+	COMMAND(MOE_KMOD_WATCH, moe_kmod_watch, 8, KEEPER, moe_event_watch, NULL),
+};
+
+/* Runs it, tells the caller, and only then gives the descriptor. */
+static long run(const struct command *c, struct moe_call *call,
+		void __user *to, size_t bytes)
+{
+	long ret = c->run(call);
+
+	if (!ret && c->flags & TELLS && copy_to_user(to, &call->arg, bytes)) {
+		ret = -EFAULT;
+		if (c->undo)
+			c->undo(call);
+	}
+	if (!call->give)
+		return ret;
+	if (!ret) {
+		fd_install(call->fd, call->give);
+	} else {
+		put_unused_fd(call->fd);
+		fput(call->give);
+	}
+	return ret;
+}
+
+static bool is_mine(const struct moe_client *client)
+{
+	return task_tgid(current) == client->tgid;
+}
+
+static long moe_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
+{
+	struct moe_call call = { .client = file->private_data, .file = file };
+	void __user *user = (void __user *)arg;
+	size_t bytes = _IOC_SIZE(cmd);
+	unsigned int nr = _IOC_NR(cmd);
+	const struct command *c;
+	long ret;
+
+	if (_IOC_TYPE(cmd) != MOE_KMOD_IOC || nr >= ARRAY_SIZE(commands) ||
+	    _IOC_DIR(cmd) != (_IOC_READ | _IOC_WRITE))
+		return -ENOTTY;
+	c = &commands[array_index_nospec(nr, ARRAY_SIZE(commands))];
+	if (!is_mine(call.client) || (c->flags & KEEPER && !is_keeper(file)))
+		return -EPERM;
+	if (bytes < c->least)
+		return -EINVAL;
+	call.closes = READ_ONCE(call.client->closes);
+	ret = copy_struct_from_user(&call.arg, c->bytes, user, bytes);
+	if (ret)
+		return ret;
+	return run(c, &call, user, min_t(size_t, bytes, c->bytes));
+}
+
+static int moe_open(struct inode *inode, struct file *file)
+{
+	struct moe_client *client = kzalloc(sizeof(*client), GFP_KERNEL_ACCOUNT);
+	u32 devices;
+
+	if (!client)
+		return -ENOMEM;
+	client->tgid = get_pid(task_tgid(current));
+	client->uid = current_fsuid();
+	INIT_LIST_HEAD(&client->leases);
+	file->private_data = client;
+	mutex_lock(&moe_lock);
+	moe_user_leases(client->uid, &devices);
+	if (devices < MOE_KMOD_USER_DEVICES_MAX) {
+		list_add_tail(&client->list, &moe_clients);
+		moe_counters.clients++;
+	}
+	moe_unlock();
+	if (devices < MOE_KMOD_USER_DEVICES_MAX)
+		return stream_open(inode, file);
+	put_pid(client->tgid);
+	kfree(client);
+	return -EDQUOT;
+}
+
+/*
+ * Its process has closed a descriptor, or ends and closes all: that ends its
+ * leases and its watch now, though another process may have inherited the open
+ * device, or been passed it, and keep it. Of several descriptors the first
+ * counts, as with locks of fcntl(2): who has the others is not to be known.
+ * A thread that ends alone closes nothing.
+ */
+static int moe_flush(struct file *file, fl_owner_t id)
+{
+	struct moe_client *client = file->private_data;
+	bool ends = current->flags & PF_EXITING;
+
+	if (is_mine(client) && !(ends && atomic_read(&current->signal->live)))
+		moe_lease_close(client);
+	return 0;
+}
+
+static int moe_release(struct inode *inode, struct file *file)
+{
+	struct moe_client *client = file->private_data;
+
+	moe_lease_close(client);
+	mutex_lock(&moe_lock);
+	list_del(&client->list);
+	moe_counters.clients--;
+	moe_unlock();
+	put_pid(client->tgid);
+	kfree(client);
+	return 0;
+}
+
+static ssize_t moe_read(struct file *file, char __user *to, size_t bytes,
+			loff_t *at)
+{
+	if (!is_mine(file->private_data))
+		return -EPERM;
+	return moe_event_read(file->private_data, to, bytes,
+			      !(file->f_flags & O_NONBLOCK));
+}
+
+static __poll_t moe_poll(struct file *file, poll_table *table)
+{
+	if (!is_mine(file->private_data))
+		return EPOLLERR;
+	return moe_event_poll(file->private_data, file, table);
+}
+
+static const struct file_operations moe_operations = {
+	.owner = THIS_MODULE,
+	.open = moe_open,
+	.flush = moe_flush,
+	.release = moe_release,
+	.read = moe_read,
+	.poll = moe_poll,
+	.unlocked_ioctl = moe_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
+};
+
+static struct miscdevice moe_device = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = "moe-expert",
+	.fops = &moe_operations,
+	.groups = moe_groups,
+	.mode = 0600,
+};
+
+static int __init moe_init(void)
+{
+	return misc_register(&moe_device);
+}
+
+/* Each pool and each open device holds the module: there is nothing left. */
+static void __exit moe_exit(void)
+{
+	misc_deregister(&moe_device);
+	WARN_ON(moe_counters.pools || moe_counters.leases || moe_counters.clients);
+}
+
+module_init(moe_init);
+module_exit(moe_exit);
+MODULE_LICENSE("GPL");
+MODULE_DESCRIPTION("Pools of expert weights that outlive their daemon, and leases on them");
+MODULE_VERSION("0.1.0");

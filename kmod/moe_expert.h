@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the files of moe_expert share. main.c says in which order locks are
+ * taken, and what moe_lock guards.
+ */
+#ifndef MOE_EXPERT_H
+#define MOE_EXPERT_H
+
+#include <linux/fs.h>
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/pid.h>
+#include <linux/poll.h>
+#include <linux/types.h>
+#include <linux/uidgid.h>
+
+#include "uapi/moe_kmod.h"
+
+/**
+ * struct moe_client - one open device
+ * @list: in moe_clients
+ * @tgid: the process that opened it, the only one it serves
+ * @uid: who that was
+ * @leases: that it has, by moe_lease.by_client
+ * @n_leases: their number
+ * @closes: how often its process closed a descriptor of it
+ */
+struct moe_client {
+	struct list_head list;
+	struct pid *tgid;
+	kuid_t uid;
+	struct list_head leases;
+	u32 n_leases;
+	u32 closes;
+};
+
+/**
+ * struct moe_pool - an adopted memory file
+ * @list: in moe_pools by id, from RELEASE on in no list, then in moe_gone
+ * @id: grows, is never used again
+ * @epoch: of its content
+ * @bytes: its size
+ * @refs: one for moe_pools, one for each lease and for each command at work
+ * @leases: that are held
+ * @owner: who adopted it
+ * @node: as the daemon said
+ * @page_shift: of its huge pages
+ * @file: as the daemon had it open
+ * @pages: the first small page of each huge page, pinned
+ * @n_pages: that are pinned
+ * @blob: what the daemon keeps with it
+ * @blob_bytes: its size
+ * @name: as the daemon said
+ */
+struct moe_pool {
+	struct list_head list;
+	u64 id;
+	u64 epoch;
+	u64 bytes;
+	u32 refs;
+	u32 leases;
+	kuid_t owner;
+	s32 node;
+	unsigned int page_shift;
+	struct file *file;
+	struct page **pages;
+	unsigned long n_pages;
+	void *blob;
+	u32 blob_bytes;
+	char name[MOE_KMOD_NAME];
+};
+
+union moe_arg {
+	struct moe_kmod_features features;
+	struct moe_kmod_adopt adopt;
+	struct moe_kmod_pool pool;
+	struct moe_kmod_take take;
+	struct moe_kmod_release release;
+	struct moe_kmod_epoch epoch;
+	struct moe_kmod_lease lease;
+	struct moe_kmod_drop drop;
+	struct moe_kmod_leases leases;
+	struct moe_kmod_watch watch;
+};
+
+/**
+ * struct moe_call - one command on its way
+ * @client: whose
+ * @file: through which open device
+ * @closes: of @client when it began: what another thread closes meanwhile,
+ *	which may be its last descriptor, gets no lease and does not watch
+ * @arg: the caller's struct, longer and shorter ones made this kernel's
+ * @fd: a number for @give
+ * @give: becomes a descriptor of the caller's once the answer is copied
+ */
+struct moe_call {
+	struct moe_client *client;
+	struct file *file;
+	u32 closes;
+	union moe_arg arg;
+	int fd;
+	struct file *give;
+};
+
+/* What there is and what was, guarded by moe_lock; see counters.c. */
+struct moe_counters {
+	u64 clients;
+	u64 pools;
+	u64 pages;
+	u64 leases;
+	u64 events;
+	u64 adopted;
+	u64 leased;
+	u64 dropped;
+};
+
+extern struct mutex moe_lock;
+extern struct list_head moe_gone;
+extern struct moe_counters moe_counters;
+extern const struct attribute_group *moe_groups[];
+
+/* Unlocks moe_lock, then frees the pools that lost their last reference. */
+void moe_unlock(void);
+
+/* With moe_lock held: leases of this user, and how many devices are open. */
+u32 moe_user_leases(kuid_t uid, u32 *devices);
+
+/* Gives the caller a descriptor of @file, whose reference it takes. */
+int moe_give(struct moe_call *call, struct file *file);
+
+long moe_pool_adopt(struct moe_call *call);
+void moe_pool_undo(struct moe_call *call);
+long moe_pool_next(struct moe_call *call);
+long moe_pool_take(struct moe_call *call);
+long moe_pool_release(struct moe_call *call);
+long moe_pool_epoch(struct moe_call *call);
+
+/* With moe_lock held. An id that was given once and has no pool: ESTALE. */
+struct moe_pool *moe_pool_find(u64 id);
+void moe_pool_put(struct moe_pool *pool);
+void moe_pool_free(struct moe_pool *pool);
+
+/* The pool's file opened once more, for reading only. */
+struct file *moe_pool_open(struct moe_pool *pool);
+
+long moe_lease_take(struct moe_call *call);
+void moe_lease_undo(struct moe_call *call);
+long moe_lease_drop(struct moe_call *call);
+long moe_lease_next(struct moe_call *call);
+
+/* Ends the client's leases, which become events, and its watch. */
+void moe_lease_close(struct moe_client *client);
+
+long moe_event_watch(struct moe_call *call);
+ssize_t moe_event_read(struct moe_client *client, char __user *to,
+		       size_t bytes, bool wait);
+__poll_t moe_event_poll(struct moe_client *client, struct file *file,
+			poll_table *table);
+
+#endif

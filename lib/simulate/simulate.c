@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: MIT */
+#include "simulate/simulate.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "cache.h"
+
+#define NEVER UINT32_MAX
+
+/* One layer's run. Everything by expert is [experts]. */
+struct run {
+	const struct sim_trace *trace;
+	const struct sim_params *params;
+	struct sim_counts *counts;
+	uint32_t layer, event;
+	uint32_t *pairs; /* of this event */
+	uint32_t *last, *events;
+	bool *cached, *before, *seen;
+	struct cache *cache;            /* of pinned */
+	struct cache_request *requests; /* of this event, ascending */
+	uint32_t n_requests;
+	struct moe_copy *fills;
+	uint32_t *next; /* belady's: [events + 1][experts] */
+};
+
+void sim_add(struct sim_counts *to, const struct sim_counts *c)
+{
+	to->hits_unique += c->hits_unique;
+	to->misses_unique += c->misses_unique;
+	to->hits_pairs += c->hits_pairs;
+	to->misses_pairs += c->misses_pairs;
+	to->copies += c->copies;
+	to->cold += c->cold;
+	to->insertions += c->insertions;
+	to->evictions += c->evictions;
+	to->bypasses += c->bypasses;
+}
+
+static size_t at_step(const struct run *x, uint32_t step)
+{
+	return (size_t)step * x->trace->layers + x->layer;
+}
+
+static void read_event(struct run *x, uint32_t step)
+{
+	const size_t at = at_step(x, step);
+	const int32_t *ids = x->trace->ids + x->trace->first[at];
+
+	memset(x->pairs, 0, x->trace->experts * sizeof *x->pairs);
+	for (size_t i = 0; i < (size_t)x->trace->tokens[at] * x->trace->topk; i++)
+		if (ids[i] >= 0)
+			x->pairs[ids[i]]++;
+	x->n_requests = 0;
+	for (uint32_t e = 0; e < x->trace->experts; e++)
+		if (x->pairs[e])
+			x->requests[x->n_requests++] = (struct cache_request){(int32_t)e, x->pairs[e], true, false};
+}
+
+static void count_event(struct run *x)
+{
+	for (uint32_t i = 0; i < x->n_requests; i++) {
+		const int32_t e = x->requests[i].expert;
+
+		*(x->cached[e] ? &x->counts->hits_unique : &x->counts->misses_unique) += 1;
+		*(x->cached[e] ? &x->counts->hits_pairs : &x->counts->misses_pairs) += x->pairs[e];
+		x->counts->copies += !x->cached[e];
+		x->counts->cold += !x->seen[e];
+		x->seen[e] = true;
+		x->events[e]++;
+		x->last[e] = x->event;
+	}
+	memcpy(x->before, x->cached, x->trace->experts * sizeof *x->before);
+}
+
+/* Residents after against residents before. */
+static void count_change(struct run *x)
+{
+	for (uint32_t e = 0; e < x->trace->experts; e++) {
+		x->counts->insertions += x->cached[e] && !x->before[e];
+		x->counts->evictions += !x->cached[e] && x->before[e];
+		x->counts->bypasses += x->pairs[e] && !x->cached[e] && !x->before[e];
+	}
+}
+
+/* -- pinned ------------------------------------------------------------------------------------------------------- */
+
+static void step_pinned(struct run *x, uint32_t step)
+{
+	const size_t at = at_step(x, step), first = x->trace->first[at];
+	struct cache *c = x->cache;
+	int32_t *slots = (int32_t *)(x->fills + x->trace->experts);
+	uint32_t n;
+
+	memcpy(slots, c->slot_expert, c->n_slots * sizeof *slots);
+	cache_route(c, &(struct policy_tokens){x->trace->tokens[at], x->trace->topk, x->trace->ids + first,
+					       x->trace->weights ? x->trace->weights + first : NULL});
+	n = cache_update(c, x->requests, x->n_requests, UINT32_MAX, x->fills);
+	for (uint32_t i = 0; i < n; i++) {
+		const int32_t victim = slots[x->fills[i].slot];
+
+		x->cached[x->fills[i].expert] = true;
+		if (victim < 0)
+			continue;
+		x->cached[victim] = false;
+		if (x->params->evicted)
+			x->params->evicted(x->params->userdata, x->event, victim, x->fills[i].expert);
+	}
+}
+
+/* static starts with the C of most counts; of equal ones the lower ids. */
+static void calibrate(struct run *x)
+{
+	const uint64_t *counts = x->params->calibration + (size_t)x->layer * x->trace->experts;
+
+	for (uint32_t slot = 0; slot < x->params->capacity; slot++) {
+		int32_t best = -1;
+
+		for (uint32_t e = 0; e < x->trace->experts; e++)
+			if (!x->cached[e] && (best < 0 || counts[e] > counts[best]))
+				best = (int32_t)e;
+		cache_insert(x->cache, best, (int32_t)slot);
+		x->cached[best] = true;
+	}
+}
+
+/* -- those that choose of R and U --------------------------------------------------------------------------------- */
+
+/* Greater is better. */
+static bool less(const struct run *x, uint32_t a, uint32_t b)
+{
+	const char *policy = x->params->policy;
+
+	if (x->params->mode != SIM_ATOMIC) {
+		const uint32_t *next = x->next + ((size_t)x->event + 1) * x->trace->experts;
+
+		return next[a] > next[b];
+	}
+	if (strcmp(policy, "lru") == 0)
+		return x->last[a] < x->last[b];
+	if (strcmp(policy, "lfu") == 0)
+		return x->events[a] < x->events[b] || (x->events[a] == x->events[b] && x->last[a] < x->last[b]);
+	return (uint64_t)x->events[a] * (x->event - x->last[b] + 1) <
+	       (uint64_t)x->events[b] * (x->event - x->last[a] + 1);
+}
+
+/* Ascending ids are looked at, so of equal ones the lowest goes. */
+static void drop_worst(struct run *x, bool held)
+{
+	uint32_t worst = NEVER;
+
+	for (uint32_t e = 0; e < x->trace->experts; e++)
+		if (x->cached[e] && !(held && x->pairs[e]) && (worst == NEVER || less(x, e, worst)))
+			worst = e;
+	x->cached[worst] = false;
+}
+
+static void step_chosen(struct run *x)
+{
+	const bool pinned = x->params->mode == SIM_BELADY_PINNED;
+	uint32_t n = 0, others = 0;
+
+	for (uint32_t e = 0; e < x->trace->experts; e++) {
+		x->cached[e] |= x->pairs[e] > 0;
+		n += x->cached[e];
+		others += x->cached[e] && !x->pairs[e];
+	}
+	for (; n > x->params->capacity; n--) {
+		drop_worst(x, pinned && others > 0);
+		others -= others > 0;
+	}
+}
+
+/* -- the run ------------------------------------------------------------------------------------------------------ */
+
+/* next[event][e]: the first event from that one on that asks for e. */
+static int foresee(struct run *x, struct moe_error *err)
+{
+	const uint32_t experts = x->trace->experts;
+	uint32_t events = 0;
+
+	for (uint32_t s = 0; s < x->trace->steps; s++)
+		events += x->trace->tokens[at_step(x, s)] > 0;
+	x->next = malloc(((size_t)events + 1) * experts * sizeof *x->next);
+	if (!x->next)
+		return moe_error_set(err, -ENOMEM, "simulate: no memory to look %u events ahead", events);
+	for (uint32_t e = 0; e < experts; e++)
+		x->next[(size_t)events * experts + e] = NEVER;
+	for (uint32_t s = x->trace->steps; s-- > 0;) {
+		uint32_t *after = x->next + (size_t)events * experts, *here = after - experts;
+
+		if (x->trace->tokens[at_step(x, s)] == 0)
+			continue;
+		events--;
+		read_event(x, s);
+		for (uint32_t e = 0; e < experts; e++)
+			here[e] = x->pairs[e] ? events : after[e];
+	}
+	return 0;
+}
+
+static int check(const struct sim_trace *t, const struct sim_params *p, struct moe_error *err)
+{
+	if (p->capacity > t->experts)
+		return moe_error_set(err, -EINVAL, "simulate: capacity %u found, at most %u (experts) expected",
+				     p->capacity, t->experts);
+	if (t->experts == 0 || t->experts > CACHE_EXPERTS_MAX)
+		return moe_error_set(err, -EINVAL, "simulate: %u experts found, 1 to %d expected", t->experts,
+				     CACHE_EXPERTS_MAX);
+	if (p->mode == SIM_PINNED && (!p->policy || !policy_find(p->policy)))
+		return moe_error_set(err, -EINVAL, "simulate: policy '%s' found, one of %s expected",
+				     p->policy ? p->policy : "", policy_names());
+	if (p->mode == SIM_ATOMIC && (!p->policy || (strcmp(p->policy, "lru") != 0 && strcmp(p->policy, "lfu") != 0 &&
+						     strcmp(p->policy, "lfru") != 0)))
+		return moe_error_set(err, -EINVAL,
+				     "simulate: atomic mode: policy '%s' found, lru, lfu or lfru expected",
+				     p->policy ? p->policy : "");
+	return 0;
+}
+
+static int allocate(struct run *x, struct moe_error *err)
+{
+	const size_t n = x->trace->experts;
+	const bool pinned = x->params->mode == SIM_PINNED;
+	int r = 0;
+
+	x->pairs = calloc(3 * n, sizeof *x->pairs);
+	x->before = calloc(2 * n, sizeof *x->before);
+	x->requests = calloc(n, sizeof *x->requests);
+	x->fills = calloc(n, sizeof *x->fills + sizeof(int32_t));
+	if (!x->pairs || !x->before || !x->requests || !x->fills)
+		return moe_error_set(err, -ENOMEM, "simulate: no memory for %zu experts", n);
+	x->last = x->pairs + n;
+	x->events = x->last + n;
+	x->seen = x->before + n;
+	if (pinned)
+		r = cache_new(&x->cache, x->trace->experts, x->params->capacity, policy_find(x->params->policy), err);
+	if (r == 0 && pinned && x->params->calibration && strcmp(x->params->policy, "static") == 0)
+		calibrate(x);
+	if (r == 0 && x->params->mode >= SIM_BELADY)
+		r = foresee(x, err);
+	return r;
+}
+
+int sim_layer(const struct sim_trace *trace, uint32_t layer, const struct sim_params *params,
+	      struct sim_counts *ret_counts, bool *ret_final, struct moe_error *err)
+{
+	struct run x = {.trace = trace, .params = params, .counts = ret_counts, .layer = layer, .cached = ret_final};
+	int r = check(trace, params, err);
+
+	if (r < 0)
+		return r;
+	memset(ret_counts, 0, sizeof *ret_counts);
+	memset(ret_final, 0, trace->experts * sizeof *ret_final);
+	r = allocate(&x, err);
+	for (uint32_t s = 0; r == 0 && s < trace->steps; s++) {
+		if (trace->tokens[at_step(&x, s)] == 0)
+			continue;
+		read_event(&x, s);
+		count_event(&x);
+		if (params->mode == SIM_PINNED)
+			step_pinned(&x, s);
+		else
+			step_chosen(&x);
+		count_change(&x);
+		x.event++;
+	}
+	cache_free(x.cache);
+	free(x.pairs);
+	free(x.before);
+	free(x.requests);
+	free(x.fills);
+	free(x.next);
+	return r;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * simulate - what a cache of so many experts a layer would have found, had it been asked for what a trace has.
+ *
+ * An event is one step at one layer that has tokens: U its distinct experts, R what is cached before it. Layers know
+ * nothing of each other; a cache starts empty, but for `static`, which starts with the experts of most calibration
+ * counts. Each missing expert is moved once an event, kept or not.
+ *
+ *   pinned         the library's cache (cache.h) with no limit of fills: misses in ascending id, a free slot or the
+ *                  policy's coldest of those that U does not have; else it is not kept
+ *   atomic         after the event the C greatest of R and U stay. For lru, lfu (events, then last) and lfru
+ *   belady         of R and U those stay whose next event is nearest: the fewest copies of any policy
+ *   belady-pinned  the same, but U is held during its event: the fewest copies of any pinned policy
+ *
+ * Of equal ones the lowest id leaves. Pure: no clock, no files.
+ */
+#ifndef LIB_SIMULATE_H
+#define LIB_SIMULATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "moe-error.h"
+
+enum sim_mode { SIM_PINNED, SIM_ATOMIC, SIM_BELADY, SIM_BELADY_PINNED };
+
+/* Owned by the caller. Tokens of step s at layer l: tokens[s * layers + l], their ids from first[s * layers + l] on. */
+struct sim_trace {
+	uint32_t layers, experts, topk, steps;
+	uint32_t *tokens; /* [steps * layers] */
+	size_t *first;    /* [steps * layers], in units of ids */
+	int32_t *ids;     /* -1: none */
+	float *weights;   /* NULL: not known */
+};
+
+struct sim_counts {
+	uint64_t hits_unique, misses_unique, hits_pairs, misses_pairs, copies, cold, insertions, evictions, bypasses;
+};
+
+struct sim_params {
+	enum sim_mode mode;
+	const char *policy;          /* of pinned and atomic */
+	uint32_t capacity;           /* at most the trace's experts */
+	const uint64_t *calibration; /* [layers][experts] of static; NULL: it starts empty */
+	/* Each eviction, in order. May be NULL. `event` counts the layer's events. */
+	void (*evicted)(void *userdata, uint32_t event, int32_t victim, int32_t incoming);
+	void *userdata;
+};
+
+/* -EINVAL: an unknown policy, one that the mode does not have, or a wrong capacity; -ENOMEM. ret_final [experts]:
+ * what is cached at the end. */
+int sim_layer(const struct sim_trace *trace, uint32_t layer, const struct sim_params *params,
+	      struct sim_counts *ret_counts, bool *ret_final, struct moe_error *err);
+
+void sim_add(struct sim_counts *to, const struct sim_counts *counts);
+
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: (GPL-2.0-only WITH Linux-syscall-note) OR MIT */
+/*
+ * moe_kmod.h - the commands of /dev/moe-expert, the device of the kernel module moe_expert.
+ *
+ * Pools: the daemon hands over its memory files of huge pages (ADOPT), and they outlive it. Its successor lists them
+ * (POOL) and gets descriptors of the same open files (TAKE), until it lets go of them (RELEASE). Leases: a client says
+ * that it reads a range of a pool of a certain epoch (LEASE), until it says that it does no more (DROP), closes the
+ * device (of several descriptors the first counts) or dies. A daemon that watches (WATCH) reads struct moe_kmod_event
+ * from the device for each lease that ended without DROP.
+ *
+ * An open device belongs to the process that opened it: any other gets EPERM, however it came by the descriptor. The
+ * keeper is the owner of the device's node (a udev rule names it) or has CAP_SYS_ADMIN; what only the keeper may do is
+ * marked so, and of a pool only the user who adopted it, or CAP_SYS_ADMIN, may do it.
+ *
+ * Each command is an ioctl whose number holds the size of its struct. A later version of a struct has more fields at
+ * its end: a caller with a shorter one is served, zeros being understood; one with a longer one is served when the rest
+ * is zero, and gets E2BIG otherwise. Reserved fields and unknown flags must be zero, or the answer is EINVAL.
+ */
+#ifndef MOE_UAPI_KMOD_H
+#define MOE_UAPI_KMOD_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+#define MOE_KMOD_DEVICE "/dev/moe-expert"
+#define MOE_KMOD_ABI 1
+#define MOE_KMOD_NAME 64               /* bytes of a pool's name, with its zero */
+#define MOE_KMOD_BLOB_MAX 0x1000000    /* bytes of what lies with a pool: 16 MiB */
+#define MOE_KMOD_POOLS_MAX 1024        /* EMFILE: release one first */
+#define MOE_KMOD_LEASES_MAX 4096       /* of one open device, EMFILE: drop one first */
+#define MOE_KMOD_USER_DEVICES_MAX 1024 /* open devices of one user, EDQUOT from open(2) */
+#define MOE_KMOD_USER_LEASES_MAX 16384 /* of all open devices of one user, EDQUOT: drop one first */
+#define MOE_KMOD_EVENTS_MAX 4096       /* not yet read; of those above only the number is known */
+
+/* What this module can do: bits of moe_kmod_features.features. */
+enum moe_kmod_feature {
+	MOE_KMOD_HAS_POOLS = 1,  /* ADOPT, POOL, TAKE, RELEASE, EPOCH */
+	MOE_KMOD_HAS_LEASES = 2, /* LEASE, DROP, LEASES */
+	MOE_KMOD_HAS_EVENTS = 4  /* WATCH, read, poll */
+};
+
+struct moe_kmod_features {
+	__u64 features; /* out: bits of enum moe_kmod_feature */
+	__u32 abi;      /* out: MOE_KMOD_ABI of the module */
+	__u32 keeper;   /* out: 1 when the caller is the keeper */
+	__u64 reserved[2];
+};
+
+/* The keeper's. The file: a memfd of huge pages, sealed with F_SEAL_SHRINK and F_SEAL_GROW, with all its pages, that
+ * nobody but its owner may write (its mode has no group's and other's write bits). Each page is pinned once. */
+struct moe_kmod_adopt {
+	__u64 id;         /* out: the pool, a number that is never used again until the module is unloaded */
+	__u64 epoch;      /* of its content, chosen by the daemon, not zero */
+	__u64 bytes;      /* size of the file, exactly: EINVAL otherwise */
+	__u64 blob;       /* address of what is to lie with the pool, such as the model's manifest */
+	__u32 blob_bytes; /* at most MOE_KMOD_BLOB_MAX, may be 0 */
+	__s32 fd;
+	__s32 node; /* NUMA node, or -1; only told again */
+	__u32 reserved;
+	char name[MOE_KMOD_NAME]; /* only told again; ends with a zero, zeros behind it */
+};
+
+/* Anybody's: the pool with the smallest id that is greater than the one given; ENOENT when there is none. */
+struct moe_kmod_pool {
+	__u64 id; /* in: after which; out: whose */
+	__u64 epoch;
+	__u64 bytes;
+	__u64 page_bytes;
+	__u32 blob_bytes;
+	__u32 leases; /* that are held now */
+	__u32 owner;  /* the user who adopted it */
+	__s32 node;
+	__u64 reserved;
+	char name[MOE_KMOD_NAME];
+};
+
+/* The keeper's: a new descriptor, close-on-exec, of the file as it was adopted, and a copy of the blob. */
+struct moe_kmod_take {
+	__u64 id;
+	__u64 blob;       /* address for blob_bytes bytes */
+	__u32 blob_bytes; /* in: 0 for none, or room for all, ENOSPC otherwise; out: bytes of the blob */
+	__s32 fd;         /* out */
+};
+
+/* The keeper's: no more leases; the memory is let go with the last lease. */
+struct moe_kmod_release {
+	__u64 id;
+	__u64 reserved;
+};
+
+/* The keeper's: the content was replaced. Leases that are held stay, with the epoch that they were taken with. */
+struct moe_kmod_epoch {
+	__u64 id;
+	__u64 epoch; /* greater than the present one: EINVAL otherwise */
+};
+
+enum moe_kmod_lease_flag {
+	MOE_KMOD_LEASE_FD = 1 /* with a descriptor of the pool's file, close-on-exec, that can only be read */
+};
+
+/* Anybody's. ESTALE: the pool has another epoch, or it was released; ENOENT: there never was such a pool. */
+struct moe_kmod_lease {
+	__u64 id; /* out: the lease */
+	__u64 pool;
+	__u64 epoch;
+	__u64 offset; /* the range lies within the pool and is not empty: ERANGE otherwise */
+	__u64 bytes;
+	__u32 flags; /* enum moe_kmod_lease_flag */
+	__s32 fd;    /* out: with MOE_KMOD_LEASE_FD, else -1 */
+};
+
+/* Its taker's: the end of a lease, ENOENT when the caller has none of this id. */
+struct moe_kmod_drop {
+	__u64 id;
+	__u64 reserved;
+};
+
+/* The keeper's: the lease with the smallest id that is greater than the one given; ENOENT when there is none. */
+struct moe_kmod_leases {
+	__u64 id; /* in: after which; out: whose */
+	__u64 pool;
+	__u64 epoch;
+	__u64 offset;
+	__u64 bytes;
+	__u32 pid; /* of the process, as the caller's namespace counts; 0: not in it */
+	__u32 uid; /* who it was when it opened the device */
+};
+
+/* The keeper's: from now on this open device reads events, until it is closed. EBUSY: another one does. */
+struct moe_kmod_watch {
+	__u64 reserved;
+};
+
+enum moe_kmod_event_type {
+	MOE_KMOD_EVENT_DROPPED = 1, /* a lease ended because the device was closed, or its taker died */
+	MOE_KMOD_EVENT_LOST = 2     /* events were lost, list the leases: `lease` is the number */
+};
+
+struct moe_kmod_event {
+	__u32 type; /* enum moe_kmod_event_type */
+	__u32 pid;
+	__u32 uid;
+	__u32 reserved;
+	__u64 lease;
+	__u64 pool;
+	__u64 epoch;
+	__u64 offset;
+	__u64 bytes;
+};
+
+#define MOE_KMOD_IOC 0xe7
+#define MOE_KMOD_FEATURES _IOWR(MOE_KMOD_IOC, 0, struct moe_kmod_features)
+#define MOE_KMOD_ADOPT _IOWR(MOE_KMOD_IOC, 1, struct moe_kmod_adopt)
+#define MOE_KMOD_POOL _IOWR(MOE_KMOD_IOC, 2, struct moe_kmod_pool)
+#define MOE_KMOD_TAKE _IOWR(MOE_KMOD_IOC, 3, struct moe_kmod_take)
+#define MOE_KMOD_RELEASE _IOWR(MOE_KMOD_IOC, 4, struct moe_kmod_release)
+#define MOE_KMOD_EPOCH _IOWR(MOE_KMOD_IOC, 5, struct moe_kmod_epoch)
+#define MOE_KMOD_LEASE _IOWR(MOE_KMOD_IOC, 6, struct moe_kmod_lease)
+#define MOE_KMOD_DROP _IOWR(MOE_KMOD_IOC, 7, struct moe_kmod_drop)
+#define MOE_KMOD_LEASES _IOWR(MOE_KMOD_IOC, 8, struct moe_kmod_leases)
+#define MOE_KMOD_WATCH _IOWR(MOE_KMOD_IOC, 9, struct moe_kmod_watch)
+
+#endif

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+/* Random commands of random sizes with random structs, from several threads at once, as root and as somebody. */
+#include "tests/kmod/device.h"
+
+#include <pthread.h>
+#include <sys/stat.h>
+
+#define THREADS 3
+
+struct fuzzer {
+	unsigned long long seed;
+	unsigned count;
+	int dev, pool_file;
+};
+
+/* Mostly what is nearly right: a command that exists, ids and epochs that may, sizes that fit. */
+static void fill(struct fuzzer *f, uint64_t *words, size_t n, unsigned nr)
+{
+	for (size_t i = 0; i < n; i++) {
+		unsigned long long kind = tap_random(&f->seed) >> 61;
+
+		words[i] = kind < 4 ? 0 : kind < 7 ? tap_random(&f->seed) >> 60 : tap_random(&f->seed);
+	}
+	if (nr == _IOC_NR(MOE_KMOD_ADOPT) && tap_random(&f->seed) >> 63) {
+		struct moe_kmod_adopt a = adopt_of(f->pool_file, 1, 1, "fuzzed");
+
+		memcpy(words, &a, sizeof a);
+	} else if (nr == _IOC_NR(MOE_KMOD_LEASE) && tap_random(&f->seed) >> 63) {
+		/* Pools of a fuzzed machine have small numbers. */
+		struct moe_kmod_lease l = lease_of(tap_random(&f->seed) >> 57, 1, 0, 4096);
+
+		l.flags = (uint32_t)(tap_random(&f->seed) >> 63);
+		memcpy(words, &l, sizeof l);
+	}
+}
+
+static void *fuzz(void *arg)
+{
+	struct fuzzer *f = arg;
+	uint64_t words[64];
+
+	for (unsigned i = 0; i < f->count; i++) {
+		const unsigned long long r = tap_random(&f->seed);
+		const unsigned nr = r >> 60 == 0 ? r >> 8 & 0xff : (r >> 8) % 10;
+		static const unsigned right[] = {32, 112, 120, 24, 16, 16, 48, 16, 48, 8};
+		const unsigned bytes = nr < 10 && r >> 59 & 1 ? right[nr] : (r >> 16) % (sizeof words + 1);
+
+		if ((r >> 40) % 64 == 0) {
+			close(f->dev);
+			f->dev = device_open_flags(O_RDWR | O_NONBLOCK);
+		} else if ((r >> 40) % 16 == 1) {
+			(void)!read(f->dev, words, bytes);
+		} else {
+			fill(f, words, sizeof words / sizeof *words, nr);
+			ioctl(f->dev, _IOC(_IOC_READ | _IOC_WRITE, MOE_KMOD_IOC, nr, bytes), words);
+		}
+	}
+	close(f->dev);
+	return NULL;
+}
+
+/* In a process of its own, whose descriptors go with it, however many it was given. */
+static void fuzz_process(void *arg)
+{
+	struct fuzzer f = *(struct fuzzer *)arg;
+	struct fuzzer fs[THREADS];
+	pthread_t threads[THREADS];
+
+	f.pool_file = pool_file(1, 1, -1, ALL_SEALS);
+	for (int i = 0; i < THREADS; i++) {
+		fs[i] = f;
+		fs[i].seed += (unsigned long long)i + 1;
+		fs[i].dev = device_open_flags(O_RDWR | O_NONBLOCK);
+		pthread_create(&threads[i], NULL, fuzz, &fs[i]);
+	}
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+}
+
+static void fuzz_as_somebody(void *arg)
+{
+	if (setresgid(SOMEBODY, SOMEBODY, SOMEBODY) < 0 || setresuid(SOMEBODY, SOMEBODY, SOMEBODY) < 0)
+		_exit(2);
+	fuzz_process(arg);
+}
+
+static void release_all(void)
+{
+	int dev = device_open();
+	struct moe_kmod_pool p = {0};
+
+	while (ioctl(dev, MOE_KMOD_POOL, &p) == 0)
+		pool_release(dev, p.id);
+	close(dev);
+}
+
+void test_hostile(unsigned long long *seed)
+{
+	const char *asked = getenv("TEST_COMMANDS");
+	struct fuzzer f = {.count = asked ? (unsigned)atoi(asked) / (2 * THREADS) : 10000};
+	struct child root, somebody;
+	const int64_t leased = counter("leased"), adopted = counter("adopted");
+	int status;
+
+	chmod(MOE_KMOD_DEVICE, 0666);
+	f.seed = tap_random(seed);
+	root = child_start(fuzz_process, &f);
+	f.seed = tap_random(seed);
+	somebody = child_start(fuzz_as_somebody, &f);
+	status = child_end(&root, 0);
+	ok(status == 0 && child_end(&somebody, 0) == 0, "%u random commands: nobody hangs or dies",
+	   2 * THREADS * f.count);
+	release_all();
+	/* Fewer commands may by chance be none that is right. */
+	ok(f.count < 1000 || (counter("leased") > leased && counter("adopted") > adopted),
+	   "%lld pools and %lld leases came of it", (long long)(counter("adopted") - adopted),
+	   (long long)(counter("leased") - leased));
+}

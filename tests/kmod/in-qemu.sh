@@ -1,0 +1,74 @@
+# shellcheck shell=sh
+# SPDX-License-Identifier: MIT
+#
+# in-qemu - test_kernel K builds the kernel module for Debian's kernel K (6.1-cloud) without a warning, and runs
+# test-kmod in a machine with that kernel, two NUMA nodes and 64 huge pages of 2 MiB. TAP comes from within.
+#
+#   TEST_CYCLES    how often the module is loaded and unloaded, 100 by default
+#   TEST_COMMANDS  how many random commands it gets, 60000 by default
+set -u
+
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd) || exit 1
+program=${MOE_BUILD:-$root/build}/tests/test-kmod
+lane=$root/scripts/qemu-lane.sh
+
+skip() {
+	echo "1..0 # SKIP $*"
+	exit 0
+}
+
+fail() {
+	echo "not ok 1 - $*"
+	echo 1..1
+	exit 1
+}
+
+# What the guest runs first. The kernel hands variables of its command line on to it.
+write_init() {
+	cat <<-'INIT'
+		#!/bin/busybox sh
+		B=/bin/busybox
+		$B mount -t proc proc /proc
+		$B mount -t sysfs sys /sys
+		$B mount -t devtmpfs dev /dev
+		/test-kmod
+		$B echo "kmod: exit $?"
+		$B poweroff -f
+	INIT
+}
+
+write_initrd() {
+	busybox=$("$lane" where tools)/busybox
+	mkdir -p "$dir/guest/bin" "$dir/guest/proc" "$dir/guest/sys" "$dir/guest/dev" &&
+		cp "$busybox" "$dir/guest/bin/busybox" && cp "$program" "$dir/guest/test-kmod" &&
+		cp "$dir/module/kmod/moe_expert.ko" "$dir/guest/" && write_init >"$dir/guest/init" &&
+		chmod 755 "$dir/guest/init" &&
+		(cd "$dir/guest" && find . | "$busybox" cpio -o -H newc 2>"$dir/log") >"$dir/initrd"
+}
+
+test_kernel() {
+	[ -x "$program" ] || skip "$program is not built"
+	lacks=$("$lane" missing tools "kernel-$1" "headers-$1" 2>"$dir/log") ||
+		skip "no $lacks: make check-kmod fetches it (scripts/qemu-lane.sh)"
+	"$root/scripts/kmod.sh" -o "$dir/module" "$("$lane" where "headers-$1")/build" W=1 >"$dir/build.log" 2>&1 || {
+		sed 's/^/# /' "$dir/build.log"
+		fail "the module does not build for $1"
+	}
+	# Of the compiler about the module's files, of modpost about symbols; not of make about another compiler's release.
+	! grep -E '/kmod/.*warning|modpost' "$dir/build.log" | sed 's/^/# /' | grep . ||
+		fail "the module does not build for $1 without a warning"
+	words="TEST_SEED=${TEST_SEED:-$(date +%s)}"
+	words="$words TEST_CYCLES=${TEST_CYCLES:-100} TEST_COMMANDS=${TEST_COMMANDS:-60000}"
+	write_initrd || fail "no initrd: $(cat "$dir/log")"
+	"$lane" boot --kernel "$1" --initrd "$dir/initrd" --memory 1024 --nodes 2 --limit 600 --console "$dir/console" \
+		--append "loglevel=0 hugepagesz=2M hugepages=64 $words"
+	code=$?
+	tr -d '\r' <"$dir/console" | grep -av '^kmod: exit'
+	grep -aq '^kmod: exit 0' "$dir/console" && [ "$code" = 0 ]
+}
+
+dir=$(mktemp -d "${TMPDIR:-/tmp}/moe-kmod.XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+/* Recorded routing as a file has it: read both ways, cut short, damaged. */
+#include <errno.h>
+#include <string.h>
+
+#include "simulate/moetrc.h"
+#include "tests/tap.h"
+
+static unsigned long long seed;
+
+static uint32_t below(uint32_t n)
+{
+	return (uint32_t)(tap_random(&seed) % n);
+}
+
+static void test_moetrc(void)
+{
+	static const uint8_t good[] = {'M', 'O', 'E', 'T', 'R', 'C', '1', 0,   1, 0,   0, 0, 4, 0, 0, 0,
+				       2,   0,   0,   0,   2,   0,   0,   0,         /* sequences */
+				       1,   0,   0,   0,   3,   1,   255, 255, 0, 0, /* 3 1 */
+				       2,   0,   0,   0,   0,   2,   2,   1,   0, 128, 0, 0, 0, 1, 0, 0}; /* 0 2, 2 1 */
+	struct moe_error err = {0};
+	uint8_t bad[sizeof good];
+	struct sim_trace t;
+	bool refused = true;
+
+	require(moetrc_parse(&t, good, sizeof good, false, &err) == 0, "a small trace is read%s", err.text);
+	ok(t.steps == 3 && t.tokens[0] == 1 && t.ids[0] == 3 && t.ids[2] == 0 && t.ids[5] == 1 && t.weights[0] == 1.0f,
+	   "one sequence after the other");
+	sim_trace_fini(&t);
+	require(moetrc_parse(&t, good, sizeof good, true, &err) == 0, "together it is read as well%s", err.text);
+	ok(t.steps == 2 && t.tokens[0] == 2 && t.tokens[1] == 1 && t.ids[2] == 0 && t.ids[4] == 2,
+	   "together: a step is a token of each that is as long");
+	sim_trace_fini(&t);
+	for (size_t n = 0; n < sizeof good; n++)
+		refused &= moetrc_parse(&t, good, n, false, &err) == -EINVAL;
+	ok(refused && err.text[0], "cut short it is refused: %s", err.text);
+	memcpy(bad, good, sizeof good);
+	bad[28] = 4;
+	ok(moetrc_parse(&t, bad, sizeof bad, false, &err) == -EINVAL && strstr(err.text, "byte 28"),
+	   "an expert that is none is refused: %s", err.text);
+	for (uint32_t i = 0; i < 20000; i++) {
+		memcpy(bad, good, sizeof good);
+		bad[8 + below(sizeof bad - 8)] = (uint8_t)below(256);
+		if (moetrc_parse(&t, bad, sizeof bad, below(2), &err) == 0)
+			sim_trace_fini(&t);
+	}
+	ok(true, "20000 damaged ones are read or refused");
+}
+
+int main(void)
+{
+	seed = tap_seed();
+	test_moetrc();
+	return tap_done();
+}
