@@ -17,7 +17,7 @@ struct push_gpu {
 	uint32_t slots; /* that use it */
 	bool registered, told_lost, told_failed;
 	struct device *device;
-	struct device_stream *stream;
+	struct device_stream *stream; /* NULL: the GPU is lost, and the stream has ended */
 	uint32_t n_pools;
 	uint8_t *maps[MOE_POOLS_MAX];
 	uint64_t bytes[MOE_POOLS_MAX];

@@ -218,11 +218,14 @@ static void run_close(struct push *p, struct push_job *job)
 }
 
 /* The driver has failed a copy: it alone, or with it all that this GPU would have done for this process. Either is
- * told once. */
+ * told once. A GPU is lost by a call that was refused as well, while its stream still copies: nobody is told of an end
+ * before the stream has come to its own. */
 static int copy_failed(struct push_gpu *gpu, int code)
 {
 	const char *lost = ops->failure(gpu->device);
 
+	if (lost && gpu->stream)
+		gpu->stream = ops->stream_free(gpu->stream);
 	if (lost && !gpu->told_lost)
 		log_err("pushing into a GPU has ended: %s", lost);
 	else if (!lost && !gpu->told_failed)
@@ -250,18 +253,25 @@ static void end_copy(struct push *p, struct push_job *job, int code)
 	free(job);
 }
 
-/* The stream has this copy, and before it all with smaller numbers: what it writes now is so when it writes it. */
+/* The stream has this copy, and before it all with smaller numbers: what it writes now is so when it writes it. What
+ * is not written has not come. */
 static int count_copy(struct push_job *job)
 {
 	struct push_slots *s = job->slots;
+	const struct timeline before = s->timeline;
+	int r;
 
 	if (!job->numbered || !timeline_come(&s->timeline, job->number))
 		return 0;
-	return ops->stream_write_at(s->gpu->stream, s->memory.base + s->timeline_at, s->timeline.reached);
+	r = ops->stream_write_at(s->gpu->stream, s->memory.base + s->timeline_at, s->timeline.reached);
+	if (r < 0)
+		s->timeline = before;
+	return r;
 }
 
-/* Between two events. Where the driver refuses some of the copies others may be on their way: the end is waited for,
- * and the number does not come, so that nobody behind it reads what is not there. */
+/* Between two events. Where the driver refuses some of the copies, or their number, others may be on their way: the end
+ * is waited for, and the number does not come, so that nobody behind it reads what is not there. A refused event loses
+ * the GPU (copy_failed). */
 static int give_copies(struct push_job *job)
 {
 	struct device_stream *stream = job->slots->gpu->stream;
@@ -271,8 +281,8 @@ static int give_copies(struct push_job *job)
 		return r;
 	job->code = ops->copy_to_device(stream, job->copies, job->n_copies);
 	if (job->code == 0)
-		r = count_copy(job);
-	return r == 0 ? ops->event_record(job->event, stream) : r;
+		job->code = count_copy(job);
+	return ops->event_record(job->event, stream);
 }
 
 static void run_copy(struct push *p, struct push_job *job)
@@ -298,7 +308,8 @@ static void run_copy(struct push *p, struct push_job *job)
 	p->running = job;
 }
 
-/* Of the copies that the GPU has: those that have ended, and one that does not. */
+/* Of the copies that the GPU has: those that have ended, and one that does not. A question that the driver refuses says
+ * nothing about a copy, unless the GPU is lost. */
 static void look_at_running(struct push *p)
 {
 	struct push_job **at = &p->running;
@@ -307,6 +318,8 @@ static void look_at_running(struct push *p)
 		struct push_job *job = *at;
 		int r = ops->event_query(job->event);
 
+		if (r < 0 && !ops->failure(job->slots->gpu->device))
+			r = -EBUSY;
 		if (r == -EBUSY && now_ns() - job->start_ns >= p->patience_ns) {
 			pthread_mutex_lock(&p->lock);
 			break_off(p, "a copy into a GPU's memory does not end");

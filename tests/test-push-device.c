@@ -198,6 +198,49 @@ static void test_leave(int memory)
 	ok(alive(), "clients that leave while their slots are imported");
 }
 
+/* -- what the driver refuses while it copies ---------------------------------------------------------------------- */
+
+/* Of two FILLs the driver refuses one call of the second; each of its commands takes a while. */
+static void test_refused_call(int memory, const char *call, int status, int again)
+{
+	const uint64_t to = GRANULE / 2;
+	struct moe_msg_device with = good;
+	struct moe_sqe sqe = {.op = MOE_OP_FILL, .flags = MOE_SQE_SIGNAL, .layer = 1};
+	struct moe_cqe cqe;
+	struct ring ring;
+	uint8_t *slots = mmap(NULL, GRANULE, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+	const uint32_t *word = (const uint32_t *)(slots + TIMELINE);
+	bool whole;
+	int r;
+
+	setenv("CUSIM_FAIL", call, 1);
+	setenv("CUSIM_DELAY", "100000", 1);
+	fixture_start(&fixture, fixture_sample(),
+		      (const char *const[]){"--threads", "2", "--writable-weights", "--push-cuda", NULL});
+	unsetenv("CUSIM_FAIL");
+	setenv("CUSIM_DELAY", "0", 1);
+	require(slots != MAP_FAILED, "the slots are mapped here as well");
+	memset(slots, 0xa5, GRANULE);
+	memset(slots + TIMELINE, 0, 64);
+	with.timeline = TIMELINE;
+	ring_open_bare(&ring);
+	require(device(ring.sock, with, memory) == (MOE_MSG_DEVICE | MOE_MSG_REPLY), "slots with a timeline");
+	sqe.fill.signal = 1;
+	require(ring_call(&ring, &sqe, &cqe) == 0 && cqe.bytes < to, "a FILL");
+	sqe.fill.signal = 2;
+	sqe.fill.dst = to;
+	r = ring_call(&ring, &sqe, NULL);
+	whole = memcmp(slots, slots + to, cqe.bytes) == 0;
+	ok(r == status && whole, "%s: the FILL ends with %d, and nobody writes behind its end", call, r);
+	ok(*word == (status < 0 ? 1 : 2), "the timeline is at %u", *word);
+	sqe.fill.signal = status < 0 ? 2 : 3;
+	r = ring_call(&ring, &sqe, NULL);
+	ok(r == again && *word == (again < 0 ? 1 : sqe.fill.signal), "the next one: %d", r);
+	ring_close(&ring);
+	ok(fixture_stop(&fixture) == 0, "the daemon ends with 0");
+	munmap(slots, GRANULE);
+}
+
 int main(void)
 {
 	int memory, before, after;
@@ -215,6 +258,9 @@ int main(void)
 	after = quiet_fds(before);
 	ok(after <= before, "no descriptor is left: %d before, %d after", before, after);
 	ok(fixture_stop(&fixture) == 0, "the daemon ends with 0");
+	test_refused_call(memory, "cuStreamWriteValue32:2", -ENOMEM, 0);
+	test_refused_call(memory, "cuEventRecord:4", -EREMOTEIO, -EREMOTEIO);
+	test_refused_call(memory, "cuEventQuery:1", 0, 0);
 	close(memory);
 	return tap_done();
 }

@@ -104,7 +104,7 @@ int cuda_stream_write_at(struct device_stream *stream, device_ptr word, uint32_t
 	struct device *d = stream->device;
 
 	return CUDA_WITHIN(
-		d, CUDA_GIVE(d, cuStreamWriteValue32, stream->stream, word, value, CU_STREAM_WRITE_VALUE_DEFAULT));
+		d, CUDA_COPY(d, cuStreamWriteValue32, stream->stream, word, value, CU_STREAM_WRITE_VALUE_DEFAULT));
 }
 
 int cuda_stream_wait_word(struct device_stream *stream, const uint32_t *word, uint32_t value)

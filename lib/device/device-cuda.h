@@ -102,8 +102,8 @@ int cuda_given(struct device *device, CUresult result, const char *call);
 /* The same of what is given to a stream. */
 #define CUDA_GIVE(device, function, ...) cuda_given(device, (device)->cu->function(__VA_ARGS__), #function)
 
-/* Of copies: where the device only copies (a daemon's), numbers tell who is behind which copy, so one that is refused
- * fails alone. */
+/* Of copies and their numbers: where the device only copies (a daemon's), numbers tell who is behind which copy, so one
+ * that is refused fails alone. */
 int cuda_copied(struct device *device, CUresult result, const char *call);
 #define CUDA_COPY(device, function, ...) cuda_copied(device, (device)->cu->function(__VA_ARGS__), #function)
 
