@@ -2,8 +2,12 @@
 #include "daemon/events.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/timerfd.h>
+
+#include "base/util.h"
 
 #define TEXT_BYTES 2048
 
@@ -35,15 +39,20 @@ const struct event_def events_table[EVENTS] = {
 			       EVENT_PATH | EVENT_REASON, "a model could not be loaded"},
 	[EVENT_UNLOADED] = {"unloaded", "05eecc0923c54dc3bbd80362c7c33b42", LOG_LEVEL_INFO, EVENT_MODEL,
 			    "a model's memory was given back"},
-	[EVENT_ATTACHED] = {"attached", "7ac5550dde7944a18d673695c18a2072", LOG_LEVEL_DEBUG, WHO, "a session begins"},
-	[EVENT_LEFT] = {"left", "7b1caaf3411b49e8a10ef8eb41b1965b", LOG_LEVEL_DEBUG, WHO, "a session ends"},
+	[EVENT_ATTACHED] = {"attached", "7ac5550dde7944a18d673695c18a2072", LOG_LEVEL_DEBUG, WHO, "a session begins",
+			    .sums = true},
+	[EVENT_LEFT] = {"left", "7b1caaf3411b49e8a10ef8eb41b1965b", LOG_LEVEL_DEBUG, WHO, "a session ends",
+			.sums = true},
 	[EVENT_DROPPED] = {"dropped", "76ca80d9de0a4f9f91d8c9fd43e4dc5b", LOG_LEVEL_WARNING,
 			   EVENT_SESSION | EVENT_PID | EVENT_UID | EVENT_REASON,
-			   "a connection was closed because its client broke the protocol, or asked too much"},
+			   "a connection was closed because its client broke the protocol, or asked too much",
+			   .sums = true},
+	[EVENT_SUMMED] = {"summed", "6f128bf780124fdd89936dbfd2d588be", LOG_LEVEL_INFO, EVENT_COUNT | EVENT_REASON,
+			  "MOE_COUNT more events of the name MOE_REASON were not told one by one"},
 	[EVENT_LIMIT] = {"limit", "98b5231d69d94bcf830b5932d65ea9d0", LOG_LEVEL_WARNING, EVENT_UID | EVENT_REASON,
 			 "a user has met a limit for the first time"},
 	[EVENT_NO_MEMORY] = {"no-memory", "e743cb37df8b44c885c11b8b6db866d3", LOG_LEVEL_WARNING, 0,
-			     "there was no memory for a connection"},
+			     "there was no memory for a connection", .sums = true},
 	[EVENT_READ_FAILED] = {"read-failed", "d316166c5c944447925eb09f6eeea867", LOG_LEVEL_ERR,
 			       EVENT_MODEL | EVENT_COUNT | EVENT_REASON,
 			       "records of a tiered model cannot be read, after MOE_COUNT untold failures"},
@@ -103,6 +112,91 @@ static const char *text_of(enum event_field field, const struct event_facts *f, 
 	return to;
 }
 
+/* -- sums --------------------------------------------------------------------------------------------------------- */
+
+static struct {
+	pthread_mutex_t lock;
+	int timer;
+	struct {
+		uint64_t since_ns, more;
+		uint32_t told;
+	} of[EVENTS];
+} sums = {.lock = PTHREAD_MUTEX_INITIALIZER, .timer = -1};
+
+/* Under the lock: its time is over. */
+static uint64_t begin_sum(enum event event, uint64_t now)
+{
+	const uint64_t more = sums.of[event].more;
+
+	sums.of[event].since_ns = now;
+	sums.of[event].told = 0;
+	sums.of[event].more = 0;
+	return more;
+}
+
+static void tell_sum(enum event event, uint64_t more)
+{
+	const char *name = events_table[event].name;
+
+	if (more)
+		event_log(EVENT_SUMMED, FACTS(.count = more, .reason = name), "%s: %" PRIu64 " more in a short time",
+			  name, more);
+}
+
+/* Under the lock: one more, the first of a sum wakes who tells it. */
+static void add_to_sum(enum event event)
+{
+	const struct itimerspec after = {.it_value = {EVENT_SUM_MS / 1000, (long)(EVENT_SUM_MS % 1000) * 1000000}};
+
+	if (sums.of[event].more++ == 0 && sums.timer >= 0)
+		timerfd_settime(sums.timer, 0, &after, NULL);
+}
+
+/* False: it goes into a sum. */
+static bool is_told(enum event event)
+{
+	const uint64_t now = now_ns();
+	uint64_t more = 0;
+	bool told;
+
+	if (!events_table[event].sums)
+		return true;
+	pthread_mutex_lock(&sums.lock);
+	if (now - sums.of[event].since_ns >= EVENT_SUM_MS * (uint64_t)1000000)
+		more = begin_sum(event, now);
+	told = sums.of[event].told < EVENT_EACH;
+	if (told)
+		sums.of[event].told++;
+	else
+		add_to_sum(event);
+	pthread_mutex_unlock(&sums.lock);
+	tell_sum(event, more);
+	return told;
+}
+
+void events_use_timer(int fd)
+{
+	pthread_mutex_lock(&sums.lock);
+	sums.timer = fd;
+	pthread_mutex_unlock(&sums.lock);
+}
+
+void events_tell_sums(void)
+{
+	const uint64_t now = now_ns();
+
+	for (int i = 0; i < EVENTS; i++) {
+		uint64_t more;
+
+		pthread_mutex_lock(&sums.lock);
+		more = sums.of[i].more ? begin_sum((enum event)i, now) : 0;
+		pthread_mutex_unlock(&sums.lock);
+		tell_sum((enum event)i, more);
+	}
+}
+
+/* -- events ------------------------------------------------------------------------------------------------------- */
+
 void event_log(enum event event, const struct event_facts *facts, const char *format, ...)
 {
 	const struct event_def *def = &events_table[event];
@@ -111,6 +205,8 @@ void event_log(enum event event, const struct event_facts *facts, const char *fo
 	unsigned n = 0;
 	va_list args;
 
+	if (!is_told(event))
+		return;
 	va_start(args, format);
 	vsnprintf(message, sizeof message, format, args);
 	va_end(args);

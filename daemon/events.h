@@ -6,10 +6,15 @@
  * changes, one level, and the fields that it always has. moe-expertd(8), MESSAGES, and the journal's catalog
  * (systemd/moe-expertd.catalog) say what the table says (tests/style/man.t). On a terminal an event is a line like any
  * other; the journal has it with its fields, whatever Verbose= says.
+ *
+ * What clients can cause as often as they like (`sums`) is told one by one EVENT_EACH times within EVENT_SUM_MS. Of what
+ * comes beyond that a sum is told when that time is over: journald drops all that a unit says after 10,000 messages in
+ * 30 s, and with them what matters. Thread-safe.
  */
 #ifndef DAEMON_EVENTS_H
 #define DAEMON_EVENTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/log.h"
@@ -27,6 +32,7 @@ enum event {
 	EVENT_ATTACHED,
 	EVENT_LEFT,
 	EVENT_DROPPED,
+	EVENT_SUMMED,
 	EVENT_LIMIT,
 	EVENT_NO_MEMORY,
 	EVENT_READ_FAILED,
@@ -69,12 +75,20 @@ struct event_def {
 	enum log_level level;
 	uint32_t fields; /* enum event_field */
 	const char *help;
+	bool sums;
 };
+#define EVENT_EACH 100
+#define EVENT_SUM_MS 5000
 extern const struct event_def events_table[EVENTS];
 extern const char *const event_field_names[EVENT_FIELDS];
 
 /* The text that follows is the line. `facts` has what the table says of this event; what else it has is not sent. */
 void event_log(enum event event, const struct event_facts *facts, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+
+/* A timerfd that is armed when there is something to sum up; -1: none. */
+void events_use_timer(int fd);
+/* Tells the sums there are, with which their time is over. */
+void events_tell_sums(void);
 
 #endif

@@ -11,6 +11,7 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
+#include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -247,6 +248,24 @@ static void parent_ready(struct source *source, uint32_t events)
 		loop_stop(s->loop, 0);
 }
 
+static void sums_ready(struct source *source, uint32_t events)
+{
+	uint64_t times;
+
+	if (read(source->fd, &times, sizeof times) == sizeof times)
+		events_tell_sums();
+}
+
+static int open_sums(struct service *s, struct moe_error *err)
+{
+	s->sums = (struct source){.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK),
+				  .ready = sums_ready};
+	if (s->sums.fd < 0)
+		return moe_error_sys(err, -errno, "events: timerfd");
+	events_use_timer(s->sums.fd);
+	return loop_add(s->loop, &s->sums, err);
+}
+
 static int open_signals(struct service *s, struct moe_error *err)
 {
 	sigset_t set;
@@ -274,6 +293,8 @@ static int watch(struct service *s, struct moe_error *err)
 		r = loop_add(s->loop, &s->signal_source, err);
 	if (r == 0)
 		r = service_watchdog(s, err);
+	if (r == 0)
+		r = open_sums(s, err);
 	if (r == 0 && s->config->private_mode) {
 		prctl(PR_SET_PDEATHSIG, SIGTERM);
 		s->parent_source = (struct source){.fd = STDIN_FILENO, .ready = parent_ready};
@@ -379,7 +400,7 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 	s->config = config;
 	s->handover = handover;
 	s->started_ns = now_ns();
-	s->listener.socket = s->signal_source.fd = s->manager.watchdog.fd = s->registrar_fd = -1;
+	s->listener.socket = s->signal_source.fd = s->manager.watchdog.fd = s->sums.fd = s->registrar_fd = -1;
 	s->leaves = handover_succeeds(handover);
 	handover_hold(handover);
 	door_init(&s->door, enters);
@@ -491,6 +512,9 @@ struct service *service_free(struct service *s)
 	listener_close(&s->listener, s->leaves, s->config->private_mode && strchr(s->config->socket, '/'));
 	close_fd(s->signal_source.fd);
 	close_fd(s->manager.watchdog.fd);
+	events_use_timer(-1);
+	events_tell_sums();
+	close_fd(s->sums.fd);
 	close_fd(s->registrar_fd);
 	door_free(&s->door);
 	free(s->host);

@@ -60,6 +60,7 @@ struct service {
 	struct listener listener;
 	struct door door;
 	struct source signal_source, parent_source;
+	struct source sums; /* a timer: events have sums to be told */
 	struct service_manager manager;
 	bool trim; /* the last session has left since the loop slept */
 	struct peer *peers;

@@ -83,6 +83,52 @@ static void test_events(int journal)
 	ok(true, "each event is in the table");
 }
 
+/* Sessions that began and ended, as the journal has it: one by one, and in sums. */
+static struct {
+	unsigned attached, left, others;
+	unsigned long more_attached, more_left;
+} told;
+
+static void count_told(int journal)
+{
+	while (take(journal) > 0) {
+		const char *count = strstr(got, "MOE_COUNT=");
+
+		if (has("MOE_EVENT=summed"))
+			*(has("MOE_REASON=left") ? &told.more_left : &told.more_attached) += strtoul(
+				count ? count + strlen("MOE_COUNT=") : "0", NULL, 10);
+		else
+			++*(has("MOE_EVENT=attached") ? &told.attached
+			    : has("MOE_EVENT=left")   ? &told.left
+						      : &told.others);
+	}
+}
+
+/* What clients do without end leaves room in the journal for what matters, and is counted. */
+static void test_sums(int journal)
+{
+	const unsigned begun = 4321, ended = EVENT_EACH + 1;
+
+	for (unsigned i = 0; i < begun; i++) {
+		event_log(EVENT_ATTACHED, FACTS(.session = i), "one more");
+		if (i < ended)
+			event_log(EVENT_LEFT, FACTS(.session = i), "one less");
+		if (i % 1000 == 0)
+			event_log(EVENT_STUCK, FACTS(.reason = "x"), "what matters");
+		count_told(journal);
+	}
+	ok(told.others == 5, "whatever clients do the rest is told: %u of 5", told.others);
+	events_tell_sums();
+	count_told(journal);
+	ok(told.attached < begun && told.attached + told.more_attached == begun,
+	   "of %u sessions that begin %u are told one by one, %lu in sums", begun, told.attached, told.more_attached);
+	ok(told.left + told.more_left == ended, "of %u that end %u, %lu", ended, told.left, told.more_left);
+	event_log(EVENT_ATTACHED, FACTS(.session = 1), "one more");
+	ok(take(journal) > 0 && has("MOE_EVENT=attached"), "after the sum they are told again");
+	events_tell_sums();
+	ok(take(journal) < 0, "and there are no sums of nothing");
+}
+
 static double seconds(void)
 {
 	struct timespec now;
@@ -167,6 +213,7 @@ int main(void)
 	log_open_journal(path);
 	test_lines(journal);
 	test_events(journal);
+	test_sums(journal);
 	test_full(journal);
 	test_gone(journal);
 	test_stream();

@@ -79,6 +79,19 @@ event left "MOE_MODEL=tiny MOE_PID=[0-9]+ MOE_SESSION=[0-9]+ MOE_UID=0"
 perl -MSocket -e 'socket(my $s, AF_UNIX, SOCK_SEQPACKET, 0) or die; connect($s, pack_sockaddr_un($ARGV[0])) or die;
 	send($s, "x" x 7, 0); sysread($s, my $end, 1);' "$socket"
 event dropped 'MOE_PID=[0-9]+ MOE_REASON=.+ MOE_SESSION=0 MOE_UID=0'
+# A client that comes 400 times: how often is told in a sum.
+perl -MSocket -e 'for (1 .. 400) { socket(my $s, AF_UNIX, SOCK_SEQPACKET, 0) or die; connect($s, pack_sockaddr_un($ARGV[0])) or die;
+	send($s, "x" x 7, 0); sysread($s, my $end, 1); }' "$socket"
+# shellcheck disable=SC2317
+all_dropped() {
+	[ $(($(grep -c '^MOE_EVENT=dropped' "$dir/journal") + $(perl -ne 'BEGIN { $/ = "" }
+		$n += $1 if /^MOE_REASON=dropped$/m && /^MOE_EVENT=summed$/m && /^MOE_COUNT=(\d+)$/m; END { print $n // 0, "\n" }' \
+		"$dir/journal"))) = 401 ]
+}
+wait_for all_dropped
+ok $? 'of 401 dropped clients some are told as a sum' "$dir/journal"
+[ "$(grep -c '^MOE_EVENT=dropped' "$dir/journal")" -lt 401 ]
+ok $? 'and the others one by one'
 printf '[Models]\nMemoryMax=3G\n' >"$conf"
 kill -HUP "$daemon"
 event reloaded MOE_COUNT=1
