@@ -13,7 +13,7 @@
 
 const char *const event_field_names[EVENT_FIELDS] = {
 	"MOE_MODEL", "MOE_PATH", "MOE_SESSION", "MOE_PID",    "MOE_UID",
-	"MOE_BYTES", "MOE_USEC", "MOE_COUNT",   "MOE_REASON",
+	"MOE_BYTES", "MOE_USEC", "MOE_COUNT",   "MOE_REASON", "MOE_POLICY",
 };
 
 #define WHO (EVENT_SESSION | EVENT_PID | EVENT_UID | EVENT_MODEL)
@@ -39,6 +39,9 @@ const struct event_def events_table[EVENTS] = {
 			       EVENT_PATH | EVENT_REASON, "a model could not be loaded"},
 	[EVENT_UNLOADED] = {"unloaded", "05eecc0923c54dc3bbd80362c7c33b42", LOG_LEVEL_INFO, EVENT_MODEL,
 			    "a model's memory was given back"},
+	[EVENT_NEW_POLICY] = {"policy", "03ecd918ded94f45b97e8c6f193c69f8", LOG_LEVEL_NOTICE,
+			      EVENT_MODEL | EVENT_POLICY,
+			      "somebody has given the tiered model MOE_MODEL another policy"},
 	[EVENT_ATTACHED] = {"attached", "7ac5550dde7944a18d673695c18a2072", LOG_LEVEL_DEBUG, WHO, "a session begins",
 			    .sums = true},
 	[EVENT_LEFT] = {"left", "7b1caaf3411b49e8a10ef8eb41b1965b", LOG_LEVEL_DEBUG, WHO, "a session ends",
@@ -89,6 +92,8 @@ static const char *text_of(enum event_field field, const struct event_facts *f, 
 		return f->path ? f->path : "";
 	case EVENT_REASON:
 		return f->reason ? f->reason : "";
+	case EVENT_POLICY:
+		return f->policy ? f->policy : "";
 	case EVENT_SESSION:
 		number = f->session;
 		break;

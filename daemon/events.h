@@ -7,9 +7,9 @@
  * (systemd/moe-expertd.catalog) say what the table says (tests/style/man.t). On a terminal an event is a line like any
  * other; the journal has it with its fields, whatever Verbose= says.
  *
- * What clients can cause as often as they like (`sums`) is told one by one EVENT_EACH times within EVENT_SUM_MS. Of what
- * comes beyond that a sum is told when that time is over: journald drops all that a unit says after 10,000 messages in
- * 30 s, and with them what matters. Thread-safe.
+ * What clients can cause as often as they like (`sums`) is told one by one EVENT_EACH times within EVENT_SUM_MS; of
+ * what comes beyond that a sum is told when that time is over. After 10,000 messages in 30 s journald drops all that a unit
+ * says, and with it what matters. Thread-safe.
  */
 #ifndef DAEMON_EVENTS_H
 #define DAEMON_EVENTS_H
@@ -29,6 +29,7 @@ enum event {
 	EVENT_LOADED,
 	EVENT_LOAD_FAILED,
 	EVENT_UNLOADED,
+	EVENT_NEW_POLICY,
 	EVENT_ATTACHED,
 	EVENT_LEFT,
 	EVENT_DROPPED,
@@ -48,7 +49,8 @@ enum event {
 	EVENTS
 };
 
-/* Values for fields: MOE_MODEL, MOE_PATH, MOE_SESSION, MOE_PID, MOE_UID, MOE_BYTES, MOE_USEC, MOE_COUNT, MOE_REASON. */
+/* Values for fields: MOE_MODEL, MOE_PATH, MOE_SESSION, MOE_PID, MOE_UID, MOE_BYTES, MOE_USEC, MOE_COUNT, MOE_REASON,
+ * MOE_POLICY. */
 enum event_field {
 	EVENT_MODEL = 1 << 0,
 	EVENT_PATH = 1 << 1,
@@ -59,11 +61,12 @@ enum event_field {
 	EVENT_USEC = 1 << 6,
 	EVENT_COUNT = 1 << 7,
 	EVENT_REASON = 1 << 8,
+	EVENT_POLICY = 1 << 9,
 };
-#define EVENT_FIELDS 9
+#define EVENT_FIELDS 10
 
 struct event_facts {
-	const char *model, *path, *reason;
+	const char *model, *path, *reason, *policy;
 	uint64_t session, bytes, usec, count;
 	int pid;
 	uint32_t uid;

@@ -246,7 +246,8 @@ int service_set_policy(struct service *s, const char *model, const char *policy,
 		r = registry_set_policy(entry, policy, err);
 	if (r < 0)
 		return r;
-	log_notice("model %s: policy %s from now on", entry->model->manifest->name, policy);
+	event_log(EVENT_NEW_POLICY, FACTS(.model = entry->model->manifest->name, .policy = policy),
+		  "model %s: policy %s from now on", entry->model->manifest->name, policy);
 	bus_note(s->bus);
 	return 0;
 }

@@ -58,7 +58,7 @@ printf '[Models]\nMemoryMax=2G\n' >"$conf"
 mkfifo "$dir/ready"
 # stderr is what JOURNAL_STREAM says, as if the service manager had made it.
 stream=$(stat -c %d:%i "$dir/daemon.log")
-JOURNAL_STREAM=$stream "$expertd" --socket "$socket" --config "$conf" --ready-fd 3 \
+JOURNAL_STREAM=$stream "$expertd" --socket "$socket" --config "$conf" --pool-max 12M --ready-fd 3 \
 	3>"$dir/ready" 2>"$dir/daemon.log" &
 daemon=$!
 started="$started $daemon"
@@ -74,24 +74,13 @@ event loaded "MOE_BYTES=$(json "$dir/models.json" models.0.bytes) MOE_MODEL=tiny
 event load-failed "MOE_PATH=$dir MOE_REASON=.*config.json.*"
 
 "$worker" generate --daemon "$socket" --model "$sample" --prompt NAME --tokens 2 >"$dir/out" 2>"$dir/err"
+"$moectl" --socket "$socket" set-policy tiny arc >"$dir/out" 2>"$dir/err"
+event policy 'MOE_MODEL=tiny MOE_POLICY=arc'
 event attached "MOE_MODEL=tiny MOE_PID=[0-9]+ MOE_SESSION=[0-9]+ MOE_UID=0"
 event left "MOE_MODEL=tiny MOE_PID=[0-9]+ MOE_SESSION=[0-9]+ MOE_UID=0"
 perl -MSocket -e 'socket(my $s, AF_UNIX, SOCK_SEQPACKET, 0) or die; connect($s, pack_sockaddr_un($ARGV[0])) or die;
 	send($s, "x" x 7, 0); sysread($s, my $end, 1);' "$socket"
 event dropped 'MOE_PID=[0-9]+ MOE_REASON=.+ MOE_SESSION=0 MOE_UID=0'
-# A client that comes 400 times: how often is told in a sum.
-perl -MSocket -e 'for (1 .. 400) { socket(my $s, AF_UNIX, SOCK_SEQPACKET, 0) or die; connect($s, pack_sockaddr_un($ARGV[0])) or die;
-	send($s, "x" x 7, 0); sysread($s, my $end, 1); }' "$socket"
-# shellcheck disable=SC2317
-all_dropped() {
-	[ $(($(grep -c '^MOE_EVENT=dropped' "$dir/journal") + $(perl -ne 'BEGIN { $/ = "" }
-		$n += $1 if /^MOE_REASON=dropped$/m && /^MOE_EVENT=summed$/m && /^MOE_COUNT=(\d+)$/m; END { print $n // 0, "\n" }' \
-		"$dir/journal"))) = 401 ]
-}
-wait_for all_dropped
-ok $? 'of 401 dropped clients some are told as a sum' "$dir/journal"
-[ "$(grep -c '^MOE_EVENT=dropped' "$dir/journal")" -lt 401 ]
-ok $? 'and the others one by one'
 printf '[Models]\nMemoryMax=3G\n' >"$conf"
 kill -HUP "$daemon"
 event reloaded MOE_COUNT=1
@@ -131,6 +120,19 @@ ok $? 'and then says it on stderr' "$dir/daemon.log"
 rm -f "$dir/listens"
 begin_journal
 require $? 'the next journal'
+
+# A client that comes 400 times: how often is told in a sum. A journal as slow as this one may miss some.
+: >"$dir/journal"
+perl -MSocket -e 'for (1 .. 400) { socket(my $s, AF_UNIX, SOCK_SEQPACKET, 0) or die; connect($s, pack_sockaddr_un($ARGV[0])) or die;
+	send($s, "x" x 7, 0); sysread($s, my $end, 1); }' "$socket"
+# shellcheck disable=SC2317
+all_dropped() {
+	[ "$(perl -ne 'BEGIN { $/ = "" } $n++ if /^MOE_EVENT=dropped$/m; $n += $1 if /^MESSAGE=(\d+) lines are missing here/m;
+		$n += $1 if /^MOE_REASON=dropped$/m && /^MOE_COUNT=(\d+)$/m; END { print $n // 0, "\n" }' "$dir/journal")" = 400 ]
+}
+wait_for all_dropped
+ok $? 'of 400 dropped clients all are counted' "$dir/journal"
+event summed 'MOE_COUNT=[23][0-9]+ MOE_REASON=dropped'
 kill "$daemon"
 wait "$daemon"
 is $? 0 'the daemon ends'
