@@ -8,8 +8,8 @@
  * other; the journal has it with its fields, whatever Verbose= says.
  *
  * What clients can cause as often as they like (`sums`) is told one by one EVENT_EACH times within EVENT_SUM_MS; of
- * what comes beyond that a sum is told when that time is over. After 10,000 messages in 30 s journald drops all that a unit
- * says, and with it what matters. Thread-safe.
+ * what comes beyond that a sum is told when that time is over. After 10,000 messages in 30 s journald drops all that a
+ * unit says, and with it what matters. Thread-safe.
  */
 #ifndef DAEMON_EVENTS_H
 #define DAEMON_EVENTS_H
