@@ -93,7 +93,7 @@ int order_states(uint8_t **ret, const struct frames_params *p, const struct poli
 	const size_t bytes = order_state_bytes(p, policy);
 	uint8_t *states;
 
-	if (bytes > FRAMES_POLICY_BYTES_MAX / p->rows)
+	if (bytes > FRAMES_POLICY_BYTES_MAX / p->rows || (policy->by_pairs && p->experts > FRAMES_BY_PAIRS_MAX))
 		return -E2BIG;
 	states = calloc(p->rows, bytes);
 	if (!states)

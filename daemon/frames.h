@@ -87,9 +87,10 @@ static inline uint64_t frames_min(uint32_t experts, uint32_t topk)
 	return (uint64_t)experts + (topk ? topk : 1);
 }
 
-/* What a policy may take for all layers of a model. Only ebco's tables, which grow with the square of the experts,
- * come near: 1 GiB is almost 1024 experts in 64 layers. */
+/* What a policy may take for all layers of a model, and of how many experts in a layer one `by_pairs` (ebco) may be the
+ * rule: at worst an event of more than that holds the reactor for longer than 1 ms (docs/decisions/0043). */
 #define FRAMES_POLICY_BYTES_MAX (1ull << 30)
+#define FRAMES_BY_PAIRS_MAX 768u
 
 /* -EINVAL: a table with a record that is not one, or twice. -E2BIG: the policy would take more than that. -ENOMEM. */
 int frames_new(struct frames **ret, const struct frames_params *params);

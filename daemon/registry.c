@@ -214,11 +214,12 @@ int registry_set_policy(struct entry *entry, const char *name, struct moe_error 
 			model);
 	r = frames_set_policy(tier_frames(entry->tier), policy);
 	if (r == -E2BIG)
-		return moe_error_set(
-			err, r,
-			"model '%s': policy %s would take more than 1 GiB for so many experts; lru, ema and "
-			"all but ebco take little",
-			model, name);
+		return moe_error_set(err, r,
+				     "model '%s': policy %s is for at most %u experts in a layer and 1 GiB of tables: "
+				     "%u layers of %u "
+				     "found; any but ebco will do",
+				     model, name, FRAMES_BY_PAIRS_MAX, entry->model->manifest->n_moe_layers,
+				     entry->model->manifest->n_experts);
 	if (r < 0)
 		return moe_error_sys(err, r, "model '%s': policy %s", model, name);
 	entry->books->policy = policy_index(policy);

@@ -149,10 +149,11 @@ static int make_frames(struct tier *t, const struct policy_ops *policy, uint32_t
 	int r = frames_new(&t->frames, &params);
 
 	if (r == -E2BIG)
-		return moe_error_set(err, r,
-				     "%s: policy %s would take more than 1 GiB for %u layers of %u experts; lru, ema "
-				     "and all but ebco take little (TierPolicy=)",
-				     m->manifest->name, policy->name, params.rows, params.experts);
+		return moe_error_set(
+			err, r,
+			"%s: policy %s is for at most %u experts in a layer and 1 GiB of tables: %u layers "
+			"of %u found; any but ebco will do (TierPolicy=)",
+			m->manifest->name, policy->name, FRAMES_BY_PAIRS_MAX, params.rows, params.experts);
 	if (r < 0)
 		return moe_error_sys(err, r, "%s: table of %u frames", m->manifest->name, m->frames);
 	for (uint32_t i = 0; i < m->frames; i++) {

@@ -314,10 +314,18 @@ static void test_large_policy(void)
 	ok(good && frames_policy(frames) == &policy_lru, "also later, and what was there stays");
 	ok(frames_set_policy(frames, &policy_arc) == 0, "others are not");
 	frames_free(frames);
+	p.rows = 2;
+	p.experts = FRAMES_BY_PAIRS_MAX + 1;
+	p.policy = &policy_ebco_soft;
+	ok(frames_new(&frames, &p) == -E2BIG, "nor for %u experts, where an event takes too long", p.experts);
+	p.experts--;
+	ok(frames_new(&frames, &p) == 0, "but for %u", p.experts);
+	frames_free(frames);
+	p.rows = 60;
 	p.experts = 256;
 	p.frames = 264;
 	p.policy = &policy_ebco_soft;
-	ok(frames_new(&frames, &p) == 0, "nor is ebco for 256 experts");
+	ok(frames_new(&frames, &p) == 0, "ebco for 60 layers of 256 experts is not");
 	frames_free(frames);
 }
 

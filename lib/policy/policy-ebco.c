@@ -18,7 +18,9 @@
 #define GAP_NOTHING 20000 /* events after which nothing is left */
 
 struct ebco {
-	bool soft, in_event, stale;
+	bool soft, in_event;
+	bool stale;  /* the heap has the order of the event before */
+	bool summed; /* keys are as of this event */
 	uint64_t event;
 	uint32_t n_experts, n_active;
 	double *w, *n;   /* [n_experts][n_experts] */
@@ -71,6 +73,7 @@ static void begin(struct ebco *o)
 	if (o->in_event)
 		return;
 	o->in_event = o->stale = true;
+	o->summed = false;
 	o->event++;
 	o->n_active = 0;
 }
@@ -132,6 +135,7 @@ static void ebco_request(void *state, int32_t expert, uint32_t pairs)
 	begin(o);
 	catch_up(o, expert);
 	o->active[o->n_active++] = expert;
+	o->summed = false;
 }
 
 static void ebco_settle(void *state)
@@ -143,13 +147,19 @@ static void ebco_settle(void *state)
 
 /* -- members ------------------------------------------------------------------------------------------------------ */
 
-static void make_key(struct ebco *o, int32_t expert)
+/* Row by row, as they lie in memory: a column of a large table is a cache miss for each of its numbers. */
+static void make_keys(struct ebco *o)
 {
-	double sum = 0;
+	if (o->summed)
+		return;
+	memset(o->key, 0, o->n_experts * sizeof *o->key);
+	for (uint32_t i = 0; i < o->n_active; i++) {
+		const double *row = o->w + (size_t)o->active[i] * o->n_experts;
 
-	for (uint32_t i = 0; i < o->n_active; i++)
-		sum += o->w[(size_t)o->active[i] * o->n_experts + (uint32_t)expert];
-	o->key[expert] = sum;
+		for (uint32_t e = 0; e < o->n_experts; e++)
+			o->key[e] += row[e];
+	}
+	o->summed = true;
 }
 
 static void ebco_hold(void *state, int32_t expert)
@@ -163,7 +173,7 @@ static void ebco_release(void *state, int32_t expert)
 {
 	struct ebco *o = state;
 
-	make_key(o, expert);
+	make_keys(o);
 	policy_heap_add(&o->heap, expert);
 }
 
@@ -172,8 +182,7 @@ static int32_t ebco_coldest(void *state)
 	struct ebco *o = state;
 
 	if (o->stale) {
-		for (uint32_t i = 0; i < o->heap.n; i++)
-			make_key(o, o->heap.expert[i]);
+		make_keys(o);
 		policy_heap_rebuild(&o->heap);
 		o->stale = false;
 	}
@@ -193,8 +202,8 @@ static uint32_t ebco_sort(void *state, int32_t *ret)
 }
 
 #define EBCO_OPS                                                                                                       \
-	.by_heat = true, .bytes = ebco_bytes, .route = ebco_route, .request = ebco_request, .hold = ebco_hold,         \
-	.release = ebco_release, .coldest = ebco_coldest, .evict = ebco_hold, .admit = ebco_admit,                     \
+	.by_heat = true, .by_pairs = true, .bytes = ebco_bytes, .route = ebco_route, .request = ebco_request,          \
+	.hold = ebco_hold, .release = ebco_release, .coldest = ebco_coldest, .evict = ebco_hold, .admit = ebco_admit,  \
 	.settle = ebco_settle, .remove = ebco_hold, .sort = ebco_sort
 
 const struct policy_ops policy_ebco_hard = {.name = "ebco-hard", .init = hard_init, EBCO_OPS};

@@ -54,6 +54,8 @@ struct policy_ops {
 	bool by_heat;
 	/* Does not make room whenever something is not held, or does not mind what is: no rule for frames. */
 	bool slots_only;
+	/* Its tables, and at worst an event's time, grow with the square of the experts. */
+	bool by_pairs;
 
 	size_t (*bytes)(uint32_t n_experts, uint32_t n_slots);
 	void (*init)(void *state, uint32_t n_experts, uint32_t n_slots);
