@@ -34,6 +34,7 @@ static const char *const names[CRASH_POINTS] = {
 	[CRASH_CLEARED] = "cleared",
 	[CRASH_RECOVERY] = "recovery",
 	[CRASH_ATTACH] = "attach",
+	[CRASH_AGREED] = "agreed",
 };
 
 uint32_t crash_armed = CRASH_POINTS;

@@ -25,6 +25,7 @@ enum crash_point {
 	CRASH_CLEARED,                       /* `used` is not stored */
 	CRASH_RECOVERY,                      /* before a request runs again */
 	CRASH_ATTACH,                        /* between what the keeper is given of a session */
+	CRASH_AGREED,                        /* a round is in the journal of one member more, no member was told */
 	CRASH_POINTS
 };
 

@@ -17,7 +17,8 @@
 static const char *const activation_names[] = {"silu", "gelu", "gelu_tanh", "swiglu_clamped"};
 static const char *const phase_names[] = {"none", "prefill", "decode"};
 static const char *const mode_names[MOE_STATS_MODES] = {"decode", "prefetch", "full", "dual_batch"};
-static const char *const op_names[MOE_OP_COUNT] = {"nop", "fill", "compute", "release", "hint", "phase", "cancel"};
+static const char *const op_names[MOE_OP_COUNT] = {"nop",  "fill",  "compute", "release",
+						   "hint", "phase", "cancel",  "agree"};
 
 /* A path may be any bytes; JSON is UTF-8. */
 static json_t *path_json(const char *path)
@@ -169,7 +170,7 @@ static json_t *session_json(const struct session *x)
 		json_object_set_new(ops, op_names[i], integer(x->ops[i]));
 	return json_pack("{s:I, s:i, s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:I, s:i, s:i, s:I, s:I, "
 			 "s:I, s:I, s:I, s:I, "
-			 "s:I, s:I, s:o}",
+			 "s:I, s:I, s:i, s:o}",
 			 "id", (json_int_t)x->id, "pid", (int)x->pid, "uid", (int)x->uid, "model",
 			 x->entry->model->manifest->name, "group", group, "device", device, "tp_rank",
 			 (int)x->attach.tp_rank, "tp_size", (int)x->attach.tp_size, "dp_rank", (int)x->attach.dp_rank,
@@ -180,7 +181,7 @@ static json_t *session_json(const struct session *x)
 			 (json_int_t)x->arenas[MOE_ARENA_SLOTS].bytes, "device_bytes", (json_int_t)x->device_bytes,
 			 "charged_bytes", (json_int_t)x->charge.held[ACCOUNT_BYTES], "pool_ns", (json_int_t)x->pool_ns,
 			 "failed", (json_int_t)x->failed, "cancelled", (json_int_t)x->cancelled, "fill_bytes_running",
-			 (json_int_t)sched_filling(&x->sched), "requests", ops);
+			 (json_int_t)sched_filling(&x->sched), "dp_size", (int)x->attach.dp_size, "requests", ops);
 }
 
 static json_t *sessions_array(const struct service *s)

@@ -35,7 +35,7 @@
 #include "uapi/moe_ring.h"
 
 #define JOURNAL_MAGIC 0x316c6e6a656f6dull /* "moejnl1" */
-#define JOURNAL_VERSION 2
+#define JOURNAL_VERSION 3
 #define JOURNAL_LEASES_MAX 65536
 #define JOURNAL_EXPERTS_MAX 32768u /* of a layer, where a lease must say which record it holds */
 
@@ -46,6 +46,12 @@ struct journal_slot {
 	uint64_t counter; /* number of the claim */
 	uint64_t lease;   /* of the effect */
 	uint32_t inflight, effect;
+};
+
+/* A round that was decided (agreement.h); round 0: none, or one that is being written. */
+struct journal_agreed {
+	uint64_t round, lost, given_up;
+	uint32_t phase, tokens;
 };
 
 struct journal_page {
@@ -60,6 +66,8 @@ struct journal_page {
 	uint32_t n_leases;                    /* that have ever been lent at a time */
 	uint32_t phase, dummy, reserved;
 	uint64_t step, ops[MOE_OP_COUNT], failed, cancelled;
+	struct journal_agreed agreed[2];
+	uint64_t joined_claim, joined_round; /* of an AGREE that named no round: its claim + 1, and which it is */
 	/* [entries], then uint64_t leases[JOURNAL_LEASES_MAX]: record << 33 | generation << 1 | held */
 	struct journal_slot slots[];
 };

@@ -105,6 +105,23 @@ static int check_slices(const struct resident *model, const struct moe_msg_attac
 			     moe_formats[least->part[MOE_PART_DOWN].format].name, moe_slice_unit(least));
 }
 
+static int check_dp(const struct moe_manifest *m, const struct moe_msg_attach *a, struct moe_error *err)
+{
+	if (!a->dp_size)
+		return a->agree_ms ? moe_error_set(err, -EINVAL, "attach to '%s': agree_ms without dp_size", m->name)
+				   : 0;
+	if (a->dp_rank >= a->dp_size || !a->agree_ms || !a->group)
+		return moe_error_set(err, -EINVAL,
+				     "attach to '%s': dp_rank %u of dp_size %u, agree_ms %u, group %llx found: ranks "
+				     "that agree have a rank below dp_size, a group, and agree_ms of at least 1",
+				     m->name, a->dp_rank, a->dp_size, a->agree_ms, (unsigned long long)a->group);
+	if ((uint64_t)a->dp_size * a->tp_size > MOE_AGREE_MAX)
+		return moe_error_set(err, -EINVAL,
+				     "attach to '%s': dp_size %u times tp_size %u found, at most %d can agree", m->name,
+				     a->dp_size, a->tp_size, MOE_AGREE_MAX);
+	return 0;
+}
+
 /* A pool file that the client may hold. */
 static int pool_fd(const struct entry *entry, uint32_t pool)
 {
@@ -127,6 +144,8 @@ static int check_attach(const struct peer *peer, const struct moe_msg_attach *a,
 		return moe_error_set(err, -EINVAL, "attach to '%s': tp_rank %u of tp_size %u: no such slice", m->name,
 				     a->tp_rank, a->tp_size);
 	r = check_slices(entry->model, a, err);
+	if (r == 0)
+		r = check_dp(m, a, err);
 	if (r < 0)
 		return r;
 	for (uint32_t i = 0; i < m->n_pools; i++)
@@ -146,6 +165,9 @@ static int check_attach(const struct peer *peer, const struct moe_msg_attach *a,
 		if (s->attach.tp_size != a->tp_size)
 			return moe_error_set(err, -EINVAL, "attach to '%s': group %llx has tp_size %u, not %u", m->name,
 					     (unsigned long long)a->group, s->attach.tp_size, a->tp_size);
+		if (s->attach.dp_size && a->dp_size && s->attach.dp_size != a->dp_size)
+			return moe_error_set(err, -EINVAL, "attach to '%s': group %llx has dp_size %u, not %u", m->name,
+					     (unsigned long long)a->group, s->attach.dp_size, a->dp_size);
 		if (s->attach.tp_rank == a->tp_rank && s->attach.dp_rank == a->dp_rank &&
 		    s->attach.ep_rank == a->ep_rank)
 			return moe_error_set(err, -EEXIST,
@@ -207,7 +229,7 @@ static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, str
 	a.name[sizeof a.name - 1] = '\0';
 	if (peer->session)
 		return moe_error_set(err, -EISCONN, "attach: this connection has a session already");
-	if (a.reserved[0] || a.reserved[1])
+	if (a.reserved)
 		return moe_error_set(err, -EINVAL, "attach: reserved field is set");
 	if (peer->service->draining)
 		return moe_error_set(
@@ -223,10 +245,12 @@ static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, str
 		return r;
 	s->pid = peer->pid;
 	service_add_session(peer->service, s);
-	region = readonly_region(peer->service, s->daemon_fd, err);
-	if (region < 0) {
+	r = a.dp_size ? agreement_join(&peer->service->agreements, s, err) : 0;
+	if (r == 0)
+		r = region = readonly_region(peer->service, s->daemon_fd, err);
+	if (r < 0) {
 		service_kill_session(peer->service, s);
-		return region;
+		return r;
 	}
 	peer->session = s;
 	s->journal.page->session = s->id;

@@ -212,6 +212,10 @@ int peer_revive(struct service *service, int sock, struct session *session, stru
 	service->door.strangers--;
 	service->peers->session = session;
 	session->pid = service->peers->pid;
+	if (session->attach.dp_size)
+		r = agreement_join(&service->agreements, session, err);
+	if (r < 0)
+		return r;
 	ringsrv_revive(session, service->sched);
 	session->charge.granted = false;
 	return 0;

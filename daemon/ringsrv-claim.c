@@ -7,6 +7,7 @@
 
 #include "base/checked.h"
 #include "base/util.h"
+#include "daemon/agreement.h"
 
 /* A step of more tokens has prefill's priority whatever its PHASE says. */
 #define DECODE_TOKENS_MAX 256
@@ -387,6 +388,8 @@ int ringsrv_claim(struct session *s, struct sched *sched, struct request *q, boo
 		return claim_phase(s, e);
 	case MOE_OP_CANCEL:
 		return claim_cancel(s, sched, q);
+	case MOE_OP_AGREE:
+		return agreement_claim(s, q);
 	default:
 		return -EOPNOTSUPP;
 	}

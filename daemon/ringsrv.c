@@ -6,6 +6,7 @@
 
 #include "base/futex.h"
 #include "base/util.h"
+#include "daemon/agreement.h"
 #include "daemon/crash.h"
 
 /* Of ids, weights and books that are read for one session before the next one, and the sockets, have their turn. */
@@ -207,6 +208,10 @@ static void claim(struct session *s, struct sched *sched, struct request *q)
 	atomic_store_explicit(&q->state, MOE_REQUEST_PUBLISHED, memory_order_relaxed);
 	request_move(q, MOE_REQUEST_CLAIMED);
 	q->cqe.status = ringsrv_claim(s, sched, q, &wait);
+	if (q->sqe.op == MOE_OP_AGREE && q->cqe.status == 0) {
+		agreement_wait(s, q);
+		return;
+	}
 	if (wait)
 		q->claim_ns = now_ns();
 	if (!s->entry->tier || q->cqe.status < 0 || !ringsrv_tier_claim(s, sched, q))

@@ -126,6 +126,7 @@ static bool service_turn(void *userdata)
 	struct service *s = userdata;
 	bool any = serve_rings(s);
 
+	any |= agreements_turn(&s->agreements);
 	any |= serve_done(s);
 	any |= bus_turn(s->bus);
 	if (s->push)
@@ -158,6 +159,7 @@ static bool service_park(void *userdata)
 		malloc_trim(0);
 	}
 	s->trim = false;
+	agreements_park(&s->agreements);
 	return pollset_park(&s->rings, s->sched);
 }
 
@@ -324,6 +326,8 @@ static int start_workers(struct service *s, struct moe_error *err)
 
 	s->uring = r == 0 ? uring_probe() : r;
 	if (r == 0)
+		r = agreements_open(&s->agreements, s->loop, err);
+	if (r == 0)
 		r = pool_new(&s->pool, &params, err);
 	if (r == 0)
 		r = sched_new(&s->sched, s->pool, s->config->fill_budget, err);
@@ -401,6 +405,7 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 	s->handover = handover;
 	s->started_ns = now_ns();
 	s->listener.socket = s->signal_source.fd = s->manager.watchdog.fd = s->sums.fd = s->registrar_fd = -1;
+	s->agreements.timer.fd = -1;
 	s->leaves = handover_succeeds(handover);
 	handover_hold(handover);
 	door_init(&s->door, enters);
@@ -516,6 +521,7 @@ struct service *service_free(struct service *s)
 	events_tell_sums();
 	close_fd(s->sums.fd);
 	close_fd(s->registrar_fd);
+	agreements_close(&s->agreements);
 	door_free(&s->door);
 	free(s->host);
 	free(s);

@@ -16,6 +16,7 @@
 
 #include "base/host.h"
 #include "daemon/accounts.h"
+#include "daemon/agreement.h"
 #include "daemon/bus.h"
 #include "daemon/config.h"
 #include "daemon/door.h"
@@ -54,6 +55,7 @@ struct service {
 	struct handover *handover; /* main's */
 	struct estate_page *estate;
 	int registrar_fd;
+	struct agreements agreements;
 	struct push *push;         /* NULL: not asked for */
 	struct exporter *exporter; /* the same */
 	struct accounts *accounts;

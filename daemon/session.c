@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/memfd.h"
 #include "base/util.h"
+#include "daemon/agreement.h"
 #include "daemon/ringsrv.h"
 
 /* Client region, daemon region, doorbell, journal. Arenas are mapped, and their descriptors closed. */
@@ -480,6 +481,7 @@ static void let_go(struct session *s, struct sched *sched)
 {
 	s->dead = true;
 	pollset_remove(s);
+	agreement_part(s);
 	if (s->entry->tier)
 		ringsrv_tier_kill(s);
 	sched_cancel_all(sched, &s->sched, ringsrv_drop);

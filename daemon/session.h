@@ -32,6 +32,8 @@
 /* Ids and weights that one session may have copied before it waits for the pool: four of the largest requests. */
 #define SESSION_COPIED_MAX (32u << 20)
 
+struct agreement;
+
 struct session {
 	/* What each poll of the rings looks at, together. */
 	struct session *poll_next; /* of the pollset */
@@ -81,6 +83,9 @@ struct session {
 	uint64_t *hinted;  /* [n_layers][bitset of experts] */
 	uint64_t *ahead;   /* of a tiered model, behind them: as of frames_hint */
 	uint32_t tier_row; /* of a tiered model: the row that was asked for last */
+
+	struct agreement *agreement; /* NULL: it takes no part in one */
+	uint32_t member;             /* of it */
 
 	enum moe_phase phase;
 	bool dummy;

@@ -26,6 +26,7 @@
 #define DEFAULT_STEPS 2
 #define DEFAULT_TOPK_SEEN 2
 #define DEFAULT_UPDATES 2
+#define DEFAULT_AGREE_MS 10000
 #define SIZE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
 
 static int set_word(char *to, size_t size, const char *from, const char *otherwise, const char *what,
@@ -57,6 +58,7 @@ static int take_params(struct moe_session *s, const struct moe_attach_params *pa
 	p->cache_topk = p->cache_topk ? p->cache_topk : DEFAULT_TOPK_SEEN;
 	p->update_expert_num = p->update_expert_num ? p->update_expert_num : DEFAULT_UPDATES;
 	p->register_wait_ms = p->register_wait_ms ? p->register_wait_ms : REGISTRAR_WAIT_MS;
+	p->agree_ms = p->agree_ms ? p->agree_ms : DEFAULT_AGREE_MS;
 	if (p->tp_rank >= p->tp_size)
 		return moe_error_set(err, -EINVAL, "moe_attach: tp_rank %u found, 0 to %u expected", p->tp_rank,
 				     p->tp_size - 1);
@@ -89,9 +91,16 @@ static int ask(struct moe_session *s, const struct moe_attach_params *params, st
 		.entries = p->entries,
 		.group = p->group,
 		.device = s->features & MOE_FEATURE_BUDGET ? p->device_id : 0, /* or each session has its own budget */
+		.dp_size = p->dp_size,
+		.agree_ms = p->dp_size ? p->agree_ms : 0,
 	};
 	int r;
 
+	if (p->dp_size && !(s->features & MOE_FEATURE_AGREE))
+		return moe_error_set(err, -EOPNOTSUPP,
+				     "moe_attach: dp_size %u: this moe-expertd knows no agreement on phases; start a "
+				     "newer one",
+				     p->dp_size);
 	if (params->digest)
 		memcpy(attach.digest, params->digest, sizeof attach.digest);
 	if (params->model) {

@@ -44,6 +44,7 @@ struct moe_session {
 	uint64_t data_bytes;
 	struct moe_layer_stats *stats; /* [n_layers], written with relaxed atomics by this process only */
 	struct engine *engine;
+	uint64_t round; /* of moe_agree, the next; 0: the one that the others are at */
 };
 
 static inline uint32_t session_row_layout(const struct moe_session *session, uint32_t row)

@@ -97,7 +97,7 @@ static void test_attach(void)
 	a.entries = 12;
 	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EINVAL, "power of two"), "queue entries");
 	a = good_attach();
-	a.reserved[1] = 1;
+	a.reserved = 1;
 	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EINVAL, "reserved"), "reserved field");
 	a = good_attach();
 	a.group = 77;

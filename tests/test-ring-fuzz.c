@@ -38,7 +38,7 @@ static void *rewrite(void *userdata)
 static struct moe_sqe draw(unsigned long long *state)
 {
 	const uint64_t offsets[] = {0, 64, 4096, 65536, DATA_BYTES - 64, DATA_BYTES, UINT64_MAX, 1u << 31, 8};
-	struct moe_sqe e = {.op = (__u8)(tap_random(state) % 8)};
+	struct moe_sqe e = {.op = (__u8)(tap_random(state) % (MOE_OP_COUNT + 1))};
 
 	e.layer = (__u16)(tap_random(state) % 8);
 	switch (e.op) {
@@ -67,6 +67,12 @@ static struct moe_sqe draw(unsigned long long *state)
 		e.count = (__u32)(tap_random(state) % 40);
 		e.hint.ids = offsets[tap_random(state) % 9];
 		break;
+	case MOE_OP_AGREE:
+		e.layer = 0;
+		e.agree.phase = (__u32)(tap_random(state) % 4);
+		e.agree.tokens = (__u32)(tap_random(state) % 3);
+		e.agree.round = tap_random(state) % 3;
+		break;
 	default:
 		break;
 	}
@@ -78,11 +84,15 @@ static struct moe_sqe draw(unsigned long long *state)
 int main(void)
 {
 	unsigned long long state = tap_seed();
+	struct moe_msg_attach m = good_attach();
 	int lost = 0, refused = 0;
 	pthread_t adversary;
 
 	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--threads", "2", NULL});
-	ring_open(&ring);
+	m.group = 1;
+	m.dp_size = 1;
+	m.agree_ms = 1000;
+	ring_open_as(&ring, m);
 	for (int i = 0; i < ENTRIES && lost == 0; i++) {
 		struct moe_sqe e = draw(&state);
 		int r;

@@ -165,6 +165,9 @@ struct moe_attach_params {
 	enum moe_zero_copy zero_copy; /* not with MOE_SHARE_GROUP, but for MOE_ZERO_COPY_ALWAYS */
 	enum moe_answers answers;     /* MOE_ANSWERS_COPY takes device memory for x of each step and lane */
 	enum moe_pages pages;         /* but for MOE_PAGES_PLAIN: with zero_copy, and such a device, else -EOPNOTSUPP */
+	/* Data-parallel ranks of the group on this host that agree on the phase of each step (moe_agree), times tp_size
+	 * at most 64; 0: this one takes no part. How long it waits for another, which is given up then; 0: 10000. */
+	uint32_t dp_size, agree_ms;
 };
 
 struct moe_session_info {
@@ -385,10 +388,30 @@ int moe_nop(struct moe_session *session, struct moe_error *err);
 /* Experts that this layer will probably ask for; never changes results. */
 int moe_hint(struct moe_session *session, uint32_t layer, uint32_t n, const int32_t *ids, struct moe_error *err);
 
-enum moe_step_phase { MOE_STEP_PREFILL = 1, MOE_STEP_DECODE = 2 };
+enum moe_step_phase { MOE_STEP_NONE = 0, MOE_STEP_PREFILL = 1, MOE_STEP_DECODE = 2 };
 
 /* Tells the daemon which step begins; a dummy step's requests count nowhere. */
 int moe_phase(struct moe_session *session, enum moe_step_phase phase, uint64_t step, bool dummy, struct moe_error *err);
+
+struct moe_agreement {
+	enum moe_step_phase phase; /* MOE_STEP_NONE: no rank has work */
+	bool dummy;                /* this rank did not wish this phase: it runs a dummy step of it */
+	uint32_t tokens;           /* the most that a rank has of this phase */
+	uint64_t step;             /* 1, 2, 3, ...: the same on all ranks */
+};
+
+/*
+ * The phase of the next step, agreed on with the other data-parallel ranks of the group on this host (dp_size, each of
+ * which calls this once a step): prefill if one of them wishes it, else decode if one does. `tokens`: of the wish,
+ * MOE_STEP_NONE with 0 is no work. It waits for the last rank, and is then as moe_phase with that phase, step and
+ * dummy. One thread of a session at a time.
+ *
+ * -EOWNERDEAD: ranks that *err names have ended, or have not come for agree_ms: there is no agreement on this step, for
+ * none of the ranks; from the next call on the others agree without them. -ESTALE: it was this rank that did not come;
+ * its next call takes part again. Both leave the session as it was.
+ */
+int moe_agree(struct moe_session *session, enum moe_step_phase wish, uint32_t tokens, struct moe_agreement *ret,
+	      struct moe_error *err);
 
 #ifdef __cplusplus
 }

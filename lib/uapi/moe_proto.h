@@ -48,7 +48,8 @@ enum moe_msg_type {
 #define MOE_FEATURE_REGISTRAR 0x10 /* MOE_MSG_REGISTRAR */
 #define MOE_FEATURE_DEVICE 0x20    /* MOE_MSG_DEVICE: the daemon has been told to push into GPUs */
 #define MOE_FEATURE_POLICY 0x40    /* MOE_MSG_POLICY */
-#define MOE_FEATURES_ALL 0x7f
+#define MOE_FEATURE_AGREE 0x100    /* AGREE; ATTACH may have dp_size */
+#define MOE_FEATURES_ALL 0x17f
 
 struct moe_msg {
 	__u32 magic; /* MOE_PROTO_MAGIC */
@@ -78,7 +79,9 @@ struct moe_msg_attach {
 	__u32 entries; /* of each queue, a power of two */
 	__u64 group;   /* names the replica whose ranks belong together; 0: a group of one */
 	__u64 device; /* names the device whose memory the slots are; 0: one of the session's own. MOE_FEATURE_BUDGET */
-	__u64 reserved[2];
+	__u32 dp_size; /* data-parallel ranks of the group that agree on phases; 0: this one does not. MOE_FEATURE_AGREE */
+	__u32 agree_ms; /* with dp_size: for how long it waits for another, at least 1 */
+	__u64 reserved;
 };
 
 struct moe_msg_attached {

@@ -30,6 +30,13 @@
  * them, and it may leave numbers out. So one that fails stops the timeline until another FILL with its number has come;
  * whoever waits beyond is the client's to free.
  *
+ * Law of the agreement. Sessions of one user, model and group that were attached with the same dp_size are its members;
+ * the number of one is dp_rank * tp_size + tp_rank. Rounds are numbered 1, 2, 3, ... A round collects an AGREE of each
+ * member and is decided when it has them all: PREFILL if one of them wishes it, else DECODE if one does, else NONE.
+ * Whose wish it is not runs a dummy step. A member that has ended, or for which another has waited for agree_ms, is
+ * given up: those who wait are told so (-EOWNERDEAD, the round is over for all of them), and it takes part again from
+ * its next AGREE on. -ESTALE: the round was decided without this member; round 0 names the one that is being collected.
+ *
  * All integers are little-endian; every reserved byte is zero, and a set one is refused with -EINVAL, so that it can be
  * given a meaning later. Two arenas, memfds that the client makes, seals and registers (MOE_MSG_ARENA), hold what
  * moves: offsets named x, ids, weights, y count bytes from the start of the data arena, `dst` of a fill from the start
@@ -46,6 +53,7 @@
 #define MOE_RING_ENTRIES_MAX 4096
 #define MOE_TOPK_MAX 64
 #define MOE_TOKENS_MAX 65536
+#define MOE_AGREE_MAX 64          /* members of a group: dp_size x tp_size */
 #define MOE_TIMELINE_WINDOW 65536 /* numbers of the timeline that may come before their turn */
 
 enum moe_op {
@@ -56,7 +64,8 @@ enum moe_op {
 	MOE_OP_HINT = 4,    /* experts that will probably be asked for at this layer */
 	MOE_OP_PHASE = 5,   /* the step that begins now: its phase, its number, whether it is a dummy */
 	MOE_OP_CANCEL = 6,  /* a request of this session that still waits is not to be done */
-	MOE_OP_COUNT = 7
+	MOE_OP_AGREE = 7,   /* which phase the next step has, with the data-parallel ranks of the group */
+	MOE_OP_COUNT = 8
 };
 
 /* moe_sqe.flags */
@@ -76,7 +85,7 @@ struct moe_sqe {
 	__u64 user_data; /* returned untouched */
 	__u8 op;         /* enum moe_op */
 	__u8 flags;      /* MOE_SQE_* */
-	__u16 layer;     /* the model's own layer number; 0 for NOP, RELEASE, PHASE, CANCEL */
+	__u16 layer;     /* the model's own layer number; 0 for NOP, RELEASE, PHASE, CANCEL, AGREE */
 	__u32 count;     /* COMPUTE: tokens; HINT: ids; else 0 */
 	union {
 		struct {
@@ -118,6 +127,12 @@ struct moe_sqe {
 			__u64 user_data; /* the request's: one that waits, if several have it */
 			__u64 reserved[5];
 		} cancel;
+		struct {
+			__u32 phase;  /* enum moe_phase: the wish; MOE_PHASE_NONE: no work */
+			__u32 tokens; /* of it */
+			__u64 round;  /* the one after the last; 0: the one that is being collected */
+			__u64 reserved[4];
+		} agree;
 		__u64 payload[6];
 	};
 };
@@ -130,11 +145,11 @@ struct moe_cqe {
 	__u16 layer;
 	__u64 wait_ns; /* from the claim to the first work */
 	__u64 work_ns; /* from the first work to the last */
-	__u32 pairs;   /* COMPUTE: (token, expert) pairs computed */
-	__u32 seq;     /* index + 1: the completion is given out */
-	__u64 bytes;   /* FILL: bytes of the slice, or of the range that was asked for */
-	__u64 lease;   /* FILL with MOE_SQE_LEASE: the lease ... */
-	__u64 offset;  /* ... and the record's offset in each pool file */
+	__u32 pairs; /* COMPUTE: (token, expert) pairs computed; AGREE: the most tokens that a member has of the phase */
+	__u32 seq;   /* index + 1: the completion is given out */
+	__u64 bytes;  /* FILL: bytes of the slice, or of the range that was asked for; AGREE: the phase */
+	__u64 lease;  /* FILL with MOE_SQE_LEASE: the lease ...; AGREE: the round, also when it has failed */
+	__u64 offset; /* ... and the record's offset in each pool file; AGREE: the set of members given up */
 };
 
 enum moe_stats_mode {
@@ -291,6 +306,7 @@ MOE_AT(struct moe_sqe, compute.x, 24);
 MOE_AT(struct moe_sqe, compute.y, 48);
 MOE_AT(struct moe_sqe, release.lease, 16);
 MOE_AT(struct moe_sqe, phase.step, 24);
+MOE_AT(struct moe_sqe, agree.round, 24);
 MOE_AT(struct moe_cqe, status, 8);
 MOE_AT(struct moe_cqe, wait_ns, 16);
 MOE_AT(struct moe_cqe, pairs, 32);

@@ -26,7 +26,7 @@ require $? 'a daemon' "$dir/daemon.log"
 
 run ring --samples 200
 is "$(field sessions)" 1 'one session unless told'
-for what in bare.shm_us bare.futex_us bare.eventfd_us bare.futex_idle_us bare.eventfd_idle_us nop.busy_us nop.idle_us \
+for what in bare.shm_us bare.futex_us bare.eventfd_us bare.futex_idle_us bare.eventfd_idle_us nop.busy_us nop.idle_us agree.busy_us \
 	fill.0.busy_us fill.0.idle_us fill.0.copy_us compute.0.busy_us compute.0.idle_us; do
 	ordered "$what"
 done

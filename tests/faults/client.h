@@ -107,6 +107,9 @@ static bool attach_to(struct run *run, struct client *c)
 	const struct moe_msg_attached *a = (const struct moe_msg_attached *)answer;
 	struct moe_msg_attach m = good_attach();
 
+	m.group = (uint64_t)getpid();
+	m.dp_size = 1;
+	m.agree_ms = 1000;
 	snprintf(m.name, sizeof m.name, "small");
 	if (!answered(run, "attach", attach(c->sock, &m), MOE_MSG_ATTACH))
 		return false;
@@ -249,6 +252,7 @@ static void operate(struct run *run, struct client *c)
 	call(run, c, (struct moe_sqe){.op = MOE_OP_NOP}, &cqe);
 	e.phase.phase = MOE_PHASE_DECODE;
 	call(run, c, e, &cqe);
+	call(run, c, (struct moe_sqe){.op = MOE_OP_AGREE, .agree.phase = MOE_PHASE_DECODE}, &cqe);
 	if (c->slots)
 		fill(run, c);
 	for (uint32_t i = 0; c->ring.data && i < (tiered ? COMPUTES : 2); i++)

@@ -43,16 +43,18 @@ static json_t *json_fills(const struct ring_result *r)
 
 static void print_json(const struct ring_result *r)
 {
-	json_t *o = json_pack(
-		"{s:i, s:{s:o, s:o, s:f, s:f, s:f}, s:o, s:[{s:i, s:i, s:o, s:o}], s:{s:o, s:o, s:o, s:o, s:o}}",
-		"sessions", (int)r->sessions, "nop", "busy_us", json_summary(&r->nop.busy), "idle_us",
-		json_summary(&r->nop.idle), "busy_ratio", r->nop_ratio, "busy_p99_ratio",
-		over(r->nop.busy.p99, r->memory.busy.p99), "idle_ratio", over(r->nop.idle.p50, wake_floor(r)), "fill",
-		json_fills(r), "compute", "tokens", (int)r->tokens, "topk", (int)r->topk, "busy_us",
-		json_summary(&r->compute.busy), "idle_us", json_summary(&r->compute.idle), "bare", "shm_us",
-		json_summary(&r->memory.busy), "futex_us", json_summary(&r->futex.busy), "eventfd_us",
-		json_summary(&r->eventfd.busy), "futex_idle_us", json_summary(&r->futex.idle), "eventfd_idle_us",
-		json_summary(&r->eventfd.idle));
+	json_t *o = json_pack("{s:i, s:{s:o, s:o, s:f, s:f, s:f}, s:{s:o, s:f}, s:o, s:[{s:i, s:i, s:o, s:o}], s:{s:o, "
+			      "s:o, s:o, s:o, s:o}}",
+			      "sessions", (int)r->sessions, "nop", "busy_us", json_summary(&r->nop.busy), "idle_us",
+			      json_summary(&r->nop.idle), "busy_ratio", r->nop_ratio, "busy_p99_ratio",
+			      over(r->nop.busy.p99, r->memory.busy.p99), "idle_ratio",
+			      over(r->nop.idle.p50, wake_floor(r)), "agree", "busy_us", json_summary(&r->agree),
+			      "nop_ratio", over(r->agree.p50, r->nop.busy.p50), "fill", json_fills(r), "compute",
+			      "tokens", (int)r->tokens, "topk", (int)r->topk, "busy_us", json_summary(&r->compute.busy),
+			      "idle_us", json_summary(&r->compute.idle), "bare", "shm_us",
+			      json_summary(&r->memory.busy), "futex_us", json_summary(&r->futex.busy), "eventfd_us",
+			      json_summary(&r->eventfd.busy), "futex_idle_us", json_summary(&r->futex.idle),
+			      "eventfd_idle_us", json_summary(&r->eventfd.idle));
 
 	json_dumpf(o, stdout, JSON_REAL_PRECISION(6) | JSON_PRESERVE_ORDER);
 	putchar('\n');
@@ -93,6 +95,7 @@ static void print_table(const struct ring_result *r)
 	snprintf(name, sizeof name, "NOP, %u session%s", r->sessions, r->sessions > 1 ? "s" : "");
 	line(name, &r->nop.busy, r->nop.busy.p50 / r->nop_ratio, "bare shared memory, by rounds");
 	line("  after 2 ms idle", &r->nop.idle, wake_floor(r), "the better bare wake-up after idle");
+	line("agreement of one rank", &r->agree, r->nop.busy.p50, "a NOP");
 	for (uint32_t i = 0; i < r->n_fills; i++)
 		fill_lines(&r->fills[i]);
 	snprintf(name, sizeof name, "COMPUTE of %u token, top %u", r->tokens, r->topk);

@@ -16,7 +16,7 @@
 #define ROUNDS 100
 #define IDLE_SHARE 50 /* of so many busy samples one idle one is taken: each takes 2 ms */
 
-enum { MEMORY, FUTEX, EVENTFD, FUTEX_IDLE, EVENTFD_IDLE, NOP, NOP_IDLE, N_SERIES };
+enum { MEMORY, FUTEX, EVENTFD, FUTEX_IDLE, EVENTFD_IDLE, NOP, NOP_IDLE, AGREE, N_SERIES };
 
 int series_new(struct series *ret, uint32_t room)
 {
@@ -81,6 +81,21 @@ static int run_bare(const struct pingpong_place *place, enum pingpong kind, bool
 	return 0;
 }
 
+static int run_agreements(struct moe_session *session, struct series *series, uint32_t round, struct moe_error *err)
+{
+	const uint32_t n = series_share(series, round, ROUNDS);
+	struct moe_agreement agreed;
+	int r = 0;
+
+	for (uint32_t i = 0; i < n && r == 0; i++) {
+		const uint64_t begin = now_ns();
+
+		r = moe_agree(session, MOE_STEP_DECODE, 1, &agreed, err);
+		series->samples[series->n++] = (double)(now_ns() - begin);
+	}
+	return r;
+}
+
 /* The sessions take turns. Busy trips begin with some that do not count: the daemon wakes up. */
 static int run_nops(struct moe_session **sessions, uint32_t n_sessions, bool idle, struct series *series,
 		    uint32_t round, struct moe_error *err)
@@ -112,6 +127,8 @@ static int run_round(struct series *all, struct moe_client *client, struct moe_s
 
 	limit_pin(&place, &before);
 	r = run_nops(sessions, n_sessions, false, &all[NOP], round, err);
+	if (r == 0)
+		r = run_agreements(sessions[0], &all[AGREE], round, err);
 	if (r == 0)
 		r = run_bare(&place, PINGPONG_MEMORY, false, &all[MEMORY], round, err);
 	if (r == 0)
@@ -149,6 +166,7 @@ static int measure_nops(struct ring_result *result, const struct options *o, str
 	result->memory.busy = series_end(&all[MEMORY]);
 	result->futex = (struct ring_trips){series_end(&all[FUTEX]), series_end(&all[FUTEX_IDLE])};
 	result->eventfd = (struct ring_trips){series_end(&all[EVENTFD]), series_end(&all[EVENTFD_IDLE])};
+	result->agree = series_end(&all[AGREE]);
 	result->nop = (struct ring_trips){series_end(&all[NOP]), series_end(&all[NOP_IDLE])};
 	return r;
 }
@@ -156,11 +174,14 @@ static int measure_nops(struct ring_result *result, const struct options *o, str
 static int attach_all(const struct options *o, struct moe_client *client, struct moe_session **sessions,
 		      struct moe_error *err)
 {
-	const struct moe_attach_params params = {.size = sizeof params, .model = o->model, .max_tokens = 1};
+	struct moe_attach_params params = {.size = sizeof params, .model = o->model, .max_tokens = 1};
 	int r = 0;
 
-	for (uint32_t i = 0; i < o->sessions && r == 0; i++)
+	for (uint32_t i = 0; i < o->sessions && r == 0; i++) {
+		params.dp_size = i == 0; /* agrees with itself */
+		params.group = i == 0 ? (uint64_t)getpid() : 0;
 		r = moe_attach(client, &sessions[i], &params, err);
+	}
 	return r;
 }
 

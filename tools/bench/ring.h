@@ -29,7 +29,8 @@ struct ring_result {
 	uint32_t sessions, n_fills;
 	struct ring_trips memory, futex, eventfd; /* bare; memory has no idle */
 	struct ring_trips nop;
-	double nop_ratio; /* of busy NOPs to shared memory, p50 to p50: the median of the rounds */
+	struct summary agree; /* busy, of a group of one rank: it waits for nobody */
+	double nop_ratio;     /* of busy NOPs to shared memory, p50 to p50: the median of the rounds */
 	struct ring_fill fills[RING_FILLS];
 	uint32_t tokens, topk;
 	struct ring_trips compute;
