@@ -8,7 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "placement/placement.h"
+#include "placement/transfer.h"
 
 #define LOG2PHY_MAX (1ull << 28) /* numbers in it */
 
@@ -324,4 +324,42 @@ double eplb_balance(const struct eplb_problem *p, const struct eplb_plan *plan, 
 	}
 	*ret_max = (double)most;
 	return sum > 0 ? (double)(most * p->gpus / sum) : 1;
+}
+
+/* -- as vLLM installs it ------------------------------------------------------------------------------------------ */
+
+int eplb_placement(struct placement *ret, const struct eplb_plan *plan, const struct eplb_problem *p,
+		   struct moe_error *err)
+{
+	const int r = placement_new(ret, p->layers, p->gpus, p->replicas / p->gpus, p->experts, err);
+
+	if (r == 0)
+		memcpy(ret->at, plan->phy2log, (size_t)p->layers * p->replicas * sizeof *ret->at);
+	return r;
+}
+
+int eplb_keep_slots(struct eplb_plan *plan, const struct eplb_problem *p, const struct placement *from,
+		    struct moe_error *err)
+{
+	_cleanup_free_ int32_t *next = calloc(p->experts, sizeof *next);
+	struct placement to;
+	int r = next ? eplb_placement(&to, plan, p, err) : moe_error_set(err, -ENOMEM, "no memory");
+
+	if (r < 0)
+		return r;
+	r = transfer_preserve(from, &to, err);
+	for (uint32_t l = 0; r == 0 && l < p->layers; l++) {
+		const size_t first = (size_t)l * p->replicas;
+
+		memset(next, 0, p->experts * sizeof *next);
+		for (uint32_t i = 0; i < p->replicas; i++) {
+			const int32_t e = to.at[first + i];
+
+			plan->phy2log[first + i] = e;
+			plan->log2phy[((size_t)l * p->experts + (uint32_t)e) * plan->columns + (uint32_t)next[e]++] =
+				(int32_t)i;
+		}
+	}
+	placement_fini(&to);
+	return r;
 }

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "moe-error.h"
+#include "placement/placement.h"
 
 struct eplb_problem {
 	uint32_t layers, experts, replicas, groups, nodes, gpus;
@@ -31,6 +31,14 @@ int eplb_check(const struct eplb_problem *p, struct moe_error *err);
 /* 0; -EINVAL; -E2BIG: log2phy would be too large; -ENOMEM. */
 int eplb_plan(struct eplb_plan *ret, const struct eplb_problem *p, struct moe_error *err);
 void eplb_plan_fini(struct eplb_plan *plan);
+
+/* The same with as few moves within GPUs as vLLM has: where `from` has as many layers, ranks and slots, what stays on a
+ * GPU stays in its slot. log2phy then goes by slot. */
+int eplb_keep_slots(struct eplb_plan *plan, const struct eplb_problem *p, const struct placement *from,
+		    struct moe_error *err);
+/* phy2log as a placement. */
+int eplb_placement(struct placement *ret, const struct eplb_plan *plan, const struct eplb_problem *p,
+		   struct moe_error *err);
 
 /* The largest GPU's load over the mean, 1 without load; and that load. */
 double eplb_balance(const struct eplb_problem *p, const struct eplb_plan *plan, uint32_t layer, double *ret_max);

@@ -22,6 +22,53 @@ static bool parse_interval(double *ret, const char *text)
 	return end != text && !*end && *ret >= ARGUMENTS_WATCH_MIN && *ret <= ARGUMENTS_WATCH_MAX;
 }
 
+/* Decimal digits and nothing else. */
+static bool parse_count(uint32_t *ret, const char *text)
+{
+	uint32_t n = 0;
+
+	for (const char *p = text; *p; p++) {
+		if (*p < '0' || *p > '9' || n > ARGUMENTS_COUNT_MAX)
+			return false;
+		n = 10 * n + (uint32_t)(*p - '0');
+	}
+	*ret = n;
+	return n >= 1 && n <= ARGUMENTS_COUNT_MAX;
+}
+
+/* One of plan's. false: it is no count. */
+static bool parse_plan(struct plan_arguments *plan, int id, const char *text)
+{
+	switch (id) {
+	case 'P':
+		plan->policy = text;
+		return true;
+	case 'W':
+		plan->weights = text;
+		return true;
+	case 'C':
+		plan->cases = text;
+		return true;
+	case 'F':
+		plan->from = text;
+		return true;
+	case 'M':
+		plan->map = text;
+		return true;
+	case 'T':
+		plan->transfers = true;
+		return true;
+	case 'R':
+		return parse_count(&plan->replicas, text);
+	case 'G':
+		return parse_count(&plan->groups, text);
+	case 'N':
+		return parse_count(&plan->nodes, text);
+	default:
+		return parse_count(&plan->gpus, text);
+	}
+}
+
 static const struct option options[] = {
 	{"socket", required_argument, NULL, 's'},
 	{"json", no_argument, NULL, 'j'},
@@ -36,6 +83,16 @@ static const struct option options[] = {
 	{"fix", no_argument, NULL, 'f'},
 	{"yes", no_argument, NULL, 'y'},
 	{"huge-pages", required_argument, NULL, 'H'},
+	{"policy", required_argument, NULL, 'P'},
+	{"weights", required_argument, NULL, 'W'},
+	{"replicas", required_argument, NULL, 'R'},
+	{"groups", required_argument, NULL, 'G'},
+	{"nodes", required_argument, NULL, 'N'},
+	{"gpus", required_argument, NULL, 'D'},
+	{"case", required_argument, NULL, 'C'},
+	{"from", required_argument, NULL, 'F'},
+	{"map", required_argument, NULL, 'M'},
+	{"transfers", no_argument, NULL, 'T'},
 	{"help", no_argument, NULL, 'h'},
 	{"version", no_argument, NULL, 'V'},
 	{0},
@@ -104,6 +161,19 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 			break;
 		case 'H':
 			ret->huge_pages = optarg;
+			break;
+		case 'P':
+		case 'W':
+		case 'R':
+		case 'G':
+		case 'N':
+		case 'D':
+		case 'C':
+		case 'F':
+		case 'M':
+		case 'T':
+			if (!parse_plan(&ret->plan, id, optarg))
+				return wrong(ret, "a number of replicas, groups, nodes or GPUs is 1 to 65536", optarg);
 			break;
 		case 'h':
 			help = true;

@@ -9,10 +9,20 @@
 #define TOOLS_ARGUMENTS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #define ARGUMENTS_WATCH_MIN 0.05
 #define ARGUMENTS_WATCH_MAX 86400
 #define ARGUMENTS_OPTIONS 32 /* at most */
+
+#define ARGUMENTS_COUNT_MAX 65536
+
+/* Of plan. A count is 0 when it was not given. */
+struct plan_arguments {
+	const char *policy, *weights, *cases, *from, *map;
+	uint32_t replicas, groups, nodes, gpus;
+	bool transfers;
+};
 
 struct arguments {
 	char given[ARGUMENTS_OPTIONS + 1]; /* a letter for each option, as in `arguments_options`, each once */
@@ -20,6 +30,7 @@ struct arguments {
 	bool json, watch, prometheus, once, fix, yes;
 	double interval; /* seconds, of --watch */
 	const char *name, *isa, *config, *root, *svg, *huge_pages, *verb;
+	struct plan_arguments plan;
 	int n;
 	char **words;                   /* what follows the verb */
 	const char *wrong, *wrong_word; /* of ARGUMENTS_WRONG: why; the word may be NULL */

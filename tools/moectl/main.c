@@ -31,6 +31,12 @@ const struct verb verbs[] = {
 	 "check this machine; print what to type for each problem; write the files that mend some", "jifyHcr",
 	 "moectl doctor\nmoectl doctor --isa amx\nmoectl doctor --fix\n"
 	 "moectl doctor --fix --huge-pages 27G,1:30G"},
+	{"plan", verb_plan, 0, "plan --policy NAME --weights FILE --gpus D",
+	 "which rank should hold which experts; needs no daemon", "jPWRGNDCFMT",
+	 "moectl plan --policy eplb --weights heat.json --replicas 288 --groups 8 --nodes 4 --gpus 32 --json\n"
+	 "moectl plan --policy swift --weights heat.json --from now.json --map next.json --transfers\n"
+	 "moectl plan --policy dynamic --case eplb-ascend.json --json\n"
+	 "moectl plan --from now.json"},
 	{"completion", verb_completion, 1, "completion SHELL", "what bash, zsh or fish complete moectl's words with",
 	 "", "eval \"$(moectl completion bash)\""},
 	{0},
@@ -50,6 +56,18 @@ static const struct {
 	      "system's)"},
 	{'r', "--root DIR        config, doctor: read the files of the system below DIR, and write them there"},
 	{'i', "--isa LEVEL       doctor: could the kernels run at it? auto, ref, avx2, avx512, amx"},
+	{'P',
+	 "--policy NAME     plan: eplb, eplb-global, random, dynamic, swift, swift-exact, swift-upstream or flashlb;\n"
+	 "                    swift has right averages, with --case those of upstream, as published results have"},
+	{'W', "--weights FILE    plan: JSON: loads [layer][expert], or what moectl heat --json prints"},
+	{'R', "--replicas P      plan: slots of all GPUs together (default: one for each expert)"},
+	{'G', "--groups G        plan: groups of experts, of eplb (default: 1)"},
+	{'N', "--nodes N         plan: nodes on which groups are packed, of eplb (default: 1)"},
+	{'D', "--gpus D          plan: ranks that share the slots (default: as --from has)"},
+	{'C', "--case FILE       plan: JSON: one case, or {\"cases\": [...]}; without --policy cases of expert maps"},
+	{'F', "--from FILE       plan: an expert map, how it is now; without --policy it is checked and shown"},
+	{'M', "--map FILE        plan: write the new expert map there; - is standard output"},
+	{'T', "--transfers       plan: who sends what to whom, from --from or the case's placement"},
 	{'f', "--fix             doctor: show each file that mends something, ask, and write it"},
 	{'y', "--yes             doctor --fix: write them all without asking"},
 	{'H', "--huge-pages SIZES  doctor: reserve so much on each node, 27G, or 0:27G,1:20G (default: what the models "

@@ -40,6 +40,7 @@ int verb_top(const struct arguments *arg);
 int verb_heat(const struct arguments *arg);
 int verb_completion(const struct arguments *arg);
 int verb_doctor(const struct arguments *arg);
+int verb_plan(const struct arguments *arg);
 
 /* -- ask.c: one question to the daemon ---------------------------------------------------------------------------- */
 

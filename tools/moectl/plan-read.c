@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: MIT */
+#include "plan-read.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "model/file.h"
+#include "model/json-memory.h"
+
+#define FIELD 160
+#define MOST 1e30
+
+int plan_parse(json_t **ret, const char *file, const char *text, size_t bytes, struct moe_error *err)
+{
+	char words[128];
+	json_error_t why;
+	int r = json_memory_parse(ret, text, bytes, JSON_REJECT_DUPLICATES, &why);
+
+	if (r == -EINVAL)
+		return moe_error_set(err, r, "%s: line %d, column %d: %s; JSON expected", file, why.line, why.column,
+				     file_clean(words, sizeof words, why.text));
+	return r < 0 ? moe_error_set(err, r, "%s: no memory for %zu bytes of JSON", file, bytes) : 0;
+}
+
+static int wrong(const char *file, const char *place, const char *field, const json_t *found, const char *expected,
+		 struct moe_error *err)
+{
+	char words[96];
+
+	return moe_error_set(err, -EINVAL, "%s: %s%s: %s found, %s expected", file, place, field,
+			     found ? file_describe(words, sizeof words, found) : "nothing", expected);
+}
+
+/* -- nested lists ------------------------------------------------------------------------------------------------- */
+
+/* How deep it is and how long, by the first of each list. */
+static int measure(struct tensor *ret, const char *file, const char *place, const char *field, const json_t *value,
+		   uint32_t min, uint32_t max, struct moe_error *err)
+{
+	const json_t *list = value;
+	char expected[64];
+
+	for (; json_is_array(list) && ret->depth < max; list = json_array_get(list, 0)) {
+		if (json_array_size(list) < 1 || json_array_size(list) > PLACEMENT_SLOTS_MAX)
+			return wrong(file, place, field, list, "1 to 65536 in each list", err);
+		ret->n[ret->depth++] = (uint32_t)json_array_size(list);
+	}
+	if (ret->depth >= min && !json_is_array(list))
+		return 0;
+	if (min == max)
+		snprintf(expected, sizeof expected, "lists of numbers, %u deep,", min);
+	else
+		snprintf(expected, sizeof expected, "lists of numbers, %u or %u deep,", min, max);
+	return wrong(file, place, field, ret->depth ? list : value, expected, err);
+}
+
+/* One list at `level`, and all in it; *at moves on. */
+static int fill(const struct tensor *t, const char *file, const char *field, const json_t *value, uint32_t level,
+		double **at, struct moe_error *err)
+{
+	const json_t *item;
+	char inner[FIELD], expected[48];
+	size_t i;
+	int r = 0;
+
+	if (level == t->depth) {
+		if (!json_is_number(value) || !(json_number_value(value) >= 0 && json_number_value(value) <= MOST))
+			return wrong(file, "", field, value, "a number from 0 to 1e30", err);
+		*(*at)++ = json_number_value(value);
+		return 0;
+	}
+	if (!json_is_array(value) || json_array_size(value) != t->n[level]) {
+		snprintf(expected, sizeof expected, "an array of %u as in the first", t->n[level]);
+		return wrong(file, "", field, value, expected, err);
+	}
+	json_array_foreach (value, i, item) {
+		snprintf(inner, sizeof inner, "%s[%zu]", field, i);
+		r = fill(t, file, inner, item, level + 1, at, err);
+		if (r < 0)
+			return r;
+	}
+	return r;
+}
+
+int plan_read_tensor(struct tensor *ret, const char *file, const char *place, const char *field, const json_t *value,
+		     uint32_t min, uint32_t max, struct moe_error *err)
+{
+	struct tensor t = {0};
+	uint64_t n = 1;
+	char name[FIELD];
+	double *at;
+	int r = measure(&t, file, place, field, value, min, max, err);
+
+	if (r < 0)
+		return r;
+	for (uint32_t i = 0; i < t.depth; i++)
+		if (!checked_mul(&n, n, t.n[i]) || n > PLAN_FILE_MAX)
+			return wrong(file, place, field, value, "fewer numbers than there are in a file", err);
+	at = t.at = calloc(n, sizeof *t.at);
+	if (!at)
+		return moe_error_set(err, -ENOMEM, "%s: %s%s: no memory for %llu numbers", file, place, field,
+				     (unsigned long long)n);
+	snprintf(name, sizeof name, "%s%s", place, field);
+	r = fill(&t, file, name, value, 0, &at, err);
+	if (r < 0)
+		free(t.at);
+	else
+		*ret = t;
+	return r;
+}
+
+/* A count that may be there must be the one that the lists have. */
+static int check_count(const char *file, const char *place, const char *field, const json_t *one, uint32_t count,
+		       struct moe_error *err)
+{
+	const json_t *value = json_object_get(one, field);
+	char expected[64];
+
+	if (!value || (json_is_integer(value) && json_integer_value(value) == count))
+		return 0;
+	snprintf(expected, sizeof expected, "%u as the lists have", count);
+	return wrong(file, place, field, value, expected, err);
+}
+
+static int read_count(const char *file, const char *place, const char *field, const json_t *one, uint32_t *ret,
+		      struct moe_error *err)
+{
+	const json_t *value = json_object_get(one, field);
+	const json_int_t n = json_integer_value(value);
+
+	if (!json_is_integer(value) || n < 1 || n > PLACEMENT_SLOTS_MAX)
+		return wrong(file, place, field, value, "an integer from 1 to 65536", err);
+	*ret = (uint32_t)n;
+	return 0;
+}
+
+/* -- loads -------------------------------------------------------------------------------------------------------- */
+
+void plan_loads_fini(struct plan_loads *loads)
+{
+	free(loads->weight);
+	*loads = (struct plan_loads){0};
+}
+
+/* What moectl heat prints: pairs that the pool computed and copies into slots. */
+static int read_heat(struct plan_loads *ret, const char *file, const json_t *layers, struct moe_error *err)
+{
+	struct tensor pairs = {0}, copies = {0};
+	char place[64];
+	const json_t *layer;
+	double *all = NULL;
+	size_t i;
+	int r = 0;
+
+	json_array_foreach (layers, i, layer) {
+		snprintf(place, sizeof place, "layers[%zu].", i);
+		r = plan_read_tensor(&pairs, file, place, "pairs", json_object_get(layer, "pairs"), 1, 1, err);
+		if (r == 0)
+			r = plan_read_tensor(&copies, file, place, "copies", json_object_get(layer, "copies"), 1, 1,
+					     err);
+		if (r == 0 && (copies.n[0] != pairs.n[0] || (all && pairs.n[0] != ret->experts)))
+			r = wrong(file, place, "copies", json_object_get(layer, "copies"), "as many experts everywhere",
+				  err);
+		if (r == 0 && !all) {
+			ret->experts = pairs.n[0];
+			all = calloc(json_array_size(layers) * pairs.n[0], sizeof *all);
+			if (!all)
+				r = moe_error_set(err, -ENOMEM, "%s: no memory for %zu layers", file,
+						  json_array_size(layers));
+		}
+		for (uint32_t e = 0; r == 0 && e < ret->experts; e++)
+			all[i * ret->experts + e] = pairs.at[e] + copies.at[e];
+		free(pairs.at);
+		free(copies.at);
+		pairs.at = copies.at = NULL;
+		if (r < 0) {
+			free(all);
+			return r;
+		}
+	}
+	if (!all)
+		return wrong(file, "", "layers", layers, "one layer at least", err);
+	*ret = (struct plan_loads){1, (uint32_t)json_array_size(layers), ret->experts, all};
+	return 0;
+}
+
+int plan_read_loads(struct plan_loads *ret, const char *file, const json_t *document, struct moe_error *err)
+{
+	const json_t *weight = json_object_get(document, "weight"), *layers = json_object_get(document, "layers");
+	struct tensor t;
+	int r;
+
+	*ret = (struct plan_loads){0};
+	if (!weight && json_is_array(layers))
+		return read_heat(ret, file, layers, err);
+	if (json_is_object(document) && !weight)
+		return wrong(file, "", "weight", NULL, "layers of numbers, or what moectl heat --json prints,", err);
+	r = plan_read_tensor(&t, file, "", "weight", json_is_object(document) ? weight : document, 2, 3, err);
+	if (r < 0)
+		return r;
+	*ret = (struct plan_loads){t.depth == 3 ? t.n[0] : 1, t.n[t.depth - 2], t.n[t.depth - 1], t.at};
+	return 0;
+}
+
+/* -- cases -------------------------------------------------------------------------------------------------------- */
+
+int plan_read_eplb(struct eplb_problem *ret, const char *file, const char *place, const json_t *one,
+		   struct moe_error *err)
+{
+	struct eplb_problem p = {0};
+	struct tensor t = {0};
+	int r = plan_read_tensor(&t, file, place, "weight", json_object_get(one, "weight"), 2, 2, err);
+
+	p.layers = t.n[0];
+	p.experts = t.n[1];
+	p.weight = t.at;
+	if (r == 0)
+		r = check_count(file, place, "layers", one, p.layers, err);
+	if (r == 0)
+		r = check_count(file, place, "experts", one, p.experts, err);
+	if (r == 0)
+		r = read_count(file, place, "num_replicas", one, &p.replicas, err);
+	if (r == 0)
+		r = read_count(file, place, "num_groups", one, &p.groups, err);
+	if (r == 0)
+		r = read_count(file, place, "num_nodes", one, &p.nodes, err);
+	if (r == 0)
+		r = read_count(file, place, "num_gpus", one, &p.gpus, err);
+	if (r < 0)
+		free(t.at);
+	else
+		*ret = p;
+	return r;
+}
+
+void plan_state_fini(struct plan_state *state)
+{
+	placement_fini(&state->from);
+	free(state->work);
+	state->work = NULL;
+}
+
+/* Ids are whole numbers; there are as many experts as the first layer has. */
+static int read_placement(struct placement *ret, const char *file, const char *place, const json_t *one,
+			  struct moe_error *err)
+{
+	const json_t *value = json_object_get(one, "placement");
+	struct tensor t = {0};
+	double most = 0;
+	int r = plan_read_tensor(&t, file, place, "placement", value, 3, 3, err);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; r == 0 && i < (size_t)t.n[0] * t.n[1] * t.n[2]; i++) {
+		if (t.at[i] != floor(t.at[i]) || t.at[i] >= PLACEMENT_EXPERTS_MAX)
+			r = moe_error_set(err, -EINVAL, "%s: %splacement: %g found, ids of experts below %u expected",
+					  file, place, t.at[i], PLACEMENT_EXPERTS_MAX);
+		most = fmax(most, t.at[i]);
+	}
+	if (r == 0)
+		r = placement_new(ret, t.n[0], t.n[1], t.n[2], (uint32_t)most + 1, err);
+	for (size_t i = 0; r == 0 && i < (size_t)t.n[0] * t.n[1] * t.n[2]; i++)
+		ret->at[i] = (int32_t)t.at[i];
+	free(t.at);
+	return r;
+}
+
+int plan_read_state(struct plan_state *ret, const char *file, const char *place, const json_t *one,
+		    struct moe_error *err)
+{
+	struct plan_state s = {0};
+	struct tensor t = {0};
+	int r = read_placement(&s.from, file, place, one, err);
+
+	if (r == 0)
+		r = plan_read_tensor(&t, file, place, "workload", json_object_get(one, "workload"), 3, 4, err);
+	s.work = t.at;
+	s.stages = t.depth == 4 ? t.n[0] : 1;
+	if (r == 0 &&
+	    (t.n[t.depth - 3] != s.from.layers || t.n[t.depth - 2] != s.from.ranks || t.n[t.depth - 1] != s.from.slots))
+		r = moe_error_set(err, -EINVAL,
+				  "%s: %sworkload: %u layers of %u ranks of %u slots found, %u of %u of %u expected "
+				  "as in placement",
+				  file, place, t.n[t.depth - 3], t.n[t.depth - 2], t.n[t.depth - 1], s.from.layers,
+				  s.from.ranks, s.from.slots);
+	if (r == 0)
+		r = check_count(file, place, "layers", one, s.from.layers, err);
+	if (r == 0)
+		r = check_count(file, place, "ranks", one, s.from.ranks, err);
+	if (r == 0)
+		r = check_count(file, place, "slots", one, s.from.slots, err);
+	if (r == 0)
+		r = check_count(file, place, "experts", one, s.from.experts, err);
+	if (r < 0)
+		plan_state_fini(&s);
+	else
+		*ret = s;
+	return r;
+}
+
+int plan_share_loads(struct plan_state *ret, const struct placement *from, const struct plan_loads *loads,
+		     struct moe_error *err)
+{
+	const size_t all = (size_t)from->ranks * from->slots;
+	_cleanup_free_ uint32_t *copies = calloc(from->experts, sizeof *copies);
+	struct plan_state s = {.stages = loads->stages};
+	int r;
+
+	if (loads->layers != from->layers || loads->experts != from->experts)
+		return moe_error_set(err, -EINVAL,
+				     "weight: %u layers of %u experts found, %u of %u expected as the map has",
+				     loads->layers, loads->experts, from->layers, from->experts);
+	r = copies ? placement_copy(&s.from, from, err) : moe_error_set(err, -ENOMEM, "no memory");
+	if (r < 0)
+		return r;
+	s.work = calloc(loads->stages * from->layers * all, sizeof *s.work);
+	if (!s.work) {
+		plan_state_fini(&s);
+		return moe_error_set(err, -ENOMEM, "no memory for %u stages", loads->stages);
+	}
+	for (uint32_t l = 0; l < from->layers; l++) {
+		const int32_t *at = from->at + l * all;
+
+		placement_copies(from, l, copies);
+		for (uint32_t stage = 0; stage < loads->stages; stage++) {
+			const size_t layer = (size_t)stage * from->layers + l;
+
+			for (size_t i = 0; i < all; i++)
+				s.work[layer * all + i] = loads->weight[layer * loads->experts + (uint32_t)at[i]] /
+							  copies[at[i]];
+		}
+	}
+	*ret = s;
+	return 0;
+}
