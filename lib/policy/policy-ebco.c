@@ -14,6 +14,7 @@
 #include "policy/policy.h"
 #include "policy/policy-heap.h"
 
+#define NEW 0.125 /* the share of an event, in W */
 #define KEPT_EXACT 18
 #define GAP_NOTHING 20000 /* events after which nothing is left */
 
@@ -52,7 +53,7 @@ static void init(struct ebco *o, bool soft, uint32_t n_experts)
 	o->heap.key = o->key;
 	o->power[0] = 1;
 	for (int i = 1; i <= KEPT_EXACT; i++)
-		o->power[i] = o->power[i - 1] * 0.875;
+		o->power[i] = o->power[i - 1] * (1 - NEW);
 	memset(o->heap.place, 0xff, n * sizeof *o->heap.place);
 }
 
@@ -123,7 +124,7 @@ static void ebco_route(void *state, const struct policy_tokens *t)
 		w = o->w + (size_t)expert * o->n_experts;
 		n = o->n + (size_t)expert * o->n_experts;
 		for (uint32_t e = 0; e < o->n_experts; e++)
-			w[e] += 0.125 * n[e] / t->tokens;
+			w[e] += NEW * n[e] / t->tokens;
 		memset(n, 0, o->n_experts * sizeof *n);
 	}
 }
@@ -202,9 +203,10 @@ static uint32_t ebco_sort(void *state, int32_t *ret)
 }
 
 #define EBCO_OPS                                                                                                       \
-	.by_heat = true, .by_pairs = true, .bytes = ebco_bytes, .route = ebco_route, .request = ebco_request,          \
-	.hold = ebco_hold, .release = ebco_release, .coldest = ebco_coldest, .evict = ebco_hold, .admit = ebco_admit,  \
-	.settle = ebco_settle, .remove = ebco_hold, .sort = ebco_sort
+	.by_heat = true, .by_pairs = true, .param = "alpha", .param_value = NEW, .bytes = ebco_bytes,                  \
+	.route = ebco_route, .request = ebco_request, .hold = ebco_hold, .release = ebco_release,                      \
+	.coldest = ebco_coldest, .evict = ebco_hold, .admit = ebco_admit, .settle = ebco_settle, .remove = ebco_hold,  \
+	.sort = ebco_sort
 
 const struct policy_ops policy_ebco_hard = {.name = "ebco-hard", .init = hard_init, EBCO_OPS};
 const struct policy_ops policy_ebco_soft = {.name = "ebco-soft", .init = soft_init, EBCO_OPS};

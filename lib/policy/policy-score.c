@@ -208,7 +208,9 @@ static uint32_t score_sort(void *state, int32_t *ret)
 	.remove = score_hold, .sort = score_sort
 
 const struct policy_ops policy_lfu = {.name = "lfu", .init = lfu_init, SCORE_OPS};
-const struct policy_ops policy_lfu_decay = {.name = "lfu-decay", .init = decay_init, SCORE_OPS};
+const struct policy_ops policy_lfu_decay = {
+	.name = "lfu-decay", .param = "period", .param_value = DECAY_EVENTS, .init = decay_init, SCORE_OPS};
 const struct policy_ops policy_lfru = {.name = "lfru", .init = lfru_init, SCORE_OPS};
-const struct policy_ops policy_ema = {.name = "ema", .init = ema_init, SCORE_OPS};
-const struct policy_ops policy_mrs = {.name = "mrs", .init = mrs_init, .route = mrs_route, SCORE_OPS};
+const struct policy_ops policy_ema = {.name = "ema", .param = "kept", .param_value = KEPT, .init = ema_init, SCORE_OPS};
+const struct policy_ops policy_mrs = {
+	.name = "mrs", .param = "kept", .param_value = KEPT, .init = mrs_init, .route = mrs_route, SCORE_OPS};

@@ -56,6 +56,9 @@ struct policy_ops {
 	bool slots_only;
 	/* Its tables, and at worst an event's time, grow with the square of the experts. */
 	bool by_pairs;
+	/* The number in its rule; NULL: it has none. */
+	const char *param;
+	double param_value;
 
 	size_t (*bytes)(uint32_t n_experts, uint32_t n_slots);
 	void (*init)(void *state, uint32_t n_experts, uint32_t n_slots);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/util.h"
 #include "cache.h"
 
 #define NEVER UINT32_MAX
@@ -25,6 +26,26 @@ struct run {
 	struct moe_copy *fills;
 	uint32_t *next; /* belady's: [events + 1][experts] */
 };
+
+static const char *const modes[] = {"pinned", "atomic", "belady", "belady-pinned"};
+
+int sim_mode_find(const char *name)
+{
+	for (size_t i = 0; i < ARRAY_LEN(modes); i++)
+		if (strcmp(name, modes[i]) == 0)
+			return (int)i;
+	return -1;
+}
+
+const char *sim_mode_name(enum sim_mode mode)
+{
+	return modes[mode];
+}
+
+const char *sim_mode_names(void)
+{
+	return "pinned, atomic, belady or belady-pinned";
+}
 
 void sim_add(struct sim_counts *to, const struct sim_counts *c)
 {

@@ -38,6 +38,11 @@ struct sim_counts {
 	uint64_t hits_unique, misses_unique, hits_pairs, misses_pairs, copies, cold, insertions, evictions, bypasses;
 };
 
+/* "pinned", "belady-pinned": its number, or -1; and all of them, for texts. */
+int sim_mode_find(const char *name);
+const char *sim_mode_name(enum sim_mode mode);
+const char *sim_mode_names(void);
+
 struct sim_params {
 	enum sim_mode mode;
 	const char *policy;          /* of pinned and atomic */
