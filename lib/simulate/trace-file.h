@@ -48,7 +48,7 @@ struct trace_source {
 	const char *name; /* of the file, for texts */
 	const uint8_t *data;
 	size_t size;
-	bool together; /* sequences, of forms that have them: step by step beside each other, else one after the other */
+	bool together; /* sequences, of forms that have them: step by step beside each other; else one by one */
 };
 
 /* "-": standard input. -EINVAL, -ENOMEM, -E2BIG or why it could not be read. */
