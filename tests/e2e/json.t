@@ -54,6 +54,18 @@ for conf in /dev/null "$dir/expertd.conf"; do
 done
 is "$(json "$dir/config.json" 'warnings.#')" 1 'with a warning in it'
 
+printf '{"layers":1,"experts":4,"topk":1,"steps":[[[[3]]],[[[0],[3]]]]}' >"$dir/trace.json"
+for options in '' --evictions "--policy ema,static --calibrate $dir/trace.json"; do
+	# Word splitting is meant.
+	# shellcheck disable=SC2086
+	"$moectl" simulate "$dir/trace.json" $options --json >"$dir/simulate.json" 2>"$dir/err"
+	[ -s "$dir/simulate.json" ] && valid "$dir/simulate.json" simulate
+	ok $? "simulate $options" "$dir/wrong"
+done
+"$moectl" simulate tests/data/cache.json --evictions --json >"$dir/simulate.json" 2>"$dir/err"
+valid "$dir/simulate.json" simulate
+ok $? 'simulate, of several cases' "$dir/wrong"
+
 # A schema for each verb that prints JSON; load prints what models does.
 "$moectl" --help | sed -n 's/^  \([a-z][a-z]*\) .*/\1/p' | while read -r verb; do
 	"$moectl" "$verb" --help | grep -q -e '^  --json' || continue

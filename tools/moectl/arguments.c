@@ -40,9 +40,6 @@ static bool parse_count(uint32_t *ret, const char *text)
 static bool parse_plan(struct plan_arguments *plan, int id, const char *text)
 {
 	switch (id) {
-	case 'P':
-		plan->policy = text;
-		return true;
 	case 'W':
 		plan->weights = text;
 		return true;
@@ -93,6 +90,11 @@ static const struct option options[] = {
 	{"from", required_argument, NULL, 'F'},
 	{"map", required_argument, NULL, 'M'},
 	{"transfers", no_argument, NULL, 'T'},
+	{"capacity", required_argument, NULL, 'k'},
+	{"mode", required_argument, NULL, 'm'},
+	{"calibrate", required_argument, NULL, 'b'},
+	{"together", no_argument, NULL, 't'},
+	{"evictions", no_argument, NULL, 'e'},
 	{"help", no_argument, NULL, 'h'},
 	{"version", no_argument, NULL, 'V'},
 	{0},
@@ -163,6 +165,8 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 			ret->huge_pages = optarg;
 			break;
 		case 'P':
+			ret->policy = ret->plan.policy = optarg;
+			break;
 		case 'W':
 		case 'R':
 		case 'G':
@@ -174,6 +178,21 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 		case 'T':
 			if (!parse_plan(&ret->plan, id, optarg))
 				return wrong(ret, "a number of replicas, groups, nodes or GPUs is 1 to 65536", optarg);
+			break;
+		case 'k':
+			ret->capacity = optarg;
+			break;
+		case 'm':
+			ret->mode = optarg;
+			break;
+		case 'b':
+			ret->calibrate = optarg;
+			break;
+		case 't':
+			ret->together = true;
+			break;
+		case 'e':
+			ret->evictions = true;
 			break;
 		case 'h':
 			help = true;

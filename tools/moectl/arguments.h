@@ -27,10 +27,12 @@ struct plan_arguments {
 struct arguments {
 	char given[ARGUMENTS_OPTIONS + 1]; /* a letter for each option, as in `arguments_options`, each once */
 	const char *socket;
-	bool json, watch, prometheus, once, fix, yes;
+	bool json, watch, prometheus, once, fix, yes, together, evictions;
 	double interval; /* seconds, of --watch */
 	const char *name, *isa, *config, *root, *svg, *huge_pages, *verb;
 	struct plan_arguments plan;
+	const char *policy;                      /* of simulate; plan has it too */
+	const char *capacity, *mode, *calibrate; /* of simulate */
 	int n;
 	char **words;                   /* what follows the verb */
 	const char *wrong, *wrong_word; /* of ARGUMENTS_WRONG: why; the word may be NULL */

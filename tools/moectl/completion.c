@@ -4,11 +4,19 @@
 #include <string.h>
 
 #include "moectl.h"
+#include "policy/policy.h"
 
 static void list_verbs(const char *between)
 {
 	for (const struct verb *v = verbs; v->name; v++)
 		printf("%s%s", v == verbs ? "" : between, v->name);
+}
+
+static void list_policies(void)
+{
+	for (size_t i = 0; policy_at(i); i++)
+		printf("%s ", policy_at(i)->name);
+	printf("belady belady-pinned");
 }
 
 /* What a verb takes, "--socket --json". */
@@ -31,12 +39,16 @@ static void print_bash(void)
 	       "\t\t*) verb=${COMP_WORDS[i]}; break ;;\n"
 	       "\t\tesac\n\tdone\n"
 	       "\tcase $before in\n"
-	       "\t--socket | --svg | --config | --root | --weights | --case | --from | --map) COMPREPLY=($(compgen -f "
-	       "-- \"$word\")); return ;;\n"
+	       "\t--socket | --svg | --config | --root | --weights | --case | --from | --map | --calibrate) "
+	       "COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n"
 	       "\t--isa) COMPREPLY=($(compgen -W 'auto ref avx2 avx512 amx' -- \"$word\")); return ;;\n"
-	       "\t--policy) COMPREPLY=($(compgen -W 'eplb eplb-global random dynamic swift swift-exact swift-upstream "
-	       "flashlb' -- \"$word\")); return ;;\n"
-	       "\t--name | --huge-pages | --replicas | --groups | --nodes | --gpus) COMPREPLY=(); return ;;\n"
+	       "\t--policy) [ \"$verb\" = simulate ] && COMPREPLY=($(compgen -W '");
+	list_policies();
+	printf("' -- \"$word\")) || COMPREPLY=($(compgen -W 'eplb eplb-global random dynamic swift swift-exact "
+	       "swift-upstream flashlb' -- \"$word\")); return ;;\n"
+	       "\t--mode) COMPREPLY=($(compgen -W 'pinned atomic belady belady-pinned' -- \"$word\")); return ;;\n"
+	       "\t--name | --huge-pages | --capacity | --replicas | --groups | --nodes | --gpus) COMPREPLY=(); return "
+	       ";;\n"
 	       "\tesac\n"
 	       "\tcase $verb in\n"
 	       "\t'') COMPREPLY=($(compgen -W '--socket --help --version ");
@@ -47,7 +59,9 @@ static void print_bash(void)
 		list_options(v);
 		if (v->run == verb_completion)
 			printf(" bash zsh fish");
-		printf("' -- \"$word\")%s) ;;\n", v->run == verb_load ? " $(compgen -d -- \"$word\")" : "");
+		printf("' -- \"$word\")%s) ;;\n", v->run == verb_load       ? " $(compgen -d -- \"$word\")"
+						  : v->run == verb_simulate ? " $(compgen -f -- \"$word\")"
+									    : "");
 	}
 	printf("\tesac\n}\ncomplete -F _moectl moectl\n");
 }
@@ -67,6 +81,7 @@ static void print_zsh(void)
 		printf("\t%s) compadd -- ", v->name);
 		list_options(v);
 		printf("%s ;;\n", v->run == verb_load         ? "; _files -/"
+				  : v->run == verb_simulate   ? "; _files"
 				  : v->run == verb_completion ? " bash zsh fish"
 							      : "");
 	}
@@ -96,7 +111,7 @@ static void print_fish(void)
 			printf("complete -c moectl -n '__fish_seen_subcommand_from %s' -l %s\n", v->name,
 			       arguments_option(*letter) + 2);
 	}
-	printf("complete -c moectl -n '__fish_seen_subcommand_from load' -F\n"
+	printf("complete -c moectl -n '__fish_seen_subcommand_from load simulate' -F\n"
 	       "complete -c moectl -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'\n");
 }
 

@@ -24,6 +24,11 @@ const struct verb verbs[] = {
 	{"unload", verb_unload, 1, "unload NAME", "give a model's memory back", "", "moectl unload qwen"},
 	{"set-policy", verb_set_policy, 2, "set-policy MODEL POLICY",
 	 "of a tiered model: which expert makes room from now on", "", "moectl set-policy qwen ema"},
+	{"simulate", verb_simulate, 1, "simulate FILE [OPTION]...", "what caches would have found in a recorded trace",
+	 "jgPkmbte",
+	 "moectl simulate trace.moetrc\nmoectl simulate trace.jsonl --policy lru,ema --capacity 8,16,32 --svg "
+	 "rates.svg\n"
+	 "moectl simulate vectors.json --json | jq '.cases[].results[].total'"},
 	{"config", verb_config, 0, "config [--config FILE | --root DIR]",
 	 "what the files of expertd.conf(5) say, and where each value is from", "jcr",
 	 "moectl config\nmoectl config --root /mnt/image --json"},
@@ -51,7 +56,14 @@ static const struct {
 	{'w', "--watch[=SECONDS] stats: again and again, every second or so often; top: how often"},
 	{'o', "--once            top: one frame, as text"},
 	{'p', "--prometheus      stats: print what Prometheus reads"},
-	{'g', "--svg FILE        heat: write the picture there; - is standard output"},
+	{'g', "--svg FILE        heat, simulate: write the picture there; - is standard output"},
+	{'P', "--policy LIST     simulate: lru,ema,belady; default: what the file names, else all that make room"},
+	{'k', "--capacity LIST   simulate: slots of a layer; default: what the file names, else 1/8, 1/4, 1/2 of the "
+	      "experts"},
+	{'m', "--mode LIST       simulate: pinned, atomic, belady, belady-pinned; default: pinned"},
+	{'b', "--calibrate FILE  simulate: a trace whose most used experts static starts with"},
+	{'t', "--together        simulate: a moetrc's sequences step by step beside each other"},
+	{'e', "--evictions       simulate --json: the log of evictions"},
 	{'c', "--config FILE     config, doctor: read this one and no other (default: $MOE_EXPERTD_CONFIG, else the "
 	      "system's)"},
 	{'r', "--root DIR        config, doctor: read the files of the system below DIR, and write them there"},

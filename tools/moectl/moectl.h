@@ -39,6 +39,7 @@ int verb_config(const struct arguments *arg);
 int verb_top(const struct arguments *arg);
 int verb_heat(const struct arguments *arg);
 int verb_completion(const struct arguments *arg);
+int verb_simulate(const struct arguments *arg);
 int verb_doctor(const struct arguments *arg);
 int verb_plan(const struct arguments *arg);
 

@@ -1,0 +1,153 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# simulate - every published result comes out of moectl simulate, whichever way it is asked; charts, tables, refusals.
+# shellcheck source=tests/e2e/lib.sh
+. "$(dirname -- "$0")/lib.sh"
+
+vectors=tests/data/cache.json
+
+# same FILE: each result of the vectors is in the document, in the vectors' own words; and there are no others. What the
+# vectors do not say of an eviction log is not compared.
+cat >"$dir/same.pl" <<'EOF'
+use JSON::PP;
+my ($got, $want) = map { open(my $in, "<", $_) or die "$_: $!\n"; local $/; decode_json(<$in>) } @ARGV;
+my $canonical = JSON::PP->new->canonical;
+my ($compared, $logs) = (0, 0);
+die "cases differ\n" unless @{$got->{cases}} == @{$want->{cases}};
+for my $i (0 .. $#{$want->{cases}}) {
+	my ($case, $mine) = ($want->{cases}[$i], $got->{cases}[$i]);
+	die "$case->{id}: $mine->{id}\n" unless $mine->{id} eq $case->{id};
+	my %by = map { ("$_->{policy} $_->{mode} $_->{capacity}" => $_) } @{$mine->{results}};
+	die "$case->{id}: other runs\n" unless keys %by == @{$mine->{results}} && keys %by == @{$case->{results}};
+	for my $result (@{$case->{results}}) {
+		my $key = "$result->{policy} $result->{mode} $result->{capacity}";
+		for my $field (qw(total per_layer), $ENV{FIELDS} ? split(' ', $ENV{FIELDS}) : ()) {
+			next unless exists $result->{$field};
+			my ($is, $should) = map { $canonical->encode([$_->{$field}]) } $by{$key}, $result;
+			die "$case->{id}: $key: $field: $is, expected $should\n" unless $is eq $should;
+			$logs += $field =~ /^evictions_/;
+		}
+		$compared++;
+	}
+}
+print "$compared results, $logs logs\n";
+EOF
+same() { perl "$dir/same.pl" "$1" "$vectors" >"$dir/same" 2>&1; }
+
+"$moectl" simulate "$vectors" --json --evictions >"$dir/all.json" 2>"$dir/err"
+ok $? 'a file of vectors, as it stands' "$dir/err"
+FIELDS='params evictions_t_victim_incoming' same "$dir/all.json"
+ok $? 'gives its own results' "$dir/same"
+is "$(cat "$dir/same")" '180 results, 85 logs' 'all of them'
+"$moectl" simulate - --json <"$vectors" >"$dir/input.json" 2>"$dir/err"
+same "$dir/input.json"
+ok $? 'from standard input too' "$dir/same"
+
+# Each case's runs asked for by name, as a case of its own.
+perl -MJSON::PP -e '
+	my ($file, $to) = @ARGV;
+	open(my $in, "<", $file) or die; local $/;
+	for my $case (@{decode_json(<$in>)->{cases}}) {
+		my %capacities = map { ($_->{capacity} => 1) } @{$case->{results}};
+		my %words = (case => $case, trace => $case->{trace});
+		for my $what (keys %words) {
+			open(my $out, ">", "$to/$case->{id}.$what") or die;
+			print $out encode_json($words{$what});
+		}
+		print "$case->{id} ", join(",", sort keys %capacities), "\n";
+	}' "$vectors" "$dir" >"$dir/cases"
+while read -r id capacities; do
+	{
+		"$moectl" simulate "$dir/$id.trace" --json --capacity "$capacities" --policy lru,lfu,lfru \
+			--mode pinned,atomic,belady,belady-pinned >"$dir/$id.1"
+		"$moectl" simulate "$dir/$id.trace" --json --capacity "$capacities" --policy lfu-decay,ebco-hard >"$dir/$id.2"
+		"$moectl" simulate "$dir/$id.case" --json >"$dir/$id.3"
+	} 2>>"$dir/err2"
+done <"$dir/cases"
+# Word splitting is meant: a word for each case.
+# shellcheck disable=SC2046
+perl -MJSON::PP -e '
+	my ($to, @ids) = @ARGV;
+	my @cases = map {
+		my $id = $_;
+		my @parts = map { open(my $in, "<", "$to/$id.$_") or die; local $/; decode_json(<$in>) } 1, 2;
+		{id => $id, results => [map { @{$_->{results}} } @parts]};
+	} @ids;
+	print encode_json({cases => \@cases});
+	open(my $out, ">", "$to/alone.json") or die;
+	print $out encode_json({cases => [map { open(my $in, "<", "$to/$_.3") or die; local $/; decode_json(<$in>) } @ids]});
+' "$dir" $(cut -d' ' -f1 "$dir/cases") >"$dir/asked.json" 2>>"$dir/err2"
+same "$dir/asked.json"
+ok $? 'traces alone, runs asked for by policy, mode and capacity' "$dir/same"
+[ ! -s "$dir/err2" ]
+ok $? 'without a word' "$dir/err2"
+same "$dir/alone.json"
+ok $? 'cases alone' "$dir/same"
+
+# The same trace as lines.
+perl -MJSON::PP -e '
+	my ($from) = @ARGV;
+	open(my $in, "<", $from) or die; local $/;
+	my $t = decode_json(<$in>);
+	print encode_json({map { ($_ => $t->{$_}) } qw(layers experts topk)}), "\n";
+	for my $s (0 .. $#{$t->{steps}}) {
+		for my $l (0 .. $t->{layers} - 1) {
+			my $tokens = $t->{steps}[$s][$l];
+			print encode_json({step => $s, layer => $l, token => $_, experts => $tokens->[$_]}), "\n" for 0 .. $#$tokens;
+		}
+	}' "$dir/c-dev-003.trace" >"$dir/c-dev-003.jsonl"
+for form in trace jsonl; do
+	"$moectl" simulate "$dir/c-dev-003.$form" --json --capacity 4,8 >"$dir/out" 2>"$dir/err" &&
+		perl -MJSON::PP -e 'local $/; print JSON::PP->new->canonical->encode(decode_json(<>)->{results})' "$dir/out" >"$dir/$form.out"
+done
+cmp -s "$dir/trace.out" "$dir/jsonl.out" && [ -s "$dir/jsonl.out" ]
+ok $? 'JSONL says what the document says' "$dir/err"
+
+"$moectl" simulate "$dir/c-dev-003.trace" --capacity 4,8 --policy lru,belady --mode pinned,atomic >"$dir/table" 2>"$dir/err"
+grep -q '^lru  *0.5154  *0.8188$' "$dir/table" && grep -q '^lru, atomic ' "$dir/table" && grep -q '^belady ' "$dir/table"
+ok $? 'a table for a person' "$dir/table"
+
+# static, empty and calibrated: with all of the trace known, the most used experts are there from the first step on.
+for calibrate in '' "--calibrate $dir/c-dev-004.trace"; do
+	# Word splitting is meant.
+	# shellcheck disable=SC2086
+	"$moectl" simulate "$dir/c-dev-004.trace" --policy static --capacity 8 --json $calibrate 2>"$dir/err" >"$dir/static.json"
+	json "$dir/static.json" results.0.total.hits_unique
+	json "$dir/static.json" results.0.total.insertions
+done >"$dir/out"
+# shellcheck disable=SC2046
+set -- $(cat "$dir/out")
+[ "$2" -gt 0 ] && [ "$4" = 0 ] && [ "$3" -gt "$1" ]
+ok $? 'static: filled by the first to come, or from a calibration trace' "$dir/out"
+
+"$moectl" simulate "$dir/c-dev-003.trace" --svg "$dir/chart.svg" >"$dir/out" 2>"$dir/err"
+ok $? 'a chart' "$dir/err"
+[ "$(grep -c '<polyline' "$dir/chart.svg")" = 13 ] && perl -0ne '
+	my @open;
+	while (m{<(/?)([a-z]+)[^>]*?(/?)>}g) { $1 ? (pop(@open) eq $2 or exit 1) : $3 || push @open, $2 }
+	exit @open != 0' "$dir/chart.svg"
+ok $? 'has a line for each policy, and all its tags are closed' "$dir/chart.svg"
+
+# refuses PATTERN STATUS WORD...
+refuses() {
+	pattern=$1
+	status=$2
+	shift 2
+	"$moectl" simulate "$@" >"$dir/out" 2>"$dir/err"
+	[ $? = "$status" ] && grep -q -e "$pattern" "$dir/err" && [ ! -s "$dir/out" ]
+	ok $? "refused: $*" "$dir/err"
+}
+printf '{"layers":1,"experts":4,"topk":1,"steps":[[[[4]]]]}' >"$dir/bad.json"
+refuses 'bad.json: steps.0..0..0.: id 0: 4 found, 0 to 3 expected' 1 "$dir/bad.json"
+refuses 'No such file' 1 "$dir/none"
+refuses "'mru' found, one of lru, lfu" 1 "$vectors" --policy mru
+refuses "'loose' found, pinned" 1 "$vectors" --mode loose
+refuses "'9' found, 0 to 4 (experts of public-toy)" 1 "$vectors" --capacity 9
+refuses "'' found" 1 "$vectors" --capacity 2,
+refuses 'lru, lfu or lfru expected' 1 "$vectors" --mode atomic --policy sieve
+refuses 'draws one trace' 1 "$vectors" --svg "$dir/x.svg"
+refuses 'is for --json' 2 "$vectors" --evictions
+refuses 'calibrate:.*7 traces' 1 "$dir/c-dev-003.trace" --policy static --calibrate "$vectors"
+refuses 'cannot be read\|cannot be opened' 1 "$dir"
+finish

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/util.h"
+#include "policy/policy.h"
+#include "simulate.h"
+
+#define NAME_MAX_BYTES 32
+#define CAPACITIES_MAX 256
+
+/* Every policy that makes room, and both bounds: what is run of a file that names nothing. */
+#define MODES_DEFAULT "pinned,belady-pinned,belady"
+#define ATOMIC_DEFAULT "lru,lfu,lfru"
+
+/* -- lists -------------------------------------------------------------------------------------------------------- */
+
+/* The next word of a list with commas; false at its end. An empty word, or one that is too long, is "". */
+static bool next_word(const char **at, char ret[NAME_MAX_BYTES])
+{
+	const size_t n = *at ? strcspn(*at, ",") : 0;
+
+	if (!*at)
+		return false;
+	snprintf(ret, NAME_MAX_BYTES, "%.*s", (int)(n < NAME_MAX_BYTES ? n : 0), *at);
+	*at = (*at)[n] ? *at + n + 1 : NULL;
+	return true;
+}
+
+static int add_run(struct runs *runs, const char *policy, enum sim_mode mode, uint32_t capacity, const char *params,
+		   struct moe_error *err)
+{
+	for (uint32_t i = 0; i < runs->n; i++)
+		if (runs->runs[i].mode == mode && runs->runs[i].capacity == capacity &&
+		    strcmp(runs->runs[i].policy, policy) == 0)
+			return 0;
+	if (runs->n == runs->room) {
+		const uint32_t room = runs->room ? 2 * runs->room : 16;
+		struct run *grown = reallocarray(runs->runs, room, sizeof *grown);
+
+		if (!grown)
+			return moe_error_set(err, -ENOMEM, "simulate: no memory for %u runs", room);
+		runs->runs = grown;
+		runs->room = room;
+	}
+	runs->runs[runs->n++] = (struct run){.policy = policy, .mode = mode, .capacity = capacity, .params = params};
+	return 0;
+}
+
+/* -- what is run -------------------------------------------------------------------------------------------------- */
+
+struct capacities {
+	uint32_t n, of[CAPACITIES_MAX];
+};
+
+static void add_capacity(struct capacities *c, uint32_t capacity)
+{
+	for (uint32_t i = 0; i < c->n; i++)
+		if (c->of[i] == capacity)
+			return;
+	if (c->n < CAPACITIES_MAX)
+		c->of[c->n++] = capacity;
+}
+
+static int read_capacities(struct capacities *ret, const struct trace_case *one, const char *list,
+			   struct moe_error *err)
+{
+	char word[NAME_MAX_BYTES], *end;
+
+	while (next_word(&list, word)) {
+		const unsigned long capacity = strtoul(word, &end, 10);
+
+		if (*end || end == word || *word < '0' || *word > '9' || capacity > one->trace.experts)
+			return moe_error_set(err, -EINVAL, "--capacity: '%s' found, 0 to %u (experts of %s) expected",
+					     word, one->trace.experts, one->id);
+		if (ret->n == CAPACITIES_MAX)
+			return moe_error_set(err, -EINVAL, "--capacity: more than %d found", CAPACITIES_MAX);
+		add_capacity(ret, (uint32_t)capacity);
+	}
+	return 0;
+}
+
+/* What the file names, or an eighth, a quarter and half of the experts. */
+static void default_capacities(struct capacities *ret, const struct trace_case *one)
+{
+	for (uint32_t i = 0; i < one->n_runs; i++)
+		add_capacity(ret, one->runs[i].capacity);
+	if (ret->n == 0)
+		for (uint32_t part = 8; part >= 2; part /= 2)
+			add_capacity(ret, DIV_UP(one->trace.experts, part));
+}
+
+/* A policy's name lives as long as the program. */
+static int find_policy(const char *word, enum sim_mode mode, const char **ret, enum sim_mode *ret_mode,
+		       struct moe_error *err)
+{
+	const struct policy_ops *ops = policy_find(word);
+	const int found = sim_mode_find(word);
+
+	*ret_mode = found >= SIM_BELADY ? (enum sim_mode)found : mode;
+	*ret = ops ? ops->name : found >= SIM_BELADY ? sim_mode_name(*ret_mode) : NULL;
+	return *ret ? 0
+		    : moe_error_set(err, -EINVAL, "--policy: '%s' found, one of %s, belady, belady-pinned expected",
+				    word, policy_names());
+}
+
+static int plan_mode(struct runs *runs, enum sim_mode mode, const char *policies, const struct capacities *c,
+		     struct moe_error *err)
+{
+	char word[NAME_MAX_BYTES];
+	int r = 0;
+
+	while (r == 0 && next_word(&policies, word)) {
+		enum sim_mode its;
+		const char *name;
+
+		r = find_policy(word, mode, &name, &its, err);
+		for (uint32_t i = 0; r == 0 && i < c->n; i++)
+			r = add_run(runs, name, its, c->of[i], NULL, err);
+	}
+	return r;
+}
+
+static int plan_wished(struct runs *runs, const struct run_wishes *wishes, const struct capacities *c,
+		       struct moe_error *err)
+{
+	const char *modes = wishes->modes ? wishes->modes : wishes->policies ? "pinned" : MODES_DEFAULT;
+	char word[NAME_MAX_BYTES], all[256];
+	int r = 0;
+
+	/* As policy_frames_names() has them, without blanks. */
+	all[0] = '\0';
+	for (size_t i = 0; policy_at(i); i++)
+		if (!policy_at(i)->slots_only)
+			snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", *all ? "," : "",
+				 policy_at(i)->name);
+	while (r == 0 && next_word(&modes, word)) {
+		const int mode = sim_mode_find(word);
+		const char *others = mode == SIM_ATOMIC ? ATOMIC_DEFAULT : all;
+
+		if (mode < 0)
+			return moe_error_set(err, -EINVAL, "--mode: '%s' found, %s expected", word, sim_mode_names());
+		r = plan_mode(runs, (enum sim_mode)mode,
+			      mode >= SIM_BELADY ? word
+			      : wishes->policies ? wishes->policies
+						 : others,
+			      c, err);
+	}
+	return r;
+}
+
+int runs_plan(struct runs *ret, const struct trace_case *one, const struct run_wishes *wishes, struct moe_error *err)
+{
+	struct capacities c = {0};
+	int r = wishes->capacities ? read_capacities(&c, one, wishes->capacities, err) : 0;
+
+	if (r < 0)
+		return r;
+	if (one->n_runs == 0 || wishes->policies || wishes->modes) {
+		if (!wishes->capacities)
+			default_capacities(&c, one);
+		return plan_wished(ret, wishes, &c, err);
+	}
+	for (uint32_t i = 0; r == 0 && i < one->n_runs; i++) {
+		const struct trace_run *run = &one->runs[i];
+
+		if (!wishes->capacities)
+			r = add_run(ret, run->policy, run->mode, run->capacity, run->params, err);
+		for (uint32_t j = 0; r == 0 && j < c.n; j++)
+			r = add_run(ret, run->policy, run->mode, c.of[j], run->params, err);
+	}
+	return r;
+}
+
+void runs_free(struct runs *runs)
+{
+	for (uint32_t i = 0; i < runs->n; i++)
+		json_decref(runs->runs[i].document);
+	free(runs->runs);
+	*runs = (struct runs){0};
+}
+
+/* -- running ------------------------------------------------------------------------------------------------------ */
+
+static json_t *counts_document(const struct sim_counts *c)
+{
+	return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "hits_unique", (json_int_t)c->hits_unique,
+			 "misses_unique", (json_int_t)c->misses_unique, "hits_pairs", (json_int_t)c->hits_pairs,
+			 "misses_pairs", (json_int_t)c->misses_pairs, "copies", (json_int_t)c->copies, "cold",
+			 (json_int_t)c->cold, "insertions", (json_int_t)c->insertions, "evictions",
+			 (json_int_t)c->evictions, "bypasses", (json_int_t)c->bypasses);
+}
+
+static json_t *params_document(const struct run *run, const struct run_wishes *wishes)
+{
+	const struct policy_ops *ops = policy_find(run->policy);
+	json_t *params = run->params ? json_loads(run->params, 0, NULL) : json_object();
+
+	if (!run->params && ops && ops->param && run->mode == SIM_PINNED)
+		json_object_set_new(params, ops->param,
+				    ops->param_value == (double)(int)ops->param_value
+					    ? json_integer((int)ops->param_value)
+					    : json_real(ops->param_value));
+	if (wishes->calibration && ops == &policy_static)
+		json_object_set_new(params, "calibrated", json_true());
+	return params;
+}
+
+static void log_eviction(void *userdata, uint32_t event, int32_t victim, int32_t incoming)
+{
+	json_array_append_new(userdata, json_pack("[i,i,i]", (int)event, victim, incoming));
+}
+
+/* "final": what is cached at the end. */
+static json_t *layer_document(const struct sim_counts *counts, const bool *final, uint32_t experts)
+{
+	json_t *document = counts_document(counts), *left = json_array();
+
+	for (uint32_t e = 0; e < experts; e++)
+		if (final[e])
+			json_array_append_new(left, json_integer(e));
+	json_object_set_new(document, "final", left);
+	return document;
+}
+
+static int run_one(struct run *run, const struct sim_trace *trace, const struct run_wishes *wishes, bool *final,
+		   struct moe_error *err)
+{
+	const bool logged = wishes->evictions && run->mode == SIM_PINNED;
+	json_t *layers = json_array(), *logs = json_array();
+	int r = 0;
+
+	for (uint32_t layer = 0; r == 0 && layer < trace->layers; layer++) {
+		struct sim_params p = {.mode = run->mode,
+				       .policy = run->policy,
+				       .capacity = run->capacity,
+				       .calibration = wishes->calibration};
+		struct sim_counts counts;
+
+		if (logged) {
+			p.evicted = log_eviction;
+			p.userdata = json_array();
+			json_array_append_new(logs, p.userdata);
+		}
+		r = sim_layer(trace, layer, &p, &counts, final, err);
+		if (r == 0)
+			sim_add(&run->total, &counts);
+		if (r == 0 && wishes->json)
+			json_array_append_new(layers, layer_document(&counts, final, trace->experts));
+	}
+	if (r == 0 && wishes->json)
+		run->document = json_pack("{s:s,s:s,s:i,s:o,s:o,s:O}", "policy", run->policy, "mode",
+					  run->mode == SIM_ATOMIC ? "atomic" : "pinned", "capacity", (int)run->capacity,
+					  "params", params_document(run, wishes), "total", counts_document(&run->total),
+					  "per_layer", layers);
+	if (run->document && logged)
+		json_object_set(run->document, "evictions_t_victim_incoming", logs);
+	json_decref(layers);
+	json_decref(logs);
+	return r == 0 && wishes->json && !run->document ? moe_error_set(err, -ENOMEM, "simulate: no memory") : r;
+}
+
+int runs_run(struct runs *runs, const struct trace_case *one, const struct run_wishes *wishes, struct moe_error *err)
+{
+	bool *final = calloc(one->trace.experts, sizeof *final);
+	int r = final ? 0 : moe_error_set(err, -ENOMEM, "simulate: no memory");
+
+	for (uint32_t i = 0; r == 0 && i < runs->n; i++)
+		r = run_one(&runs->runs[i], &one->trace, wishes, final, err);
+	free(final);
+	return r;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * simulate - runs of the simulator for moectl: which there are, what came out, and three ways to show it.
+ *
+ * Law: who asks for nothing of a file that names runs gets these; what is asked for goes before what the file names.
+ * Results of one case are in the order of its runs.
+ */
+#ifndef TOOLS_MOECTL_SIMULATE_H
+#define TOOLS_MOECTL_SIMULATE_H
+
+#include <jansson.h>
+#include <stdio.h>
+
+#include "simulate/trace-file.h"
+
+/* One run: belady and belady-pinned are modes whose policy has their name. */
+struct run {
+	const char *policy, *params; /* JSON */
+	enum sim_mode mode;
+	uint32_t capacity;
+	struct sim_counts total;
+	json_t *document; /* of --json, in the vectors' words; else NULL */
+};
+
+struct runs {
+	struct run *runs;
+	uint32_t n, room;
+};
+
+/* What was asked for: lists with commas, or NULL. */
+struct run_wishes {
+	const char *policies, *capacities, *modes;
+	const uint64_t *calibration; /* [layers][experts] or NULL */
+	bool json, evictions;
+};
+
+/* The runs of one case, not yet run; -EINVAL, -ENOMEM. Frees nothing on failure: runs_free() does. */
+int runs_plan(struct runs *ret, const struct trace_case *one, const struct run_wishes *wishes, struct moe_error *err);
+int runs_run(struct runs *runs, const struct trace_case *one, const struct run_wishes *wishes, struct moe_error *err);
+void runs_free(struct runs *runs);
+
+/* Distinct experts of an event: the mean of all events of all layers, and the most. */
+double trace_width(const struct sim_trace *trace, uint32_t *ret_most);
+
+/* "lru", "lru, atomic". */
+const char *run_name(const struct run *run, char to[64]);
+
+void simulate_table(const struct runs *runs, const struct trace_case *one, const char *format, FILE *to);
+json_t *simulate_document(const struct runs *runs, const struct trace_case *one, const char *format);
+void simulate_chart(const struct runs *runs, const struct trace_case *one, FILE *to);
+
+#endif
