@@ -11,6 +11,7 @@
  */
 #include <string.h>
 
+#include "base/util.h"
 #include "policy/policy.h"
 #include "policy/policy-heap.h"
 
@@ -19,13 +20,10 @@
 #define GAP_NOTHING 20000 /* events after which nothing is left */
 
 struct ebco {
-	bool soft, in_event;
-	bool stale;  /* the heap has the order of the event before */
-	bool summed; /* keys are as of this event */
+	bool soft, in_event, stale;
 	uint64_t event;
 	uint32_t n_experts, n_active;
 	double *w, *n;   /* [n_experts][n_experts] */
-	double *key;     /* [n_experts] */
 	uint64_t *seen;  /* [n_experts]: the row is as of this event */
 	int32_t *active; /* [n_experts]: requested by this event, or by the last one */
 	double power[KEPT_EXACT + 1];
@@ -36,35 +34,32 @@ static size_t ebco_bytes(uint32_t n_experts, uint32_t n_slots)
 {
 	const size_t n = n_experts;
 
-	return sizeof(struct ebco) + (2 * n * n + 2 * n) * sizeof(double) + (2 * n + n_slots) * sizeof(int32_t);
+	return sizeof(struct ebco) + (2 * n * n + n) * sizeof(double) + ALIGN_UP(n * sizeof(int32_t), 8) +
+	       n * POLICY_HEAP_EXPERT_BYTES + n_slots * POLICY_HEAP_SLOT_BYTES;
 }
 
-static void init(struct ebco *o, bool soft, uint32_t n_experts)
+static void init(struct ebco *o, bool soft, uint32_t n_experts, uint32_t n_slots)
 {
 	const size_t n = n_experts;
 
 	*o = (struct ebco){.soft = soft, .n_experts = n_experts, .w = (double *)(o + 1)};
 	o->n = o->w + n * n;
-	o->key = o->n + n * n;
-	o->seen = (uint64_t *)(o->key + n);
-	o->heap.place = (uint32_t *)(o->seen + n);
-	o->active = (int32_t *)(o->heap.place + n);
-	o->heap.expert = o->active + n;
-	o->heap.key = o->key;
+	o->seen = (uint64_t *)(o->n + n * n);
+	o->active = (int32_t *)(o->seen + n);
+	policy_heap_init(&o->heap, (uint8_t *)o->active + ALIGN_UP(n * sizeof(int32_t), 8), n_experts, n_slots);
 	o->power[0] = 1;
 	for (int i = 1; i <= KEPT_EXACT; i++)
 		o->power[i] = o->power[i - 1] * (1 - NEW);
-	memset(o->heap.place, 0xff, n * sizeof *o->heap.place);
 }
 
 static void hard_init(void *state, uint32_t n_experts, uint32_t n_slots)
 {
-	init(state, false, n_experts);
+	init(state, false, n_experts, n_slots);
 }
 
 static void soft_init(void *state, uint32_t n_experts, uint32_t n_slots)
 {
-	init(state, true, n_experts);
+	init(state, true, n_experts, n_slots);
 }
 
 /* -- events ------------------------------------------------------------------------------------------------------- */
@@ -74,7 +69,6 @@ static void begin(struct ebco *o)
 	if (o->in_event)
 		return;
 	o->in_event = o->stale = true;
-	o->summed = false;
 	o->event++;
 	o->n_active = 0;
 }
@@ -107,6 +101,21 @@ static void add_token(struct ebco *o, const struct policy_tokens *t, size_t firs
 					o->soft ? policy_weight(t, i) * policy_weight(t, j) : 1;
 }
 
+/* What the tokens have counted goes into W once; of a row only what they have touched is not 0. */
+static void take_token(struct ebco *o, const struct policy_tokens *t, size_t first)
+{
+	for (size_t i = first; i < first + t->topk; i++) {
+		const size_t row = t->ids[i] < 0 ? 0 : (size_t)t->ids[i] * o->n_experts;
+
+		for (size_t j = first; t->ids[i] >= 0 && j < first + t->topk; j++) {
+			if (t->ids[j] < 0)
+				continue;
+			o->w[row + (uint32_t)t->ids[j]] += NEW * o->n[row + (uint32_t)t->ids[j]] / t->tokens;
+			o->n[row + (uint32_t)t->ids[j]] = 0;
+		}
+	}
+}
+
 static void ebco_route(void *state, const struct policy_tokens *t)
 {
 	struct ebco *o = state;
@@ -114,19 +123,11 @@ static void ebco_route(void *state, const struct policy_tokens *t)
 	begin(o);
 	for (size_t i = 0; i < t->tokens; i++)
 		add_token(o, t, i * t->topk);
-	for (size_t i = 0; i < (size_t)t->tokens * t->topk; i++) {
-		const int32_t expert = t->ids[i];
-		double *w, *n;
-
-		if (expert < 0 || o->seen[expert] == o->event)
-			continue;
-		catch_up(o, expert);
-		w = o->w + (size_t)expert * o->n_experts;
-		n = o->n + (size_t)expert * o->n_experts;
-		for (uint32_t e = 0; e < o->n_experts; e++)
-			w[e] += NEW * n[e] / t->tokens;
-		memset(n, 0, o->n_experts * sizeof *n);
-	}
+	for (size_t i = 0; i < (size_t)t->tokens * t->topk; i++)
+		if (t->ids[i] >= 0 && o->seen[t->ids[i]] != o->event)
+			catch_up(o, t->ids[i]);
+	for (size_t i = 0; i < t->tokens; i++)
+		take_token(o, t, i * t->topk);
 }
 
 static void ebco_request(void *state, int32_t expert, uint32_t pairs)
@@ -136,7 +137,6 @@ static void ebco_request(void *state, int32_t expert, uint32_t pairs)
 	begin(o);
 	catch_up(o, expert);
 	o->active[o->n_active++] = expert;
-	o->summed = false;
 }
 
 static void ebco_settle(void *state)
@@ -148,64 +148,72 @@ static void ebco_settle(void *state)
 
 /* -- members ------------------------------------------------------------------------------------------------------ */
 
-/* Row by row, as they lie in memory: a column of a large table is a cache miss for each of its numbers. */
-static void make_keys(struct ebco *o)
-{
-	if (o->summed)
-		return;
-	memset(o->key, 0, o->n_experts * sizeof *o->key);
-	for (uint32_t i = 0; i < o->n_active; i++) {
-		const double *row = o->w + (size_t)o->active[i] * o->n_experts;
-
-		for (uint32_t e = 0; e < o->n_experts; e++)
-			o->key[e] += row[e];
-	}
-	o->summed = true;
-}
-
 static void ebco_hold(void *state, int32_t expert)
 {
 	struct ebco *o = state;
 
-	policy_heap_drop(&o->heap, expert);
+	o->heap.held[expert] = true;
 }
 
+/* Whoever was put aside, or has just come, joins; the order is made anew for whoever asks. */
 static void ebco_release(void *state, int32_t expert)
 {
 	struct ebco *o = state;
 
-	make_keys(o);
-	policy_heap_add(&o->heap, expert);
+	o->heap.held[expert] = false;
+	if (o->heap.place[expert] != POLICY_HEAP_OUT)
+		return;
+	policy_heap_append(&o->heap, expert);
+	o->stale = true;
+}
+
+/* Row after row: each sum is added up in ascending order of the requested ones. */
+static void refresh(struct ebco *o)
+{
+	struct policy_heap *h = &o->heap;
+
+	policy_heap_aside(h);
+	for (uint32_t i = 0; i < h->n; i++)
+		h->entry[i].key = 0;
+	for (uint32_t a = 0; a < o->n_active; a++) {
+		const double *row = o->w + (size_t)o->active[a] * o->n_experts;
+
+		for (uint32_t i = 0; i < h->n; i++)
+			h->entry[i].key += row[h->entry[i].expert];
+	}
+	policy_heap_rebuild(h);
+	o->stale = false;
 }
 
 static int32_t ebco_coldest(void *state)
 {
 	struct ebco *o = state;
 
-	if (o->stale) {
-		make_keys(o);
-		policy_heap_rebuild(&o->heap);
-		o->stale = false;
-	}
-	return policy_heap_first(&o->heap);
+	if (o->stale)
+		refresh(o);
+	return policy_heap_coldest(&o->heap, NULL);
 }
 
-static void ebco_admit(void *state, int32_t expert)
+static void ebco_drop(void *state, int32_t expert)
 {
+	struct ebco *o = state;
+
+	policy_heap_drop(&o->heap, expert);
+	o->heap.held[expert] = false;
 }
 
 static uint32_t ebco_sort(void *state, int32_t *ret)
 {
-	const struct ebco *o = state;
+	struct ebco *o = state;
 
-	ebco_coldest(state); /* keys as of now */
-	return policy_heap_sorted(&o->heap, ret);
+	refresh(o); /* keys as of now */
+	return policy_heap_sort(&o->heap, ret);
 }
 
 #define EBCO_OPS                                                                                                       \
 	.by_heat = true, .by_pairs = true, .param = "alpha", .param_value = NEW, .bytes = ebco_bytes,                  \
 	.route = ebco_route, .request = ebco_request, .hold = ebco_hold, .release = ebco_release,                      \
-	.coldest = ebco_coldest, .evict = ebco_hold, .admit = ebco_admit, .settle = ebco_settle, .remove = ebco_hold,  \
+	.coldest = ebco_coldest, .evict = ebco_drop, .admit = ebco_hold, .settle = ebco_settle, .remove = ebco_drop,   \
 	.sort = ebco_sort
 
 const struct policy_ops policy_ebco_hard = {.name = "ebco-hard", .init = hard_init, EBCO_OPS};

@@ -1,127 +1,208 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * policy-heap - experts by a key, the least at the root, of equal keys the lowest id; any of them is found at once.
+ * policy-heap - members by a key, the least at the root, of equal keys the lowest id; any of them is found at once. Each
+ * has four below it, so that a hundred are four deep.
  *
- * The heap owns no memory. A key may change only while its expert is not in the heap, or all of them before a rebuild.
- * No key is NaN.
+ * What is held may stay where it is: whoever looks for the coldest puts it aside when it stands at the root, and not
+ * before, so that holding and releasing what nobody comes across costs nothing. A key in the heap may be less than what
+ * the member's key is by now, never more: then the root is sunk by its new key before it is believed.
+ *
+ * The heap owns no memory. No key is negative or NaN, so that the bits of two compare as the numbers do.
  */
 #ifndef LIB_POLICY_HEAP_H
 #define LIB_POLICY_HEAP_H
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #define POLICY_HEAP_OUT UINT32_MAX
 
+#define POLICY_HEAP_WAYS 4
+
+struct policy_heap_entry {
+	double key;
+	int64_t expert;
+};
+
 struct policy_heap {
-	int32_t *expert;   /* [n_slots] */
-	uint32_t *place;   /* [n_experts], POLICY_HEAP_OUT */
-	const double *key; /* [n_experts] */
+	struct policy_heap_entry *entry; /* [n_slots] */
+	uint32_t *place;                 /* [n_experts], POLICY_HEAP_OUT */
+	bool *held;                      /* [n_experts] */
 	uint32_t n;
 };
 
-static inline bool policy_heap_before(const struct policy_heap *h, int32_t a, int32_t b)
+/* Of one expert, and of one slot. */
+#define POLICY_HEAP_EXPERT_BYTES (sizeof(uint32_t) + sizeof(bool))
+#define POLICY_HEAP_SLOT_BYTES sizeof(struct policy_heap_entry)
+
+/* `memory` is aligned to 8 and has room for all of that. */
+static inline void policy_heap_init(struct policy_heap *h, void *memory, uint32_t n_experts, uint32_t n_slots)
 {
-	return h->key[a] < h->key[b] || (h->key[a] == h->key[b] && a < b);
+	h->entry = memory;
+	h->place = (uint32_t *)(h->entry + n_slots);
+	h->held = (bool *)(h->place + n_experts);
+	h->n = 0;
+	for (uint32_t i = 0; i < n_experts; i++) {
+		h->place[i] = POLICY_HEAP_OUT;
+		h->held[i] = false;
+	}
 }
 
-static inline void policy_heap_put(struct policy_heap *h, uint32_t at, int32_t expert)
+/* Key and id in one number, so that the comparison needs no branch: which way it goes cannot be foreseen. */
+static inline bool policy_heap_before(struct policy_heap_entry a, struct policy_heap_entry b)
 {
-	h->expert[at] = expert;
-	h->place[expert] = at;
+	uint64_t left, right;
+
+	memcpy(&left, &a.key, sizeof left);
+	memcpy(&right, &b.key, sizeof right);
+	return ((unsigned __int128)left << 64 | (uint64_t)a.expert) <
+	       ((unsigned __int128)right << 64 | (uint64_t)b.expert);
 }
 
-static inline void policy_heap_sink(struct policy_heap *h, uint32_t at)
+static inline void policy_heap_put(struct policy_heap *h, uint32_t at, struct policy_heap_entry entry)
 {
-	const int32_t expert = h->expert[at];
+	h->entry[at] = entry;
+	h->place[entry.expert] = at;
+}
 
-	for (;;) {
-		uint32_t child = 2 * at + 1;
+/* `moved` goes to `at` or above, not above `top`. */
+static inline void policy_heap_rise(struct policy_heap *h, uint32_t at, uint32_t top, struct policy_heap_entry moved)
+{
+	while (at > top && policy_heap_before(moved, h->entry[(at - 1) / POLICY_HEAP_WAYS])) {
+		policy_heap_put(h, at, h->entry[(at - 1) / POLICY_HEAP_WAYS]);
+		at = (at - 1) / POLICY_HEAP_WAYS;
+	}
+	policy_heap_put(h, at, moved);
+}
 
-		if (child >= h->n)
-			break;
-		if (child + 1 < h->n && policy_heap_before(h, h->expert[child + 1], h->expert[child]))
-			child++;
-		if (!policy_heap_before(h, h->expert[child], expert))
-			break;
-		policy_heap_put(h, at, h->expert[child]);
+/* The least of those below `at`, of which there is one at least. */
+static inline uint32_t policy_heap_child(const struct policy_heap *h, uint32_t at)
+{
+	const struct policy_heap_entry *e = h->entry;
+	const uint32_t first = POLICY_HEAP_WAYS * at + 1;
+	uint32_t low = first, high = first + 2;
+
+	if (first + POLICY_HEAP_WAYS > h->n) {
+		for (uint32_t i = first + 1; i < h->n; i++)
+			low = policy_heap_before(e[i], e[low]) ? i : low;
+		return low;
+	}
+	low += policy_heap_before(e[first + 1], e[first]);
+	high += policy_heap_before(e[first + 3], e[first + 2]);
+	return policy_heap_before(e[high], e[low]) ? high : low;
+}
+
+/* `moved` goes to `at` or below: first all the way down, since what sinks was a leaf or is as great as one mostly. */
+static inline void policy_heap_sink(struct policy_heap *h, uint32_t at, struct policy_heap_entry moved)
+{
+	const uint32_t top = at;
+
+	while (POLICY_HEAP_WAYS * at + 1 < h->n) {
+		const uint32_t child = policy_heap_child(h, at);
+
+		policy_heap_put(h, at, h->entry[child]);
 		at = child;
 	}
-	policy_heap_put(h, at, expert);
+	policy_heap_rise(h, at, top, moved);
 }
 
-static inline void policy_heap_rise(struct policy_heap *h, uint32_t at)
+static inline void policy_heap_add(struct policy_heap *h, int32_t expert, double key)
 {
-	const int32_t expert = h->expert[at];
-
-	while (at > 0 && policy_heap_before(h, expert, h->expert[(at - 1) / 2])) {
-		policy_heap_put(h, at, h->expert[(at - 1) / 2]);
-		at = (at - 1) / 2;
-	}
-	policy_heap_put(h, at, expert);
+	policy_heap_rise(h, h->n++, 0, (struct policy_heap_entry){key, expert});
 }
 
-static inline void policy_heap_add(struct policy_heap *h, int32_t expert)
+/* Without an order: before a rebuild. */
+static inline void policy_heap_append(struct policy_heap *h, int32_t expert)
 {
-	h->expert[h->n] = expert;
-	policy_heap_rise(h, h->n++);
+	policy_heap_put(h, h->n++, (struct policy_heap_entry){0, expert});
 }
 
 /* Does nothing when it is not there. */
 static inline void policy_heap_drop(struct policy_heap *h, int32_t expert)
 {
 	const uint32_t at = h->place[expert];
-	int32_t last;
+	struct policy_heap_entry last;
 
 	if (at == POLICY_HEAP_OUT)
 		return;
 	h->place[expert] = POLICY_HEAP_OUT;
-	last = h->expert[--h->n];
-	if (last == expert)
+	last = h->entry[--h->n];
+	if (at == h->n)
 		return;
-	policy_heap_put(h, at, last);
-	policy_heap_rise(h, at);
-	policy_heap_sink(h, h->place[last]);
+	if (at > 0 && policy_heap_before(last, h->entry[(at - 1) / POLICY_HEAP_WAYS]))
+		policy_heap_rise(h, at, 0, last);
+	else
+		policy_heap_sink(h, at, last);
 }
 
+/* Puts those aside that are held: what is left has no order. */
+static inline void policy_heap_aside(struct policy_heap *h)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < h->n; i++) {
+		const struct policy_heap_entry entry = h->entry[i];
+
+		if (h->held[entry.expert])
+			h->place[entry.expert] = POLICY_HEAP_OUT;
+		else
+			h->entry[n++] = entry;
+	}
+	h->n = n;
+}
+
+/* After entries have come without an order, or all keys have changed. */
 static inline void policy_heap_rebuild(struct policy_heap *h)
 {
-	for (uint32_t i = h->n / 2; i-- > 0;)
-		policy_heap_sink(h, i);
-}
-
-static inline int32_t policy_heap_first(const struct policy_heap *h)
-{
-	return h->n ? h->expert[0] : -1;
-}
-
-/* All of them, least first: the heap is as before, `ret` [n] is a heap of its own meanwhile. */
-static inline uint32_t policy_heap_sorted(const struct policy_heap *h, int32_t *ret)
-{
 	for (uint32_t i = 0; i < h->n; i++)
-		ret[i] = h->expert[i];
-	/* The root is the least of what is left: it goes to the end, so the order comes out backwards. */
-	for (uint32_t n = h->n; n > 1;) {
-		const int32_t least = ret[0], moved = ret[--n];
-		uint32_t at = 0;
+		h->place[h->entry[i].expert] = i;
+	for (uint32_t i = (h->n + POLICY_HEAP_WAYS - 2) / POLICY_HEAP_WAYS; i-- > 0;)
+		policy_heap_sink(h, i, h->entry[i]);
+}
 
-		for (uint32_t child; (child = 2 * at + 1) < n; at = child) {
-			if (child + 1 < n && policy_heap_before(h, ret[child + 1], ret[child]))
-				child++;
-			if (!policy_heap_before(h, ret[child], moved))
-				break;
-			ret[at] = ret[child];
+/* The least that is not held, or -1. `key`, if there is one, has what the keys are by now. */
+static inline int32_t policy_heap_coldest(struct policy_heap *h, const double *key)
+{
+	while (h->n > 0) {
+		struct policy_heap_entry root = h->entry[0];
+
+		if (key && root.key < key[root.expert]) {
+			root.key = key[root.expert];
+			policy_heap_sink(h, 0, root);
+		} else if (h->held[root.expert]) {
+			policy_heap_drop(h, (int32_t)root.expert);
+		} else {
+			return (int32_t)root.expert;
 		}
-		ret[at] = moved;
-		ret[n] = least;
 	}
-	for (uint32_t i = 0; i < h->n / 2; i++) {
-		const int32_t swapped = ret[i];
+	return -1;
+}
 
-		ret[i] = ret[h->n - 1 - i];
-		ret[h->n - 1 - i] = swapped;
+/* All of them, least first, whose keys are as of now. The heap is in this order then, which is one of a heap. */
+static inline uint32_t policy_heap_sort(struct policy_heap *h, int32_t *ret)
+{
+	const uint32_t n = h->n;
+
+	/* The root is the least of what is left: it goes to the end, so the order comes out backwards. */
+	while (h->n > 1) {
+		const struct policy_heap_entry least = h->entry[0], last = h->entry[--h->n];
+
+		policy_heap_sink(h, 0, last);
+		h->entry[h->n] = least;
 	}
-	return h->n;
+	h->n = n;
+	for (uint32_t i = 0; i < n / 2; i++) {
+		const struct policy_heap_entry swapped = h->entry[i];
+
+		h->entry[i] = h->entry[n - 1 - i];
+		h->entry[n - 1 - i] = swapped;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		ret[i] = (int32_t)h->entry[i].expert;
+		h->place[ret[i]] = i;
+	}
+	return n;
 }
 
 #endif

@@ -27,7 +27,6 @@ struct score {
 	uint64_t event;  /* its number */
 	double gain;     /* of ema and mrs: what 1 is worth now */
 	double *score;   /* [n_experts] */
-	double *key;     /* [n_experts]: of lfru the quotient, else the score */
 	double *weight;  /* [n_experts] of mrs: of this event, 0 between them */
 	uint64_t *last;  /* [n_experts] of lfru: the last event */
 	uint32_t n_experts;
@@ -36,67 +35,71 @@ struct score {
 
 static size_t score_bytes(uint32_t n_experts, uint32_t n_slots)
 {
-	return sizeof(struct score) + 4 * (size_t)n_experts * sizeof(double) +
-	       ((size_t)n_experts + n_slots) * sizeof(int32_t);
+	return sizeof(struct score) + n_experts * (3 * sizeof(double) + POLICY_HEAP_EXPERT_BYTES) +
+	       n_slots * POLICY_HEAP_SLOT_BYTES;
 }
 
-static void init(struct score *s, enum score_rule rule, uint32_t n_experts)
+static void init(struct score *s, enum score_rule rule, uint32_t n_experts, uint32_t n_slots)
 {
 	double *numbers = (double *)(s + 1);
 
 	*s = (struct score){.rule = rule, .gain = 1, .n_experts = n_experts, .score = numbers};
-	s->key = rule == RULE_LFRU ? numbers + n_experts : numbers;
-	s->weight = numbers + 2 * (size_t)n_experts;
-	s->last = (uint64_t *)(numbers + 3 * (size_t)n_experts);
-	s->heap.place = (uint32_t *)(s->last + n_experts);
-	s->heap.expert = (int32_t *)(s->heap.place + n_experts);
-	s->heap.key = s->key;
+	s->weight = numbers + n_experts;
+	s->last = (uint64_t *)(numbers + 2 * (size_t)n_experts);
+	policy_heap_init(&s->heap, s->last + n_experts, n_experts, n_slots);
 	for (uint32_t i = 0; i < n_experts; i++) {
 		s->score[i] = s->weight[i] = 0;
 		s->last[i] = 0;
-		s->heap.place[i] = POLICY_HEAP_OUT;
 	}
 }
 
 static void lfu_init(void *state, uint32_t n_experts, uint32_t n_slots)
 {
-	init(state, RULE_LFU, n_experts);
+	init(state, RULE_LFU, n_experts, n_slots);
 }
 
 static void decay_init(void *state, uint32_t n_experts, uint32_t n_slots)
 {
-	init(state, RULE_DECAY, n_experts);
+	init(state, RULE_DECAY, n_experts, n_slots);
 }
 
 static void lfru_init(void *state, uint32_t n_experts, uint32_t n_slots)
 {
-	init(state, RULE_LFRU, n_experts);
+	init(state, RULE_LFRU, n_experts, n_slots);
 }
 
 static void ema_init(void *state, uint32_t n_experts, uint32_t n_slots)
 {
-	init(state, RULE_EMA, n_experts);
+	init(state, RULE_EMA, n_experts, n_slots);
 }
 
 static void mrs_init(void *state, uint32_t n_experts, uint32_t n_slots)
 {
-	init(state, RULE_MRS, n_experts);
+	init(state, RULE_MRS, n_experts, n_slots);
 }
 
 /* -- events ------------------------------------------------------------------------------------------------------- */
+
+/* When scores have become less: the heap's keys may not be more. */
+static void renew_keys(struct score *s)
+{
+	for (uint32_t i = 0; i < s->heap.n; i++)
+		s->heap.entry[i].key = s->score[s->heap.entry[i].expert];
+	policy_heap_rebuild(&s->heap);
+}
 
 static void scale_all(struct score *s, double factor)
 {
 	for (uint32_t i = 0; i < s->n_experts; i++)
 		s->score[i] *= factor;
-	policy_heap_rebuild(&s->heap);
+	renew_keys(s);
 }
 
 static void halve_all(struct score *s)
 {
 	for (uint32_t i = 0; i < s->n_experts; i++)
 		s->score[i] = (double)((uint64_t)s->score[i] / 2);
-	policy_heap_rebuild(&s->heap);
+	renew_keys(s);
 }
 
 static void begin(struct score *s)
@@ -153,59 +156,76 @@ static void score_settle(void *state)
 
 /* -- members ------------------------------------------------------------------------------------------------------ */
 
-static void make_key(struct score *s, int32_t expert)
-{
-	/* Between two events the one that was is counted. */
-	const uint64_t now = s->event - (!s->in_event && s->event);
-
-	if (s->rule == RULE_LFRU)
-		s->key[expert] = s->score[expert] / (double)(now - s->last[expert] + 1);
-}
-
 static void score_hold(void *state, int32_t expert)
 {
 	struct score *s = state;
 
-	policy_heap_drop(&s->heap, expert);
+	s->heap.held[expert] = true;
 }
 
+/* Whoever was put aside, or has just come, joins. lfru's order is made anew anyway. */
 static void score_release(void *state, int32_t expert)
 {
 	struct score *s = state;
 
-	make_key(s, expert);
-	policy_heap_add(&s->heap, expert);
+	s->heap.held[expert] = false;
+	if (s->heap.place[expert] != POLICY_HEAP_OUT)
+		return;
+	if (s->rule != RULE_LFRU) {
+		policy_heap_add(&s->heap, expert, s->score[expert]);
+		return;
+	}
+	policy_heap_append(&s->heap, expert);
+	s->stale = true;
+}
+
+static void lfru_refresh(struct score *s)
+{
+	/* Between two events the one that was is counted. */
+	const uint64_t now = s->event - (!s->in_event && s->event);
+
+	policy_heap_aside(&s->heap);
+	for (uint32_t i = 0; i < s->heap.n; i++) {
+		const int64_t expert = s->heap.entry[i].expert;
+
+		s->heap.entry[i].key = s->score[expert] / (double)(now - s->last[expert] + 1);
+	}
+	policy_heap_rebuild(&s->heap);
+	s->stale = false;
 }
 
 static int32_t score_coldest(void *state)
 {
 	struct score *s = state;
 
-	if (s->rule == RULE_LFRU && s->stale) {
-		for (uint32_t i = 0; i < s->heap.n; i++)
-			make_key(s, s->heap.expert[i]);
-		policy_heap_rebuild(&s->heap);
-		s->stale = false;
-	}
-	return policy_heap_first(&s->heap);
+	if (s->rule == RULE_LFRU && s->stale)
+		lfru_refresh(s);
+	return policy_heap_coldest(&s->heap, s->rule == RULE_LFRU ? NULL : s->score);
 }
 
-static void score_admit(void *state, int32_t expert)
+static void score_drop(void *state, int32_t expert)
 {
+	struct score *s = state;
+
+	policy_heap_drop(&s->heap, expert);
+	s->heap.held[expert] = false;
 }
 
 static uint32_t score_sort(void *state, int32_t *ret)
 {
-	const struct score *s = state;
+	struct score *s = state;
 
-	score_coldest(state); /* keys as of now */
-	return policy_heap_sorted(&s->heap, ret);
+	if (s->rule == RULE_LFRU)
+		lfru_refresh(s);
+	else
+		renew_keys(s);
+	return policy_heap_sort(&s->heap, ret);
 }
 
 #define SCORE_OPS                                                                                                      \
 	.by_heat = true, .bytes = score_bytes, .request = score_request, .hold = score_hold, .release = score_release, \
-	.coldest = score_coldest, .evict = score_hold, .admit = score_admit, .settle = score_settle,                   \
-	.remove = score_hold, .sort = score_sort
+	.coldest = score_coldest, .evict = score_drop, .admit = score_hold, .settle = score_settle,                    \
+	.remove = score_drop, .sort = score_sort
 
 const struct policy_ops policy_lfu = {.name = "lfu", .init = lfu_init, SCORE_OPS};
 const struct policy_ops policy_lfu_decay = {

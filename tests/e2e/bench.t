@@ -27,6 +27,19 @@ figures() {
 		"${1}weight_gbs.median")" 'BEGIN { print a / b }')" 0.95 1.05 'arithmetic and weights are of the same time'
 }
 
+# -- policy -------------------------------------------------------------------------------------------------------
+
+timeout 120 "$bench" policy --json --samples 2 --experts 32 --slots 8 --tokens 2 --topk 4 >"$dir/policies" 2>"$dir/err"
+require $? 'moe-bench policy' "$dir/err"
+is "$(wc -l <"$dir/policies")" 13 'a line for each policy'
+while read -r line; do
+	echo "$line" >"$dir/out"
+	is "$(field experts) $(field slots) $(field tokens) $(field topk)" '32 8 2 4' "$(field policy): what was asked for"
+	within "$(ratio event_ns.best event_ns.p50)" 0.0001 1 'the best is not slower than the median'
+	within "$(field requests)" 4 8 'distinct experts of two tokens'
+	within "$(field found)" 0.05 0.95 'some of them are found'
+done <"$dir/policies"
+
 # -- ffn ----------------------------------------------------------------------------------------------------------
 
 for format in bf16 int8 mxfp4; do

@@ -20,7 +20,7 @@ struct options {
 	const char *socket, *model, *path;
 	const char *shape, *format, *isa, *device;
 	bool json, check, skew;
-	uint32_t samples, sessions, tokens, hold, threads, hidden, inter, experts, topk, active;
+	uint32_t samples, sessions, tokens, hold, threads, hidden, inter, experts, topk, active, slots;
 	uint64_t bytes; /* of weights in rotation */
 	double seconds;
 };
@@ -30,6 +30,7 @@ int bench_compute(const struct options *o);
 int bench_ffn(const struct options *o);
 int bench_compare(const struct options *o);
 int bench_device(const struct options *o);
+int bench_policy(const struct options *o);
 int bench_load(const struct options *o);
 int bench_attach(const struct options *o);
 int bench_restart(const struct options *o);

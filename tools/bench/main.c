@@ -23,6 +23,7 @@ enum {
 	OPTION_CHECK,
 	OPTION_SESSIONS,
 	OPTION_DEVICE,
+	OPTION_SLOTS,
 };
 
 static const struct verb {
@@ -30,6 +31,7 @@ static const struct verb {
 	int (*run)(const struct options *);
 	uint32_t samples;
 	const char *usage, *help;
+	uint32_t tokens; /* 0: 1 */
 } verbs[] = {
 	{"ring", bench_ring, 20000, "ring [--sessions N]", "round trips through the daemon, beside bare ping-pongs"},
 	{"compute", bench_compute, 200, "compute [--tokens N]", "the CPU pool, beside the streaming read limit"},
@@ -38,6 +40,8 @@ static const struct verb {
 	{"compare", bench_compare, 9, "compare [OPTION]...", "the same beside other libraries, on the same weights"},
 	{"device", bench_device, 9, "device [OPTION]...",
 	 "a GPU: copies, fills, lanes, kernels, each beside its limit"},
+	{"policy", bench_policy, 50, "policy [--slots N] [OPTION]...",
+	 "a cache policy alone, in this process: one event", 8},
 	{"load", bench_load, 5, "load DIR", "loading, beside bare O_DIRECT reads"},
 	{"attach", bench_attach, 100, "attach [--hold N --seconds S]",
 	 "time to attach; or N idle sessions for S seconds"},
@@ -54,9 +58,11 @@ static void print_help(void)
 	printf("\n  --daemon PATH   the daemon's socket (default $MOE_EXPERTD_SOCKET, else %s)\n"
 	       "  --model NAME    the loaded model (default: the only one)\n"
 	       "  --samples N     how many (defaults differ by verb)\n"
-	       "  --tokens N      of a request (default 1)\n"
+	       "  --tokens N      of a request (default 1; of policy 8)\n"
 	       "  --sessions N    of ring: that are attached and take turns (default 1)\n"
 	       "  --json          one JSON object a line\n"
+	       "\nOf policy, with --experts N (256) and --topk N (8):\n"
+	       "  --slots N       of the cache (default 104)\n"
 	       "\nOf device:\n"
 	       "  --device NAME   cuda (the default) or cuda:N\n"
 	       "\nOf ffn, compare and device:\n"
@@ -137,6 +143,8 @@ static int run_verb(struct options *o, const char *word)
 			continue;
 		if (!o->samples)
 			o->samples = verbs[i].samples;
+		if (!o->tokens)
+			o->tokens = verbs[i].tokens ? verbs[i].tokens : 1;
 		return verbs[i].run(o);
 	}
 	return usage("unknown verb", word);
@@ -190,6 +198,8 @@ static int set_option(struct options *o, int id, char *word)
 		return 0;
 	case OPTION_ACTIVE:
 		return parse_count(&o->active, word);
+	case OPTION_SLOTS:
+		return parse_count(&o->slots, word);
 	case OPTION_SKEW:
 		o->skew = true;
 		return 0;
@@ -223,13 +233,14 @@ int main(int argc, char **argv)
 		{"check", no_argument, NULL, OPTION_CHECK},
 		{"sessions", required_argument, NULL, OPTION_SESSIONS},
 		{"device", required_argument, NULL, OPTION_DEVICE},
+		{"slots", required_argument, NULL, OPTION_SLOTS},
 		{"seconds", required_argument, NULL, 's'},
 		{"json", no_argument, NULL, 'j'},
 		{"help", no_argument, NULL, 'h'},
 		{"version", no_argument, NULL, 'V'},
 		{0},
 	};
-	struct options o = {.tokens = 1, .sessions = 1, .seconds = 10, .bytes = 4ull << 30};
+	struct options o = {.sessions = 1, .seconds = 10, .bytes = 4ull << 30};
 	int id;
 
 	while ((id = getopt_long(argc, argv, "h", options, NULL)) != -1) {
