@@ -94,9 +94,9 @@ judge "$dir/report" 0 'configured model 1' 'huge pages wanted, node 0' 'huge pag
 ok $? 'and looks at the models that are configured' "$dir/wrong"
 bytes=$(found 'configured model 1' | sed 's/.*(\([0-9]*\) bytes) on each of 2 nodes/\1/')
 
+real=$(realpath "$expertd")
 # sizes OPTION...: of the pool files that a daemon with two nodes makes
 sizes() {
-	real=$(realpath "$expertd")
 	printf '#!/bin/sh\nexec env PRETEND_NODES=2 LD_PRELOAD="%s" "%s" "$@"\n' "$pretend" "$real" >"$dir/expertd"
 	chmod +x "$dir/expertd"
 	(
@@ -210,7 +210,8 @@ ok $? 'but that the pages are not is told' "$dir/report"
 is "$(remedies --huge-pages 1G,1:700M)" "$huge $numa $thp $limits" '--huge-pages goes before the models'
 perl -MJSON::PP -e 'local $/; my $r = decode_json(<STDIN>); print map { $_->{text} =~ s/^#.*\n//mgr } @{$r->{remedies}}[0, 1]' \
 	<"$dir/report" | tr '\n' ' ' >"$dir/out"
-is "$(cat "$dir/out")" 'PAGES_1G=1 PAGES_2M=0 PAGES_1G=1 PAGES_2M=0 ' 'pages of 1 GiB for that much' "$dir/report"
+is "$(cat "$dir/out")" "PAGES_1G=1 PAGES_2M=$pages PAGES_1G=1 PAGES_2M=$pages " \
+	'pages of 1 GiB for that much, and of the others no fewer than the file has' "$dir/report"
 remedies --huge-pages 900T >"$dir/out"
 found 'huge pages wanted, node 0' | grep -q '^note: .*the node has'
 ok $? 'more than the node has is offered by no file' "$dir/report"
@@ -240,6 +241,38 @@ remedies >"$dir/out"
 is "$(found RLIMIT_MEMLOCK)" 'ok: unlimited of the daemon' 'it is the limit of the daemon that counts' "$dir/report"
 stop_daemon
 is $? 0 'the daemon ends'
+# A socket that somebody else has made, as a service manager does: who answers there counts.
+mkfifo "$dir/handed"
+perl -MSocket -MFcntl -e 'my ($path, $pid, @daemon) = @ARGV;
+	socket(my $s, AF_UNIX, SOCK_SEQPACKET, 0) or die;
+	bind($s, pack_sockaddr_un($path)) && listen($s, 16) or die;
+	my $child = fork // die;
+	if (!$child) {
+		fcntl($s, F_SETFD, 0) if fileno($s) == 3;
+		POSIX::dup2(fileno($s), 3) if fileno($s) != 3;
+		@ENV{qw(LISTEN_PID LISTEN_FDS)} = ($$, 1);
+		exec @daemon;
+	}
+	open(my $out, ">", $pid) or die;
+	print $out "$child\n";
+	close $out;
+	$SIG{TERM} = sub { kill TERM => $child };
+	waitpid($child, 0);' -MPOSIX "$dir/handed.socket" "$dir/handed" \
+	"$real" --socket "$dir/handed.socket" --model "$sample" --name tiny 2>"$dir/handed.log" &
+parent=$!
+started="$started $parent"
+read -r child <"$dir/handed"
+mkdir -p "$tree/proc/$child"
+sed 's/unlimited /65536 /' "$tree/proc/$daemon/limits" >"$tree/proc/$child/limits"
+# shellcheck disable=SC2317
+handed_answers() { "$moectl" --socket "$dir/handed.socket" status >"$dir/out" 2>"$dir/err"; }
+wait_for handed_answers
+socket=$dir/handed.socket remedies >"$dir/out"
+is "$(found RLIMIT_MEMLOCK)" 'note: 65.54 kB of the daemon: reads use unregistered buffers' \
+	'of a socket that somebody else has made it is that of who answers' "$dir/report"
+kill "$child"
+wait "$parent" 2>/dev/null
+forget "$parent"
 
 # -- what goes wrong ----------------------------------------------------------------------------------------------
 

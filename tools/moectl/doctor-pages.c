@@ -156,22 +156,6 @@ static void show_want(char *to, size_t size, const struct want *w)
 			 w->large ? "1 GiB" : "2 MiB");
 }
 
-/* The file of moe-expertd-hugepages@N.service. */
-static void add_remedy(struct report *r, const char *what, const struct host_node *node, const struct want *w)
-{
-	struct remedy *remedy = remedies_add(&r->remedies, what, r->root, HUGE_FILE, node->id);
-
-	if (!remedy)
-		return;
-	snprintf(remedy->text, sizeof remedy->text,
-		 "# By moectl doctor --fix, for moe-expertd-hugepages@%d.service.\nPAGES_1G=%llu\nPAGES_2M=%llu\n",
-		 node->id, (unsigned long long)w->large, (unsigned long long)w->small);
-	snprintf(remedy->next, sizeof remedy->next,
-		 "systemctl enable moe-expertd-hugepages@%d.service && systemctl restart "
-		 "moe-expertd-hugepages@%d.service",
-		 node->id, node->id);
-}
-
 /* The number behind `key` in the text of such a file; 0: it does not say. */
 static uint64_t said(const char *text, const char *key)
 {
@@ -181,14 +165,32 @@ static uint64_t said(const char *text, const char *key)
 	return 0;
 }
 
-/* Does the node's file reserve that much already? */
-static bool is_said(const struct report *r, const struct host_node *node, const struct want *w)
+/* What the node's file reserves already. */
+static struct want in_file(const struct report *r, const struct host_node *node)
 {
 	char path[PATH_MAX], text[4096];
 
 	snprintf(path, sizeof path, "%s" HUGE_FILE, r->root, node->id);
-	return small_read(path, text, sizeof text) && said(text, "PAGES_1G=") >= w->large &&
-	       said(text, "PAGES_2M=") >= w->small;
+	if (!small_read(path, text, sizeof text))
+		return (struct want){0};
+	return (struct want){.large = said(text, "PAGES_1G="), .small = said(text, "PAGES_2M=")};
+}
+
+/* The file of moe-expertd-hugepages@N.service. A number that stands there may be somebody else's: none gets less. */
+static void add_remedy(struct report *r, const char *what, const struct host_node *node, const struct want *w)
+{
+	struct remedy *remedy = remedies_add(&r->remedies, what, r->root, HUGE_FILE, node->id);
+	const struct want has = in_file(r, node);
+
+	if (!remedy)
+		return;
+	snprintf(remedy->text, sizeof remedy->text,
+		 "# By moectl doctor --fix, for moe-expertd-hugepages@%d.service.\nPAGES_1G=%llu\nPAGES_2M=%llu\n",
+		 node->id, (unsigned long long)MAX(w->large, has.large), (unsigned long long)MAX(w->small, has.small));
+	snprintf(remedy->next, sizeof remedy->next,
+		 "systemctl enable moe-expertd-hugepages@%d.service && systemctl restart "
+		 "moe-expertd-hugepages@%d.service",
+		 node->id, node->id);
 }
 
 /* `told`: by the command line; then it is to be there after the next boot as well. */
@@ -196,7 +198,8 @@ static void check_want(struct report *r, const struct host_node *node, const str
 {
 	const uint64_t bytes = w->large * HOST_HUGE_1G + w->small * HOST_HUGE_2M;
 	const uint64_t large = (uint64_t)MAX(node->huge_1g_total, 0), small = (uint64_t)MAX(node->huge_2m_total, 0);
-	const bool in_file = is_said(r, node, w);
+	const struct want has = in_file(r, node);
+	const bool is_said = has.large >= w->large && has.small >= w->small;
 	char what[64], fix[128], pages[96], size[SHOW_TEXT], total[SHOW_TEXT];
 
 	if (bytes == 0)
@@ -208,9 +211,9 @@ static void check_want(struct report *r, const struct host_node *node, const str
 		check(r, NOTE, what, "PoolMax= in expertd.conf(5) leaves the rest on disk; or serve a smaller model",
 		      "%s are %s, and the node has %s", pages, show_bytes(size, (double)bytes),
 		      show_bytes(total, (double)node->mem_total));
-	} else if (large >= w->large && small >= w->small && (in_file || !told)) {
+	} else if (large >= w->large && small >= w->small && (is_said || !told)) {
 		check(r, FINE, what, NULL, "%s, which are reserved", pages);
-	} else if (in_file) {
+	} else if (is_said) {
 		check(r, NOTE, what, fix, "%s: the file for it is there, but not the pages", pages);
 	} else {
 		check(r, NOTE, what, "moectl doctor --fix", "%s; %llu of 1 GiB and %llu of 2 MiB are reserved", pages,

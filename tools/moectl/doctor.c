@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/uring.h"
+#include "daemon-pid.h"
 #include "doctor.h"
 #include "kernels/kernels.h"
 #include "moectl.h"
@@ -157,22 +158,6 @@ static void check_pools(struct report *r, const json_t *models)
 		}
 }
 
-/* Its number, or 0: nobody answers. */
-static int ask_pid(struct moe_client *client)
-{
-	struct moe_error err = {0};
-	json_t *status = NULL;
-	char *text = NULL;
-	int pid;
-
-	if (moe_query(client, MOE_DOCUMENT_STATUS, &text, &err) == 0)
-		status = json_loads(text, 0, NULL);
-	pid = (int)get_number(status, "pid");
-	free(text);
-	json_decref(status);
-	return pid;
-}
-
 /* Of configured models that are there what a daemon would say of loaded ones. */
 static json_t *configured(const struct report *r, const struct settings *s)
 {
@@ -206,7 +191,7 @@ static void check_daemon(struct report *r, const struct arguments *arg, const st
 		return;
 	}
 	check(r, FINE, "daemon", NULL, "answers");
-	check_memlock(r, host, ask_pid(client));
+	check_memlock(r, host, daemon_pid(arg->socket));
 	if (moe_query(client, MOE_DOCUMENT_MODELS, &text, &err) == 0) {
 		models = json_loads(text, 0, NULL);
 		check_pools(r, json_object_get(models, "models"));
