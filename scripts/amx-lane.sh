@@ -126,17 +126,10 @@ write_config() {
 	CONFIG
 }
 
-emulator=
-cleanup() {
-	trap '' HUP INT TERM
-	[ -z "$emulator" ] || kill "$emulator" 2>/dev/null
-	rm -rf "$dir"
-}
-
 # Until the guest says that the program has ended, or the emulator ends, or time is up.
 wait_for_end() {
 	seconds=0
-	while kill -0 "$emulator" 2>/dev/null && ! grep -aq "^amx-lane: exit" "$dir/serial" 2>/dev/null; do
+	while kill -0 "$running" 2>/dev/null && ! grep -aq "^amx-lane: exit" "$dir/serial" 2>/dev/null; do
 		[ "$seconds" -lt "$limit" ] || break
 		sleep 1
 		seconds=$((seconds + 1))
@@ -151,16 +144,12 @@ run() {
 		echo "1..0 # SKIP the emulator is not prepared: no $lacks; scripts/amx-lane.sh prepare fetches and builds it"
 		exit 0
 	fi
-	dir=$(mktemp -d "${TMPDIR:-/tmp}/moe-amx.XXXXXX") || exit 1
-	trap cleanup EXIT
-	trap 'exit 129' HUP
-	trap 'exit 130' INT
-	trap 'exit 143' TERM
+	begin_run moe-amx
 	write_iso "$@" || fail "cannot make the guest's disc: $(tail -n 1 "$dir/xorriso.log" 2>/dev/null)"
 	write_config >"$dir/bochsrc"
 	: >"$dir/serial"
 	"$lane/bochs" -q -f "$dir/bochsrc" </dev/null >"$dir/out" 2>&1 &
-	emulator=$!
+	running=$!
 	wait_for_end
 	tr -d '\r' <"$dir/serial" 2>/dev/null | grep -av "^amx-lane: exit"
 	code=$(tr -d '\r' <"$dir/serial" | sed -n 's/^amx-lane: exit //p' | tail -n 1)

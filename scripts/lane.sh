@@ -65,3 +65,22 @@ unpack() {
 	rm -rf "$folder"
 	mv "$folder.new" "$folder" || exit 1
 }
+
+# -- a run --------------------------------------------------------------------------------------------------------
+
+running= # the machine, while there is one: it ends with the run
+
+end_run() {
+	trap '' HUP INT TERM
+	[ -z "$running" ] || kill "$running" 2>/dev/null
+	rm -rf "$dir"
+}
+
+# begin_run NAME: $dir is a folder for it alone, which goes with it.
+begin_run() {
+	dir=$(mktemp -d "${TMPDIR:-/tmp}/$1.XXXXXX") || exit 1
+	trap end_run EXIT
+	trap 'exit 129' HUP
+	trap 'exit 130' INT
+	trap 'exit 143' TERM
+}

@@ -88,13 +88,7 @@ prepare() {
 ready() {
 	# shellcheck disable=SC2086
 	"$here/scripts/qemu-lane.sh" missing $parts >/dev/null && image_is_there && return
-	if [ "${CI-}" != true ]; then
-		echo 'the machine is not prepared: scripts/vm-lane.sh prepare fetches what it is made of'
-		return 1
-	fi
-	why=$(prepare 2>&1) && return
-	printf '%s\n' "$why" >&2
-	echo "the machine cannot be prepared: $(printf '%s\n' "$why" | tail -n 1)"
+	echo 'the machine is not prepared: scripts/vm-lane.sh prepare fetches what it is made of'
 	return 1
 }
 
@@ -141,10 +135,10 @@ boot() {
 	began=$(date +%s)
 	"$here/scripts/qemu-lane.sh" boot --kernel "$kernel" --disk "$dir/disk" --keep --limit "$limit" \
 		--append 'systemd.show_status=0 loglevel=4' --console "$dir/console$1" --results "$dir/results$1" &
-	machine=$!
-	wait "$machine"
+	running=$!
+	wait "$running"
 	code=$?
-	machine=
+	running=
 	cat "$dir/results$1" 2>/dev/null
 	[ -z "${MOE_VM_KEEP-}" ] || cp "$dir/console$1" "$dir/results$1" "$MOE_VM_KEEP/"
 	echo "# boot $1: $(($(date +%s) - began)) s"
@@ -154,13 +148,6 @@ boot() {
 	exit 1
 }
 
-machine=
-cleanup() {
-	trap '' HUP INT TERM
-	[ -z "$machine" ] || kill "$machine" 2>/dev/null
-	rm -rf "$dir"
-}
-
 run() {
 	[ "$#" = 1 ] || fail 'run: which folder of packages?'
 	ls "$1"/moe-expertd_*.deb >/dev/null 2>&1 || fail "run: no moe-expertd_*.deb in $1 (make deb builds it)"
@@ -168,11 +155,7 @@ run() {
 		echo "1..0 # SKIP $reason"
 		exit 0
 	}
-	dir=$(mktemp -d "${TMPDIR:-/tmp}/moe-vm.XXXXXX") || exit 1
-	trap cleanup EXIT
-	trap 'exit 129' HUP
-	trap 'exit 130' INT
-	trap 'exit 143' TERM
+	begin_run moe-vm
 	make_disk "$1" || fail "cannot make the machine's disk (see above)"
 	boot 1
 	grep -q '^1\.\.' "$dir/results1" || boot 2
