@@ -44,8 +44,8 @@ static inline uint32_t draw_rank(unsigned long long *seed, const struct placemen
 	return best;
 }
 
-/* A sound layer: every expert somewhere, more copies of any, none twice on a rank. Experts with most copies come first, each copy
- * to a rank with most room, which always works out; then the slots of a rank are shuffled. */
+/* A sound layer: every expert somewhere, more copies of any, none twice on a rank. Experts with most copies come first,
+ * each copy to a rank with most room, which always works out; then the slots of a rank are shuffled. */
 static inline void draw_layer(unsigned long long *seed, const struct placement *p, uint32_t layer)
 {
 	int32_t *at = p->at + placement_row(p, layer, 0);

@@ -20,7 +20,7 @@ static uint32_t home_of(const struct placement *p, uint32_t layer, int32_t exper
 	return p->ranks;
 }
 
-/* A rank that has lost its home copy got another's in exchange, and only once. */
+/* From home to home at most one expert goes each way. */
 static bool moves_are_bounded(const struct placement *from, const struct placement *to, uint32_t layer)
 {
 	uint32_t sent[16][16] = {0};
@@ -36,24 +36,34 @@ static bool moves_are_bounded(const struct placement *from, const struct placeme
 	return good;
 }
 
-/* Homes leave only by swaps: as many go from a to b as from b to a. */
+static bool came(const struct placement *from, const struct placement *to, uint32_t layer, uint32_t rank,
+		 int32_t expert)
+{
+	return placement_holds(to->at + placement_row(to, layer, rank), to->slots, expert) &&
+	       !placement_holds(from->at + placement_row(from, layer, rank), from->slots, expert);
+}
+
+static bool left_home(const struct placement *from, const struct placement *to, uint32_t layer, int32_t expert)
+{
+	const uint32_t home = home_of(from, layer, expert);
+
+	return !placement_holds(to->at + placement_row(to, layer, home), to->slots, expert);
+}
+
+/* Who leaves home came to a rank whose own expert left its home for that one. */
 static bool homes_are_swapped(const struct placement *from, const struct placement *to, uint32_t layer)
 {
-	uint32_t left[16] = {0}, lost = 0;
+	bool good = true;
 
-	for (uint32_t e = 0; e < from->experts; e++) {
-		const uint32_t home = home_of(from, layer, (int32_t)e);
+	for (int32_t e = 0; e < (int32_t)from->experts; e++) {
+		bool found = !left_home(from, to, layer, e);
 
-		if (placement_holds(to->at + placement_row(to, layer, home), to->slots, (int32_t)e))
-			continue;
-		left[home]++;
-		lost++;
+		for (int32_t f = 0; !found && f < (int32_t)from->experts; f++)
+			found = left_home(from, to, layer, f) && came(from, to, layer, home_of(from, layer, f), e) &&
+				came(from, to, layer, home_of(from, layer, e), f);
+		good = good && found;
 	}
-	/* Who loses a home copy gets one: so nobody is left with fewer than slots, and losses come at least in pairs. */
-	for (uint32_t r = 0; r < from->ranks; r++)
-		if (left[r] == lost && lost > 0)
-			return false;
-	return true;
+	return good;
 }
 
 static void test_swift(enum balance_policy policy, const char *name)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* EPLB beside a plain restatement of its rules, on random loads with ties and zeros; what it refuses; that binary32 decides. */
+/* EPLB beside a plain restatement of its rules, on random loads with ties and zeros; what it refuses; binary32. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>

@@ -178,8 +178,8 @@ static bool place(const struct flash *f, const uint32_t *copies)
 
 /* -- how many copies ---------------------------------------------------------------------------------------------- */
 
-/* To experts first..end-1 of the order go n copies more, each to the one with most weight a copy, of equal ones the lowest
- * id. false: a rank for each copy is not there. */
+/* To experts first..end-1 of the order go n copies more, each to the one with most weight a copy, of equal ones the
+ * lowest id. false: a rank for each copy is not there. */
 static bool replicate(const struct flash *f, uint32_t *copies, uint32_t first, uint32_t end, uint32_t n)
 {
 	for (uint32_t k = 0; k < n; k++) {

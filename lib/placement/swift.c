@@ -4,8 +4,8 @@
  *
  * Law: between two ranks at most one expert goes each way; only fillers, for which no free pair was left, go beyond.
  * An expert's home is its first copy, slots outermost; every other copy's slot is dealt anew. Loads of copies and ranks
- * are kept in binary32, in the order in which they come, and swaps are weighed in binary64; a layer that was even enough,
- * or gets no better, is kept. What upstream tells of a layer that it tried and kept is what it would have got.
+ * are kept in binary32, in the order in which they come, and swaps are weighed in binary64; a layer that was even
+ * enough, or gets no better, is kept. What upstream tells of a layer that it tried and kept is what it would have got.
  */
 #include <errno.h>
 #include <stdlib.h>

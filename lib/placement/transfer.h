@@ -4,9 +4,9 @@
  *
  * Law: all that is sent or copied is read as it was before; a rank gets an expert from elsewhere once, into the first
  * slot that wants it, and copies it from there (of_new). Nothing is said of slots that keep their expert. By vLLM's
- * rule those who hold an expert share its receivers evenly, and transfers can be made in rounds in which a rank is in one pair
- * at most; by Ascend's the sender is the lowest rank that gives the expert up, else the lowest that holds it, and each
- * rank numbers what it receives.
+ * rule those who hold an expert share its receivers evenly, and transfers can be made in rounds in which a rank is in
+ * one pair at most; by Ascend's the sender is the lowest rank that gives the expert up, else the lowest that holds it,
+ * and each rank numbers what it receives.
  */
 #ifndef TRANSFER_H
 #define TRANSFER_H

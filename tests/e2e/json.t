@@ -65,6 +65,16 @@ done
 "$moectl" simulate tests/data/cache.json --evictions --json >"$dir/simulate.json" 2>"$dir/err"
 valid "$dir/simulate.json" simulate
 ok $? 'simulate, of several cases' "$dir/wrong"
+for what in 'eplb --case tests/data/eplb.json' 'dynamic --case tests/data/eplb-ascend.json --transfers'; do
+	# Word splitting is meant.
+	# shellcheck disable=SC2086
+	"$moectl" plan --policy $what --json >"$dir/plan.json" 2>"$dir/err"
+	valid "$dir/plan.json" plan
+	ok $? "plan --policy $what" "$dir/wrong"
+done
+"$moectl" plan --case tests/data/expert-map.json --json >"$dir/plan.json" 2>"$dir/err"
+valid "$dir/plan.json" plan
+ok $? 'plan of maps' "$dir/wrong"
 
 # A schema for each verb that prints JSON; load prints what models does.
 "$moectl" --help | sed -n 's/^  \([a-z][a-z]*\) .*/\1/p' | while read -r verb; do

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What moectl plan reads: loads, cases and expert maps. Refused in one line, or sound; what is sound and small is planned
- * by each policy, and the plan is sound too. The first byte chooses the policy.
+ * What moectl plan reads: loads, cases and expert maps. Refused in one line, or sound; what is sound and small is
+ * planned, and the plan is sound too. The first byte chooses the policy.
  */
 #include "model/file.h"
 #include "placement/expert-map.h"

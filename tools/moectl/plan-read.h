@@ -2,9 +2,9 @@
 /*
  * plan-read - loads, cases and maps for moectl plan, from JSON texts to what planners take.
  *
- * Law: pure; whatever does not fit is refused with file, field, found and expected. A case is an object with the fields of
- * the published vectors: weight and num_replicas, num_groups, num_nodes, num_gpus for EPLB, placement and workload for Ascend's
- * policies; fields that are not needed are passed over, those that can be checked (layers, experts, ranks, slots) are.
+ * Law: pure; whatever does not fit is refused with file, field, found and expected. A case is an object with the fields
+ * of the published vectors: weight and num_replicas, num_groups, num_nodes, num_gpus for EPLB, placement and workload
+ * for Ascend's policies; what is not needed is passed over, what can be checked (layers, experts, ranks, slots) is.
  */
 #ifndef TOOLS_PLAN_READ_H
 #define TOOLS_PLAN_READ_H
@@ -32,7 +32,8 @@ struct plan_loads {
 /* Any JSON value; -EINVAL names line and column. */
 int plan_parse(json_t **ret, const char *file, const char *text, size_t bytes, struct moe_error *err);
 
-/* Numbers of `field` of a case or file, 0 to 1e30, nested `min` to `max` deep. `place` begins the field's name: "cases[3]." */
+/* Numbers of `field` of a case or file, 0 to 1e30, nested `min` to `max` deep. `place` begins the field's name:
+ * "cases[3]." */
 int plan_read_tensor(struct tensor *ret, const char *file, const char *place, const char *field, const json_t *value,
 		     uint32_t min, uint32_t max, struct moe_error *err);
 

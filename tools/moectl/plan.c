@@ -2,9 +2,9 @@
 /*
  * plan - moectl plan: which rank should hold which experts, from loads, cases or maps in files.
  *
- * Law: no daemon is asked, and no file is written but --map's, when all has gone well. A layer of --map and --transfers is
- * the new one only where Ascend's worker would take it; the others are kept, and named. What a case asks for is printed
- * as the planner gives it.
+ * Law: no daemon is asked, and no file is written but --map's, when all has gone well. Of Ascend's policies a layer of
+ * --map and --transfers is the new one only where a worker would take it; the others are kept, and named. What a case
+ * asks for is printed as the planner gives it.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -369,7 +369,7 @@ static int write_map(const struct job *job, struct moe_error *err)
 }
 
 /* EXIT_USAGE: these do not go together. */
-static int check_usage(const struct plan_arguments *arg, const struct policy *policy)
+static int check_usage(const struct plan_arguments *arg, const struct policy *policy, bool json)
 {
 	if (arg->policy && !policy)
 		return usage("--policy", arg->policy);
@@ -380,6 +380,8 @@ static int check_usage(const struct plan_arguments *arg, const struct policy *po
 		return usage("--transfers of a case is for policies that begin with a placement", NULL);
 	if (arg->cases)
 		return EXIT_DONE;
+	if (json && arg->map && strcmp(arg->map, "-") == 0)
+		return usage("--map - and --json both print: leave one of them out", NULL);
 	if (!arg->weights && !arg->from)
 		return usage("--weights, --from or --case is missing", NULL);
 	if (arg->weights && !policy)
@@ -413,7 +415,7 @@ int verb_plan(const struct arguments *arg)
 	for (const struct policy *p = policies; p->name; p++)
 		if (arg->plan.policy && strcmp(arg->plan.policy, p->name) == 0)
 			job.policy = p;
-	r = check_usage(&arg->plan, job.policy);
+	r = check_usage(&arg->plan, job.policy, arg->json);
 	if (r != EXIT_DONE)
 		return r;
 	r = arg->plan.cases ? run_cases(&job, arg->plan.cases, &err) : run_loads(&job, &err);

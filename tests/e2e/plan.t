@@ -1,0 +1,140 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# plan - moectl plan without a daemon: published vectors in their own fields, maps there and back, transfers, errors.
+# shellcheck source=tests/e2e/lib.sh
+. "$(dirname -- "$0")/lib.sh"
+
+# plan OPTION...: its output is in $dir/out, its errors in $dir/err.
+plan() {
+	"$moectl" --socket "$dir/none" plan "$@" >"$dir/out" 2>"$dir/err"
+}
+
+# same FILE KEY FIELDS: what was printed has these fields of each case of FILE, of the object KEY in it unless empty.
+same() {
+	perl -MJSON::PP -e '
+		my ($file, $out, $key, @fields) = @ARGV;
+		my ($want, $found) = map { open(my $in, "<", $_) or die "$_: $!\n"; local $/; decode_json(<$in>)->{cases} } $file, $out;
+		my $json = JSON::PP->new->canonical->allow_nonref;
+		# Numbers as numbers: 1.0 is 1.
+		sub plain {
+			my ($v) = @_;
+			return [map { plain($_) } @$v] if ref $v eq "ARRAY";
+			return {map { $_ => plain($v->{$_}) } keys %$v} if ref $v eq "HASH";
+			return defined $v && $v =~ /^-?[\d.]+$/ ? $v + 0 : $v;
+		}
+		print "cases: ", scalar @$found, ", expected ", scalar @$want, "\n" if @$found != @$want;
+		for my $i (0 .. $#$want) {
+			my $of = $key eq "" ? $want->[$i] : $want->[$i]{expected}{$key};
+			print "case $i: id $found->[$i]{id}\n" if $found->[$i]{id} ne $want->[$i]{id};
+			for my $f (grep { exists $of->{$_} } @fields) {
+				print "$want->[$i]{id}: $f differs\n"
+					if $json->encode(plain($of->{$f})) ne $json->encode(plain($found->[$i]{$f}));
+			}
+		}
+	' "$@" >"$dir/wrong" 2>&1
+	[ ! -s "$dir/wrong" ]
+}
+
+# -- published vectors ------------------------------------------------------------------------------------------------
+
+plan --policy eplb --case tests/data/eplb.json --json
+ok $? 'eplb --case' "$dir/err"
+same tests/data/eplb.json "$dir/out" '' policy phy2log log2phy logcnt balance
+ok $? 'the published fields of each case' "$dir/wrong"
+for pair in dynamic:dynamic_ep swift:swift swift-upstream:swift; do
+	plan --policy "${pair%:*}" --case tests/data/eplb-ascend.json --json
+	ok $? "${pair%:*} --case" "$dir/err"
+	same tests/data/eplb-ascend.json "$dir/out" "${pair#*:}" change placement mean_max_imbalance moved_in
+	ok $? 'the published fields of each case' "$dir/wrong"
+done
+plan --policy swift-exact --case tests/data/eplb-ascend.json --json
+ok $? 'swift-exact --case' "$dir/err"
+same tests/data/eplb-ascend.json "$dir/out" swift placement
+is $? 1 'right averages give other placements'
+plan --case tests/data/expert-map.json --json
+ok $? 'maps in cases' "$dir/err"
+same tests/data/expert-map.json "$dir/out" '' valid layers layers_tp2
+ok $? 'the published fields of each case' "$dir/wrong"
+perl -MJSON::PP -e 'local $/; print encode_json(decode_json(<>)->{cases}[0])' tests/data/eplb.json >"$dir/one.json"
+plan --policy eplb --case "$dir/one.json" --json
+is "$(json "$dir/out" id) $(json "$dir/out" phy2log.0.0) $(json "$dir/out" cases)" 'readme 5 null' 'one case: one object'
+plan --policy eplb --case tests/data/eplb.json
+grep -q '^readme: hierarchical$' "$dir/out" && grep -q '^largest load over mean: 1.2252 on average, 1.2422 at worst$' "$dir/out"
+ok $? 'for a person' "$dir/out"
+
+# -- loads, maps, transfers -------------------------------------------------------------------------------------------
+
+perl -e 'print "[", join(",", map { my $l = $_; "[" . join(",", map { ($_ * 7919 + $l * 104729) % 997 } 1 .. 24) . "]" } 0 .. 2), "]\n"' >"$dir/loads.json"
+plan --policy eplb --weights "$dir/loads.json" --replicas 32 --groups 4 --nodes 2 --gpus 8 --json
+is "$(json "$dir/out" policy) $(json "$dir/out" phy2log.#) $(json "$dir/out" phy2log.0.#)" 'hierarchical 3 32' 'eplb of loads' "$dir/err"
+plan --policy eplb-global --weights "$dir/loads.json" --replicas 32 --groups 4 --nodes 2 --gpus 8 --json
+is "$(json "$dir/out" policy)" global 'eplb-global' "$dir/err"
+for policy in swift dynamic flashlb random; do
+	plan --policy $policy --weights "$dir/loads.json" --replicas 32 --gpus 8 --map "$dir/$policy.json"
+	ok $? "$policy of loads, with a map" "$dir/err"
+	plan --from "$dir/$policy.json"
+	is "$(cat "$dir/out")" '3 layers on 8 devices of 4 slots, 24 experts, 8 slots for more copies' 'its map is sound' "$dir/err"
+done
+plan --from "$dir/swift.json" --map - >/dev/null
+sed '/^[0-9]/d' "$dir/out" >"$dir/again.json"
+cmp -s "$dir/swift.json" "$dir/again.json"
+ok $? 'a map that is read and written is the same'
+for policy in swift eplb; do
+	plan --policy $policy --weights "$dir/loads.json" --from "$dir/dynamic.json" --transfers --json
+	ok $? "$policy --from --transfers" "$dir/err"
+	key=$([ $policy = eplb ] && echo phy2log || echo placement)
+	perl -MJSON::PP -MList::Util=any -e '
+		my ($map, $plan, $key) = @ARGV;
+		my ($old, $new) = map { open(my $in, "<", $_) or die; local $/; decode_json(<$in>) } $map, $plan;
+		my @now = map { [map { @{$_->{device_expert}} } @{$_->{device_list}}] } @{$old->{layer_list}};
+		my @was = map { [@$_] } @now;
+		for my $t (sort { ($a->{after_receiving} // 0) <=> ($b->{after_receiving} // 0) } @{$new->{transfers}}) {
+			my $from = $t->{after_receiving} ? \@now : \@was;
+			my $e = $from->[$t->{layer}][$t->{from_rank} * 4 + $t->{from_slot}];
+			die "expert $t->{expert} is not there\n" if $e != $t->{expert};
+			$now[$t->{layer}][$t->{to_rank} * 4 + $t->{to_slot}] = $e;
+		}
+		for my $l (0 .. $#now) {
+			my @want = map { ref $_ ? @$_ : $_ } @{$new->{$key}[$l]};
+			die "layer $l differs\n" if "@want" ne "@{$now[$l]}";
+		}
+	' "$dir/dynamic.json" "$dir/out" "$key" 2>"$dir/wrong"
+	ok $? 'made, they give the plan' "$dir/wrong"
+done
+printf '{"name":"m","layers":[{"layer":0,"pairs":[5,1,0,2],"copies":[0,1,0,0]}]}' >"$dir/heat.json"
+plan --policy eplb --weights "$dir/heat.json" --replicas 6 --gpus 2 --json
+is "$(json "$dir/out" logcnt.0.0)" 3 'what moectl heat prints is taken for loads' "$dir/err"
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+# refused STATUS WORDS OPTION...
+refused() {
+	status=$1 words=$2
+	shift 2
+	plan "$@"
+	is "$?" "$status" "refused: $words" "$dir/err"
+	grep -qF -- "$words" "$dir/err"
+	ok $? 'it says so' "$dir/err"
+}
+refused 2 '--policy: best' --policy best --weights "$dir/loads.json" --gpus 8
+refused 2 '--weights, --from or --case is missing' --policy eplb
+refused 2 '--gpus is missing' --policy eplb --weights "$dir/loads.json"
+refused 2 '--transfers needs --from' --policy eplb --weights "$dir/loads.json" --gpus 8 --transfers
+refused 2 '--case has loads' --policy eplb --case tests/data/eplb.json --gpus 8
+refused 2 '1 to 65536: 8x' --policy eplb --weights "$dir/loads.json" --gpus 8x
+refused 1 'replicas: 24 found, a multiple of the 7 gpus expected' --policy eplb --weights "$dir/loads.json" --gpus 7
+refused 1 'experts: 24 found, a multiple of the 5 groups expected' --policy eplb --weights "$dir/loads.json" --gpus 8 --groups 5
+refused 1 'case a-dev-000: tests/data/eplb-ascend.json: cases[0].weight: nothing found' --policy eplb --case tests/data/eplb-ascend.json
+refused 1 'no-such-file' --policy eplb --weights "$dir/no-such-file" --gpus 8
+printf '[[1,2],[3,"x"]]' >"$dir/bad.json"
+refused 1 'bad.json: weight[1][1]: the string "x" found, a number from 0 to 1e30 expected' --policy eplb --weights "$dir/bad.json" --gpus 1
+printf '{"weight":[[1,2' >"$dir/bad.json"
+refused 1 'bad.json: line 1, column ' --policy eplb --weights "$dir/bad.json" --gpus 1
+sed 's/"device_id": 1/"device_id": 2/' "$dir/swift.json" >"$dir/bad.json"
+refused 1 'bad.json: layer_list[0].device_list[1].device_id: 2 found, 1 expected' --from "$dir/bad.json"
+printf '[[100,1]]' >"$dir/hot.json"
+refused 1 'is on rank 0 twice' --policy eplb --weights "$dir/hot.json" --replicas 4 --gpus 1 --map "$dir/twice.json"
+[ ! -e "$dir/twice.json" ]
+ok $? 'and nothing is written'
+finish
