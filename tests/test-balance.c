@@ -36,18 +36,14 @@ static bool moves_are_bounded(const struct placement *from, const struct placeme
 	return good;
 }
 
-static bool came(const struct placement *from, const struct placement *to, uint32_t layer, uint32_t rank,
-		 int32_t expert)
+static bool is_on(const struct placement *to, uint32_t layer, uint32_t rank, int32_t expert)
 {
-	return placement_holds(to->at + placement_row(to, layer, rank), to->slots, expert) &&
-	       !placement_holds(from->at + placement_row(from, layer, rank), from->slots, expert);
+	return placement_holds(to->at + placement_row(to, layer, rank), to->slots, expert);
 }
 
 static bool left_home(const struct placement *from, const struct placement *to, uint32_t layer, int32_t expert)
 {
-	const uint32_t home = home_of(from, layer, expert);
-
-	return !placement_holds(to->at + placement_row(to, layer, home), to->slots, expert);
+	return !is_on(to, layer, home_of(from, layer, expert), expert);
 }
 
 /* Who leaves home came to a rank whose own expert left its home for that one. */
@@ -59,8 +55,8 @@ static bool homes_are_swapped(const struct placement *from, const struct placeme
 		bool found = !left_home(from, to, layer, e);
 
 		for (int32_t f = 0; !found && f < (int32_t)from->experts; f++)
-			found = left_home(from, to, layer, f) && came(from, to, layer, home_of(from, layer, f), e) &&
-				came(from, to, layer, home_of(from, layer, e), f);
+			found = left_home(from, to, layer, f) && is_on(to, layer, home_of(from, layer, f), e) &&
+				is_on(to, layer, home_of(from, layer, e), f);
 		good = good && found;
 	}
 	return good;
