@@ -86,6 +86,16 @@ for wrong in '--format nosuch' '--model-shape nosuch' '--active 5 --topk 4' '--b
 	done
 done
 
+# -- plan -----------------------------------------------------------------------------------------------------------
+
+run plan --samples 3
+is "$(field layers) $(field experts) $(field slots) $(field gpus) $(field rows.#)" '58 256 288 32 5' 'the shape, and a row for each policy'
+for row in 0 1 2 3 4; do
+	within "$(ratio "rows.$row.ms.best" "rows.$row.ms.median")" 0.0001 1 "$(field "rows.$row.policy"): the best is not slower than the median"
+	within "$(awk -v a="$(field "rows.$row.sorts")" -v b="$(ratio "rows.$row.ms.median" sort_ms.median)" 'BEGIN { print a / b }')" 0.99 1.01 \
+		'sorts are of the same time'
+done
+
 # -- compare ------------------------------------------------------------------------------------------------------
 
 # peer NAME: where it stands in rows, or nothing; then its reason is in $why.

@@ -34,6 +34,7 @@ int bench_policy(const struct options *o);
 int bench_load(const struct options *o);
 int bench_attach(const struct options *o);
 int bench_restart(const struct options *o);
+int bench_plan(const struct options *o);
 
 /* -- samples.c ---------------------------------------------------------------------------------------------------- */
 

@@ -42,6 +42,7 @@ static const struct verb {
 	 "a GPU: copies, fills, lanes, kernels, each beside its limit"},
 	{"policy", bench_policy, 50, "policy [--slots N] [OPTION]...",
 	 "a cache policy alone, in this process: one event", 8},
+	{"plan", bench_plan, 20, "plan", "planning which GPU holds which experts, beside sorting their loads"},
 	{"load", bench_load, 5, "load DIR", "loading, beside bare O_DIRECT reads"},
 	{"attach", bench_attach, 100, "attach [--hold N --seconds S]",
 	 "time to attach; or N idle sessions for S seconds"},
