@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * policy-heap - members by a key, the least at the root, of equal keys the lowest id; any of them is found at once. Each
+ * policy-heap - members by a key, the least at the root, of equal keys the lowest id; any is found at once. Each
  * has four below it, so that a hundred are four deep.
  *
  * What is held may stay where it is: whoever looks for the coldest puts it aside when it stands at the root, and not
