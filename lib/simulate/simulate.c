@@ -80,6 +80,14 @@ static void read_event(struct run *x, uint32_t step)
 			x->requests[x->n_requests++] = (struct cache_request){(int32_t)e, x->pairs[e], true, false};
 }
 
+static void mark_missed(const struct run *x, uint32_t step)
+{
+	const size_t at = at_step(x, step), first = x->trace->first[at];
+
+	for (size_t i = first; i < first + (size_t)x->trace->tokens[at] * x->trace->topk; i++)
+		x->params->missed[i] = x->trace->ids[i] >= 0 && !x->cached[x->trace->ids[i]];
+}
+
 static void count_event(struct run *x)
 {
 	for (uint32_t i = 0; i < x->n_requests; i++) {
@@ -280,6 +288,8 @@ int sim_layer(const struct sim_trace *trace, uint32_t layer, const struct sim_pa
 		if (trace->tokens[at_step(&x, s)] == 0)
 			continue;
 		read_event(&x, s);
+		if (params->missed)
+			mark_missed(&x, s);
 		count_event(&x);
 		if (params->mode == SIM_PINNED)
 			step_pinned(&x, s);

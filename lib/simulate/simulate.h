@@ -48,6 +48,7 @@ struct sim_params {
 	const char *policy;          /* of pinned and atomic */
 	uint32_t capacity;           /* at most the trace's experts */
 	const uint64_t *calibration; /* [layers][experts] of static; NULL: it starts empty */
+	bool *missed;                /* NULL, or in units of the trace's ids: was not there when it was asked for */
 	/* Each eviction, in order. May be NULL. `event` counts the layer's events. */
 	void (*evicted)(void *userdata, uint32_t event, int32_t victim, int32_t incoming);
 	void *userdata;
