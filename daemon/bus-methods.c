@@ -19,6 +19,7 @@
 #define MODELS_ACTION BUS_NAME ".manage-models"
 #define POLICIES_ACTION BUS_NAME ".manage-policies"
 #define SESSIONS_ACTION BUS_NAME ".manage-sessions"
+#define TRACES_ACTION BUS_NAME ".record-traces"
 
 static int answer_job(sd_bus_message *call, const struct job *job)
 {
@@ -215,6 +216,8 @@ static int cancel(struct bus *b, sd_bus_message *call, sd_bus_error *ret_error)
 		r = moe_error_set(&err, -ESRCH, "%.200s: the job has ended", sd_bus_message_get_path(call));
 	else if (job->kind == JOB_LOAD)
 		r = service_cancel_load(b->service, &err);
+	else if (job->kind == JOB_TRACE)
+		r = service_stop_trace(b->service, &err);
 	else
 		service_resume(b->service);
 	return r < 0 ? bus_error(ret_error, r, &err) : sd_bus_reply_method_return(call, NULL);
@@ -224,7 +227,13 @@ int bus_on_job_cancel(sd_bus_message *m, void *userdata, sd_bus_error *ret_error
 {
 	const struct job *job = bus_find_job(userdata, sd_bus_message_get_path(m));
 
-	return bus_ask(userdata, m, job && job->kind == JOB_DRAIN ? SESSIONS_ACTION : MODELS_ACTION, cancel, ret_error);
+	const char *action = MODELS_ACTION;
+
+	if (job && job->kind == JOB_DRAIN)
+		action = SESSIONS_ACTION;
+	if (job && job->kind == JOB_TRACE)
+		action = TRACES_ACTION;
+	return bus_ask(userdata, m, action, cancel, ret_error);
 }
 
 /* -- lists and documents ------------------------------------------------------------------------------------------ */

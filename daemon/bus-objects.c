@@ -24,10 +24,8 @@
 
 static const char *const phase_names[] = {"none", "prefill", "decode"};
 static const char *const kind_names[] = {
-	[JOB_LOAD] = "load",
-	[JOB_UNLOAD] = "unload",
-	[JOB_DRAIN] = "drain",
-	[JOB_POLICY] = "set-policy",
+	[JOB_LOAD] = "load",         [JOB_UNLOAD] = "unload", [JOB_DRAIN] = "drain",
+	[JOB_POLICY] = "set-policy", [JOB_TRACE] = "trace",
 };
 
 /* -- paths -------------------------------------------------------------------------------------------------------- */
@@ -250,6 +248,8 @@ double bus_job_progress(const struct bus *b, const struct job *job)
 
 	if (job->ended)
 		return job->code == 0;
+	if (job == s->trace_job && s->trace)
+		return trace_progress(s->trace);
 	if (job != s->load_job || !s->load)
 		return 0;
 	total = atomic_load(&s->load->total_bytes);
@@ -314,6 +314,9 @@ static const sd_bus_vtable manager_table[] = {
 				OPEN),
 	SD_BUS_METHOD_WITH_ARGS("SetPolicy", SD_BUS_ARGS("s", model, "s", policy), SD_BUS_RESULT("o", job),
 				bus_on_set_policy, OPEN),
+	SD_BUS_METHOD_WITH_ARGS("StartTrace", SD_BUS_ARGS("s", model, "h", file, "a{sv}", options),
+				SD_BUS_RESULT("o", job), bus_on_start_trace, OPEN),
+	SD_BUS_METHOD_WITH_ARGS("StopTrace", SD_BUS_NO_ARGS, SD_BUS_NO_RESULT, bus_on_stop_trace, OPEN),
 	SD_BUS_METHOD_WITH_ARGS("Drain", SD_BUS_NO_ARGS, SD_BUS_RESULT("o", job), bus_on_drain, OPEN),
 	SD_BUS_METHOD_WITH_ARGS("Resume", SD_BUS_NO_ARGS, SD_BUS_NO_RESULT, bus_on_resume, OPEN),
 	SD_BUS_METHOD_WITH_ARGS("ListModels", SD_BUS_NO_ARGS, SD_BUS_RESULT("a(sstuo)", models), bus_on_list_models,

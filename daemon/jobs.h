@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * jobs - what the daemon was asked to do that has an end of its own: a load, an unload, a drain, another policy.
+ * jobs - what the daemon was asked to do that has an end of its own: a load, an unload, a drain, another policy, a
+ * recording.
  *
  * Law: the reactor's alone. A job runs from the moment it is there, and ends once. Its number is its daemon's, and
  * given once. With a listener it stays until the listener has told its end and forgets it, else its end is its last.
@@ -13,7 +14,7 @@
 
 #include "moe-error.h"
 
-enum job_kind { JOB_LOAD, JOB_UNLOAD, JOB_DRAIN, JOB_POLICY };
+enum job_kind { JOB_LOAD, JOB_UNLOAD, JOB_DRAIN, JOB_POLICY, JOB_TRACE };
 
 struct job {
 	uint32_t id;

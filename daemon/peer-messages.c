@@ -62,6 +62,13 @@ void peer_send_loaded(struct peer *peer, const struct moe_manifest *manifest, ui
 	reply(peer, &l, sizeof l, MOE_MSG_LOAD | MOE_MSG_REPLY, NULL, 0);
 }
 
+void peer_send_traced(struct peer *peer, const struct moe_msg_traced *traced)
+{
+	struct moe_msg_traced answer = *traced;
+
+	reply(peer, &answer, sizeof answer, MOE_MSG_TRACE | MOE_MSG_REPLY, NULL, 0);
+}
+
 /* -- requests: 0 (answered) or -errno with *err (the caller answers) ---------------------------------------------- */
 
 static int on_hello(struct peer *peer, const struct moe_msg_hello *hello, struct moe_error *err)
@@ -412,6 +419,32 @@ static int on_policy(struct peer *peer, const struct moe_msg_policy *m, struct m
 	return r;
 }
 
+/* Answered when it has ended. */
+static int on_trace(struct peer *peer, const struct moe_msg_trace *m, int fd, struct moe_error *err)
+{
+	const struct trace_params params = {
+		.model = m->name, .max_bytes = m->max_bytes, .max_steps = m->max_steps, .max_ms = m->max_ms};
+	int r = check_steers(peer, "trace", err);
+
+	if (r == 0 && !memchr(m->name, 0, sizeof m->name))
+		r = moe_error_set(err, -EINVAL, "trace: name is not terminated");
+	if (r == 0 && (m->reserved[0] || m->reserved[1]))
+		r = moe_error_set(err, -EINVAL, "trace: reserved field is set");
+	return r < 0 ? r : service_start_trace(peer->service, peer, fd, &params, err);
+}
+
+static int on_trace_stop(struct peer *peer, struct moe_error *err)
+{
+	struct moe_msg answer = {0};
+	int r = check_steers(peer, "trace", err);
+
+	if (r == 0)
+		r = service_stop_trace(peer->service, err);
+	if (r == 0)
+		reply(peer, &answer, sizeof answer, MOE_MSG_TRACE_STOP | MOE_MSG_REPLY, NULL, 0);
+	return r;
+}
+
 /* -- what comes ---------------------------------------------------------------------------------------------------- */
 
 static const struct {
@@ -422,7 +455,8 @@ static const struct {
 	[MOE_MSG_ARENA] = {sizeof(struct moe_msg_arena), 1},   [MOE_MSG_QUERY] = {sizeof(struct moe_msg_query), 0},
 	[MOE_MSG_LOAD] = {sizeof(struct moe_msg_load), 0},     [MOE_MSG_UNLOAD] = {sizeof(struct moe_msg_unload), 0},
 	[MOE_MSG_REGISTRAR] = {sizeof(struct moe_msg), 0},     [MOE_MSG_DEVICE] = {sizeof(struct moe_msg_device), 1},
-	[MOE_MSG_POLICY] = {sizeof(struct moe_msg_policy), 0},
+	[MOE_MSG_POLICY] = {sizeof(struct moe_msg_policy), 0}, [MOE_MSG_TRACE] = {sizeof(struct moe_msg_trace), 1},
+	[MOE_MSG_TRACE_STOP] = {sizeof(struct moe_msg), 0},
 };
 
 int peer_answer(struct peer *peer, const void *message, const int *fds, struct moe_error *err)
@@ -446,6 +480,10 @@ int peer_answer(struct peer *peer, const void *message, const int *fds, struct m
 		return on_device(peer, message, fds[0], err);
 	case MOE_MSG_POLICY:
 		return on_policy(peer, message, err);
+	case MOE_MSG_TRACE:
+		return on_trace(peer, message, fds[0], err);
+	case MOE_MSG_TRACE_STOP:
+		return on_trace_stop(peer, err);
 	default:
 		return on_unload(peer, message, err);
 	}

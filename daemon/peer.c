@@ -231,6 +231,7 @@ static void unlink_peer(struct peer *peer)
 	peer->closed = true;
 	if (service->load_peer == peer)
 		service->load_peer = NULL;
+	service_trace_left(service, peer);
 	while (*at != peer)
 		at = &(*at)->next;
 	*at = peer->next;

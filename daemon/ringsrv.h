@@ -13,6 +13,7 @@
 #include <stdbool.h>
 
 #include "daemon/session.h"
+#include "uapi/moe_trace.h"
 
 /* Claims at most `entries` of what was published and reaps what was retired. True when there was something;
  * *ret_copied += bytes of ids and weights. */
@@ -54,6 +55,16 @@ void ringsrv_retire_stats(struct session *session);
 
 /* A snapshot of the client's counters of one mode. */
 void ringsrv_read_mode(const struct session *session, enum moe_stats_mode mode, struct moe_mode_stats *ret);
+
+/* The tap (moe_ring.h): wanted from now on, or not any more. -EOPNOTSUPP: the client or the region has none; -EDQUOT,
+ * -ENOMEM. */
+int ringsrv_tap_open(struct session *session);
+void ringsrv_tap_close(struct session *session);
+/* The next route, copied out and checked, into room for SESSION_TAP_BYTES. False: there is none now, or the client
+ * broke the ring's law. */
+bool ringsrv_tap_take(struct session *session, struct moe_route *to);
+/* How many had no room, as the client says, since the last call. */
+uint64_t ringsrv_tap_lost(struct session *session);
 
 /* to += from, field by field; levels (slots, active_max) take the larger. A group counts its pairs once: only the fills
  * and times of ranks other than 0 are added (`rank0` false). */

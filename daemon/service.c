@@ -62,6 +62,14 @@ static void free_dead(struct service *s)
 		service_drained(s);
 }
 
+void service_cut_off(struct service *s, struct session *session, const char *why)
+{
+	struct peer *peer = peer_of(s, session);
+
+	if (peer)
+		peer_close(peer, why);
+}
+
 static void cut_off_lost(struct service *s)
 {
 	s->guard_hits = guard_hits();
@@ -131,6 +139,8 @@ static bool service_turn(void *userdata)
 	any |= bus_turn(s->bus);
 	if (s->push)
 		any |= serve_opened(s);
+	if (s->trace)
+		any |= service_trace_turn(s);
 	for (struct entry *e = s->registry.head; e; e = e->next)
 		any |= e->tier && tier_poll(e->tier);
 	if (exporter_wants(s->exporter)) {
@@ -196,6 +206,7 @@ void service_add_session(struct service *s, struct session *session)
 
 void service_kill_session(struct service *s, struct session *session)
 {
+	taps_leave(&s->taps, session);
 	session_kill(session, s->sched);
 	s->bury = true;
 	bus_note(s->bus);
@@ -409,6 +420,7 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 	s->leaves = handover_succeeds(handover);
 	handover_hold(handover);
 	door_init(&s->door, enters);
+	taps_init(&s->taps, s);
 	allowance_raise();
 	if (getrandom(&s->instance, sizeof s->instance, GRND_NONBLOCK) != sizeof s->instance)
 		s->instance = s->started_ns;
@@ -491,6 +503,7 @@ struct service *service_free(struct service *s)
 	if (!s)
 		return NULL;
 	s->load = load_free(s->load);
+	service_end_trace(s);
 	exporter_free(s->exporter, s->leaves);
 	s->bus = bus_free(s->bus);
 	jobs_clear(&s->jobs);
@@ -515,6 +528,7 @@ struct service *service_free(struct service *s)
 	if (s->estate)
 		munmap(s->estate, MOE_RING_PAGE);
 	listener_close(&s->listener, s->leaves, s->config->private_mode && strchr(s->config->socket, '/'));
+	taps_free(&s->taps);
 	close_fd(s->signal_source.fd);
 	close_fd(s->manager.watchdog.fd);
 	events_use_timer(-1);

@@ -30,6 +30,8 @@
 #include "daemon/registry.h"
 #include "daemon/scheduler.h"
 #include "daemon/session.h"
+#include "daemon/taps.h"
+#include "daemon/trace.h"
 
 struct estate_page;
 struct exporter;
@@ -69,6 +71,7 @@ struct service {
 	uint32_t n_peers;
 	struct session *sessions;
 	struct pollset rings;
+	struct taps taps;
 	bool bury;           /* a session has died, or the last request of a dead one has come back */
 	uint64_t guard_hits; /* that were looked at */
 	uint64_t instance, started_ns;
@@ -78,6 +81,11 @@ struct service {
 	struct jobs jobs;
 	bool draining; /* no sessions are taken in */
 	struct job *drain_job;
+
+	struct trace *trace; /* NULL: none is recorded */
+	struct job *trace_job;
+	struct peer *trace_peer; /* who asked; NULL: somebody on the bus, or the asker has left */
+	uint64_t trace_told_ns;
 
 	struct load *load;
 	struct job *load_job;
@@ -134,10 +142,25 @@ int service_unload(struct service *service, const char *name, struct moe_error *
 /* Of a tiered model ("": the only model): registry_set_policy(). */
 int service_set_policy(struct service *s, const char *model, const char *policy, struct moe_error *err);
 
+/* Records what clients route into the file, for `peer` (NULL: the bus). The job is s->trace_job. -EBUSY, -ENOENT, and
+ * as trace_start. */
+int service_start_trace(struct service *s, struct peer *peer, int fd, const struct trace_params *params,
+			struct moe_error *err);
+/* What was routed so far is written, then the job ends. -ESRCH. */
+int service_stop_trace(struct service *s, struct moe_error *err);
+/* If it was this peer that asked, the recording ends. */
+void service_trace_left(struct service *s, const struct peer *peer);
+/* While there is a recording: tells of it, and of its end. True: did something. */
+bool service_trace_turn(struct service *s);
+/* At the daemon's end: what was recorded is in the file. */
+void service_end_trace(struct service *s);
+
 /* Takes a session in, with a new number if it has none. */
 void service_add_session(struct service *service, struct session *session);
 /* Its connection is gone: session_kill, and its memory goes when the pool has given back its requests. */
 void service_kill_session(struct service *service, struct session *session);
+/* It has broken the ring's law: its connection is closed. */
+void service_cut_off(struct service *service, struct session *session, const char *why);
 /* It is left to the successor: session_leave, and the same. */
 void service_leave_session(struct service *service, struct session *session);
 

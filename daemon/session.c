@@ -77,9 +77,23 @@ static void size_regions(struct session *s)
 	const uint64_t cqes = (uint64_t)s->entries * sizeof(struct moe_cqe);
 
 	s->stats_offset = MOE_RING_PAGE + sqes;
-	s->client.bytes = ALIGN_UP(s->stats_offset + m->n_layers * sizeof(struct moe_layer_stats),
-				   (uint64_t)MOE_RING_PAGE);
+	s->tap_offset = ALIGN_UP(s->stats_offset + m->n_layers * sizeof(struct moe_layer_stats),
+				 (uint64_t)MOE_RING_PAGE);
+	s->client.bytes = s->tap_offset + SESSION_TAP_BYTES;
 	s->daemon_bytes = ALIGN_UP(MOE_RING_PAGE + cqes, (uint64_t)MOE_RING_PAGE);
+}
+
+/* Of a daemon that knew of no taps. */
+static void size_without_tap(struct session *s)
+{
+	s->client.bytes = s->tap_offset;
+	s->tap_offset = 0;
+}
+
+/* Of the client region, what has pages. */
+static uint64_t region_bytes(const struct session *s)
+{
+	return s->tap_offset ? s->tap_offset : s->client.bytes;
 }
 
 static size_t hint_words(const struct moe_manifest *m)
@@ -107,7 +121,7 @@ static int charge_session(struct session *s, struct moe_error *err)
 	if (r == 0)
 		r = charge_take(&s->charge, ACCOUNT_REQUESTS, s->entries, "attach", err);
 	if (r == 0)
-		r = charge_take(&s->charge, ACCOUNT_BYTES, books + s->client.bytes + s->daemon_bytes, "attach", err);
+		r = charge_take(&s->charge, ACCOUNT_BYTES, books + region_bytes(s) + s->daemon_bytes, "attach", err);
 	return r;
 }
 
@@ -125,7 +139,7 @@ static int open_charge(struct session *s, struct accounts *accounts, uid_t uid, 
 
 static int make_regions(struct session *s, struct moe_error *err)
 {
-	s->client_fd = memfd_new("moe-client-region", s->client.bytes, err);
+	s->client_fd = memfd_new_sparse("moe-client-region", s->client.bytes, region_bytes(s), err);
 	if (s->client_fd < 0)
 		return s->client_fd;
 	s->daemon_fd = memfd_new("moe-daemon-region", s->daemon_bytes, err);
@@ -167,6 +181,8 @@ static void begin_books(struct session *s)
 		.sqe_offset = MOE_RING_PAGE,
 		.stats_offset = s->stats_offset,
 		.cqe_offset = MOE_RING_PAGE,
+		.tap_offset = s->tap_offset,
+		.tap_bytes = SESSION_TAP_BYTES,
 	};
 	p->model = s->entry->model->manifest->epoch;
 	p->attach = s->attach;
@@ -341,6 +357,32 @@ int session_add_arena(struct session *s, uint32_t kind, int fd, uint64_t bytes, 
 	return 0;
 }
 
+/* -- the tap ------------------------------------------------------------------------------------------------------ */
+
+int session_make_tap(struct session *s)
+{
+	int r = charge_take(&s->charge, ACCOUNT_BYTES, SESSION_TAP_BYTES, "tap", NULL);
+
+	if (r < 0)
+		return r;
+	r = memfd_make_pages(s->client_fd, s->tap_offset, SESSION_TAP_BYTES);
+	if (r < 0)
+		charge_give(&s->charge, ACCOUNT_BYTES, SESSION_TAP_BYTES);
+	else
+		s->tap_made = s->page->tap_made = 1;
+	return r;
+}
+
+/* Nobody wants it of this daemon yet. The daemon before may have been killed with it open. */
+static int revive_tap(struct session *s, struct moe_error *err)
+{
+	if (!s->tap_offset)
+		s->page->tap_bytes = 0;
+	__atomic_store_n(&s->page->tap_on, 0, __ATOMIC_RELEASE);
+	s->tap_made = s->tap_offset && s->page->tap_made;
+	return s->tap_made ? charge_take(&s->charge, ACCOUNT_BYTES, SESSION_TAP_BYTES, "tap", err) : 0;
+}
+
 /* -- leases ------------------------------------------------------------------------------------------------------- */
 
 int session_room_for_lease(struct session *s, uint64_t lease)
@@ -373,6 +415,7 @@ static bool slice_is_there(const struct resident *model, const struct moe_msg_at
 static int check_revived(struct session *s, struct registry *registry, struct moe_error *err)
 {
 	const struct journal_page *p = s->journal.page;
+	struct stat st;
 	int r;
 
 	s->entry = registry_by_epoch(registry, p->model);
@@ -388,6 +431,8 @@ static int check_revived(struct session *s, struct registry *registry, struct mo
 	s->attach = p->attach;
 	s->entries = p->entries;
 	size_regions(s);
+	if (fstat(s->client_fd, &st) == 0 && (uint64_t)st.st_size < s->client.bytes)
+		size_without_tap(s);
 	if (!slice_is_there(s->entry->model, &s->attach))
 		return moe_error_set(err, -EBADMSG, "session %llu: no such slice", (unsigned long long)p->session);
 	r = memfd_verify(s->client_fd, s->client.bytes, F_SEAL_SHRINK | F_SEAL_GROW, NULL, "client region", err);
@@ -443,6 +488,8 @@ int session_revive(struct session **ret, struct registry *registry, struct sessi
 		r = session_room_for_lease(s, s->journal.page->n_leases);
 	if (r == 0)
 		r = map_regions(s, err);
+	if (r == 0)
+		r = revive_tap(s, err);
 	if (r == 0)
 		r = make_books(s, err);
 	if (r == 0)

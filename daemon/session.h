@@ -31,6 +31,8 @@
 
 /* Ids and weights that one session may have copied before it waits for the pool: four of the largest requests. */
 #define SESSION_COPIED_MAX (32u << 20)
+/* Of a tap: 20,000 tokens of eight experts in one layer. It has no pages until it is wanted. */
+#define SESSION_TAP_BYTES (1u << 20)
 
 struct agreement;
 
@@ -64,7 +66,8 @@ struct session {
 	struct loop *loop;
 	struct moe_daemon_page *page;
 	uint64_t daemon_bytes;
-	uint64_t stats_offset; /* in the client region */
+	uint64_t stats_offset; /* in the client region ... */
+	uint64_t tap_offset;   /* ... too; 0: it has no tap */
 	struct clientmem arenas[MOE_ARENA_SLOTS + 1];
 	struct push_slots *device;                 /* in the place of the slot arena, or NULL */
 	uint64_t device_bytes;                     /* 0: not there yet */
@@ -87,6 +90,10 @@ struct session {
 	struct agreement *agreement; /* NULL: it takes no part in one */
 	uint32_t member;             /* of it */
 
+	bool tap_made, tapped; /* the tap has pages; tap_on is set */
+	uint32_t tap_head;
+	uint64_t tap_lost;
+
 	enum moe_phase phase;
 	bool dummy;
 	uint64_t step, ops[MOE_OP_COUNT], failed, cancelled; /* failed: but for the cancelled */
@@ -108,6 +115,9 @@ int session_revive(struct session **ret, struct registry *registry, struct sessi
 
 /* Maps a client's arena after checking seals, size and that all of its pages are there. */
 int session_add_arena(struct session *session, uint32_t kind, int fd, uint64_t bytes, struct moe_error *err);
+
+/* The pages of the tap, which are on the account from then on. -EDQUOT, -ENOMEM. */
+int session_make_tap(struct session *session);
 
 /* The connection is gone: cancels what waits and drops the leases. The model is held until session_free, because the
  * pool may still read it. */

@@ -185,6 +185,65 @@ int moe_unload(struct moe_client *client, const char *name, struct moe_error *er
 	return r;
 }
 
+int moe_trace(struct moe_client *client, int fd, const struct moe_trace_params *params,
+	      void (*progress)(const struct moe_progress *, void *userdata), void *userdata,
+	      struct moe_trace_result *ret, struct moe_error *err)
+{
+	struct moe_msg_trace message = {0};
+	struct moe_msg_traced reply;
+	struct progress_call to = {progress, userdata};
+	int r;
+
+	if (params->size != sizeof *params)
+		return moe_error_set(err, -EINVAL, "moe_trace: params.size %zu found, sizeof (%zu) expected",
+				     params->size, sizeof *params);
+	message.max_bytes = params->max_bytes;
+	message.max_steps = params->max_steps;
+	message.max_ms = params->max_ms;
+	r = copy_word(message.name, sizeof message.name, params->model ? params->model : "", "model name", err);
+	if (r < 0)
+		return r;
+	wire_begin(&message, sizeof message, MOE_MSG_TRACE, 1);
+	pthread_mutex_lock(&client->lock);
+	r = be_connected(client, err);
+	if (r == 0 && !(client->hello.features & MOE_FEATURE_TRACE))
+		r = moe_error_set(err, -EOPNOTSUPP, "%s: this daemon records nothing: it is older than the library",
+				  client->path);
+	if (r == 0)
+		r = wire_send(client->socket, &message, &fd, err);
+	if (r == 0)
+		r = wire_recv(client->socket, MOE_MSG_TRACE, &reply, sizeof reply, NULL, 0, NULL, forward_progress, &to,
+			      err);
+	note_loss(client, r);
+	pthread_mutex_unlock(&client->lock);
+	if (r == 0)
+		*ret = (struct moe_trace_result){.bytes = reply.bytes,
+						 .routes = reply.routes,
+						 .steps = reply.steps,
+						 .lost = reply.lost,
+						 .sessions = reply.sources,
+						 .end = (enum moe_trace_ending)reply.reason};
+	return r;
+}
+
+int moe_trace_stop(struct moe_client *client, struct moe_error *err)
+{
+	struct moe_msg message, reply;
+	int r;
+
+	wire_begin(&message, sizeof message, MOE_MSG_TRACE_STOP, 0);
+	pthread_mutex_lock(&client->lock);
+	r = be_connected(client, err);
+	if (r == 0 && !(client->hello.features & MOE_FEATURE_TRACE))
+		r = moe_error_set(err, -EOPNOTSUPP, "%s: this daemon records nothing: it is older than the library",
+				  client->path);
+	if (r == 0)
+		r = wire_call(client->socket, &message, MOE_MSG_TRACE_STOP, &reply, sizeof reply, err);
+	note_loss(client, r);
+	pthread_mutex_unlock(&client->lock);
+	return r;
+}
+
 int moe_set_policy(struct moe_client *client, const char *name, const char *policy, struct moe_error *err)
 {
 	struct moe_msg_policy message = {0};

@@ -45,6 +45,22 @@ static struct plan_params base_params(const struct engine *e, uint32_t layer, ui
 	};
 }
 
+void engine_tell_route(struct engine *e, const struct plan_params *p)
+{
+	struct tap *tap = &e->session->tap;
+
+	if (p->frozen || !tap_is_on(tap))
+		return;
+	tap_write(tap, &(struct tap_route){.layer = p->layer,
+					   .tokens = p->tokens,
+					   .topk = p->topk,
+					   .step = e->step,
+					   .phase = e->phase,
+					   .mode = (uint8_t)(p->mode - MOE_MODE_DECODE + MOE_STATS_DECODE),
+					   .ids = p->ids,
+					   .weights = p->weights});
+}
+
 int moe_plan(struct moe_session *session, uint32_t layer, enum moe_mode mode, uint32_t tokens, uint32_t topk,
 	     const int32_t *ids, const float *weights, struct moe_plan **ret, struct moe_error *err)
 {
@@ -81,6 +97,8 @@ int moe_plan(struct moe_session *session, uint32_t layer, enum moe_mode mode, ui
 				  "group no longer cache the same experts: detach and attach all of them");
 	else
 		r = plan_new(&plan, e->rows[row].cache, e->n_experts, &params, err);
+	if (r == 0)
+		engine_tell_route(e, &params);
 	pthread_mutex_unlock(&e->lock);
 	if (r < 0)
 		return r;
@@ -122,6 +140,9 @@ int moe_compute(struct moe_session *session, uint32_t layer, uint32_t tokens, ui
 	r = plan_new(&plan, NULL, e->n_experts, &params, err);
 	if (r < 0)
 		return r;
+	pthread_mutex_lock(&e->lock);
+	engine_tell_route(e, &params);
+	pthread_mutex_unlock(&e->lock);
 	plan->owner = e;
 	r = step_submit(e, plan, x, NULL, &step, err);
 	return r < 0 ? r : moe_wait(step, y, 0, err);
@@ -252,6 +273,8 @@ int moe_phase(struct moe_session *session, enum moe_step_phase phase, uint64_t s
 	pthread_mutex_lock(&session->engine->lock);
 	session->engine->dummy = dummy;
 	session->engine->decode = phase == MOE_STEP_DECODE;
+	session->engine->phase = (uint8_t)phase;
+	session->engine->step = step;
 	pthread_mutex_unlock(&session->engine->lock);
 	return 0;
 }

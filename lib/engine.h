@@ -49,6 +49,7 @@
 struct feeder;
 struct lanes;
 struct moe_step;
+struct plan_params;
 
 #define ENGINE_COMPUTES 2      /* PLACE_MAIN, PLACE_ASIDE */
 #define ENGINE_ASIDE_TOKENS 64 /* of a step that may be computed aside: scratch memory for so many is made twice */
@@ -105,6 +106,8 @@ struct engine {
 	uint32_t n_copy;        /* UINT32_MAX: the rule */
 	bool dummy;             /* the phase that runs is a dummy one */
 	bool decode;            /* it is a decode phase */
+	uint8_t phase;          /* enum moe_phase: it */
+	uint64_t step;          /* its number */
 	int broken;             /* 0, or the code with which every further plan is refused */
 	uint64_t n_steps;       /* submitted so far */
 	struct moe_step *steps;
@@ -132,6 +135,9 @@ static inline uint32_t engine_slot(const struct engine *e, uint32_t row, uint32_
 		return engine_all_slots(e) + (uint32_t)slot - e->n_slots - e->miss_slots;
 	return e->n_rows * e->n_slots + layer % MISSBUF_COUNT * e->miss_slots + (uint32_t)slot - e->n_slots;
 }
+
+/* Under `lock`: what the router has chosen for a layer, for the daemon, if it wants to know. No dummy step. */
+void engine_tell_route(struct engine *engine, const struct plan_params *routed);
 
 /* Whether the phase that runs is a dummy one. Takes `lock`. */
 bool engine_is_dummy(struct engine *engine);

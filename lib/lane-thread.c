@@ -13,6 +13,7 @@
 
 #include "base/util.h"
 #include "lanes.h"
+#include "plan.h"
 
 #define SPIN_NS 1000000         /* how long after the last request ... */
 #define NAP_NS 20000            /* ... and then naps */
@@ -124,6 +125,24 @@ static void count(struct lanes *l, const struct lane *lane, const struct asked *
 	__atomic_fetch_add(&stats->cpu_ns, cqe->work_ns, __ATOMIC_RELAXED);
 }
 
+/* The ids are those that split() has seen only if the stream keeps the law of one user. */
+static void tell_route(struct lanes *l, const struct lane *lane, const struct asked *a)
+{
+	struct engine *e = l->engine;
+
+	if (!tap_is_on(&e->session->tap))
+		return;
+	pthread_mutex_lock(&e->lock);
+	engine_tell_route(e, &(struct plan_params){.mode = MOE_MODE_DECODE,
+						   .layer = a->layer,
+						   .tokens = a->tokens,
+						   .topk = a->topk,
+						   .ids = lane->ids,
+						   .weights = lane->weights,
+						   .frozen = e->dummy});
+	pthread_mutex_unlock(&e->lock);
+}
+
 static void take_request(struct lanes *l, struct lane *lane, uint32_t request)
 {
 	const struct asked a = read_request(l, request);
@@ -138,13 +157,16 @@ static void take_request(struct lanes *l, struct lane *lane, uint32_t request)
 	if (r > 0) {
 		r = post_compute(l, lane, &a);
 		lane->busy = r == 0;
-		if (r == 0)
+		if (r == 0) {
+			tell_route(l, lane, &a);
 			return;
+		}
 	}
 	if (r < 0) {
 		answer_failed(l, lane, r == -EPIPE ? lanes_lost(l->engine) : r);
 		return;
 	}
+	tell_route(l, lane, &a);
 	count(l, lane, &a, &(struct moe_cqe){0});
 	fill_answer(l, lane, a.tokens, -0.0f); /* which changes no number that it is added to */
 	answer(l, lane);

@@ -169,7 +169,7 @@ static int map_regions(struct moe_session *s, const struct moe_msg_attached *a, 
 	    !checked_range(page->cqe_offset, (uint64_t)page->cq_entries * sizeof(struct moe_cqe), s->daemon_bytes))
 		return moe_error_set(err, -EPROTO, "daemon region: not a ring of %u entries", s->params.entries);
 	s->stats = (struct moe_layer_stats *)((uint8_t *)s->client_region + page->stats_offset);
-	return 0;
+	return s->features & MOE_FEATURE_TRACE ? tap_init(&s->tap, s->client_region, s->client_bytes, page, err) : 0;
 }
 
 static int take_pools(struct moe_session *s, int *fds, struct moe_error *err)

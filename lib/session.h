@@ -11,6 +11,7 @@
 
 #include "moe-expert.h"
 #include "queue.h"
+#include "tap.h"
 #include "uapi/moe_manifest.h"
 #include "uapi/moe_proto.h"
 
@@ -40,6 +41,7 @@ struct moe_session {
 	const void *daemon_region;
 	uint64_t client_bytes, daemon_bytes;
 	struct queue queue;
+	struct tap tap;
 	uint8_t *data; /* the data arena: offsets in entries count from here */
 	uint64_t data_bytes;
 	struct moe_layer_stats *stats; /* [n_layers], written with relaxed atomics by this process only */

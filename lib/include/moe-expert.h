@@ -74,6 +74,32 @@ int moe_unload(struct moe_client *client, const char *name, struct moe_error *er
  * daemon's user. */
 int moe_set_policy(struct moe_client *client, const char *name, const char *policy, struct moe_error *err);
 
+/*
+ * Records what the routers of attached sessions choose (moe-trace(5)) into the file, empty and open for writing, until
+ * a limit is met, moe_trace_stop is called on another client, or this connection ends. -EBUSY while somebody records.
+ * progress: bytes written, of at most so many.
+ */
+enum moe_trace_ending { MOE_TRACE_END_STOPPED, MOE_TRACE_END_STEPS, MOE_TRACE_END_TIME, MOE_TRACE_END_BYTES };
+
+struct moe_trace_params {
+	size_t size;                           /* sizeof(struct moe_trace_params) */
+	const char *model;                     /* NULL: the sessions of all models */
+	uint64_t max_bytes, max_steps, max_ms; /* 0: 1 GiB; no limit of steps; no limit of time */
+};
+
+struct moe_trace_result {
+	uint64_t bytes, routes;
+	uint64_t steps; /* of the session that has most */
+	uint64_t lost;  /* routes that are not in the file */
+	uint32_t sessions;
+	enum moe_trace_ending end;
+};
+
+int moe_trace(struct moe_client *client, int fd, const struct moe_trace_params *params,
+	      void (*progress)(const struct moe_progress *, void *userdata), void *userdata,
+	      struct moe_trace_result *ret, struct moe_error *err);
+int moe_trace_stop(struct moe_client *client, struct moe_error *err);
+
 /* -- session ------------------------------------------------------------------------------------------------------ */
 
 enum moe_mode {

@@ -4,10 +4,11 @@
  *
  * One packet is one message; it begins with struct moe_msg, whose `fds` is the exact number of file descriptors that
  * come with it. The first message of a connection is HELLO. The client asks; the daemon answers each request with the
- * type | MOE_MSG_REPLY, or with MOE_MSG_ERROR (status and one line of text), in order, but for LOAD and DEVICE: LOAD is
- * answered by any number of MOE_MSG_PROGRESS and, when it ends, by its reply, DEVICE when the memory is there. Identity
- * is never in a message: the kernel gives it (SO_PEERCRED, pidfd). Reserved bytes are zero. A connection that breaks
- * these rules is closed; one that is too many for its user is closed after a MOE_MSG_ERROR that nobody asked for.
+ * type | MOE_MSG_REPLY, or with MOE_MSG_ERROR (status and one line of text), in order, but for LOAD, TRACE and DEVICE:
+ * LOAD and TRACE are answered by any number of MOE_MSG_PROGRESS and, when what they began has ended, by their reply,
+ * DEVICE when the memory is there. Identity is never in a message: the kernel gives it (SO_PEERCRED, pidfd). Reserved
+ * bytes are zero. A connection that breaks these rules is closed; one that is too many for its user is closed after a
+ * MOE_MSG_ERROR that nobody asked for.
  */
 #ifndef MOE_UAPI_PROTO_H
 #define MOE_UAPI_PROTO_H
@@ -32,11 +33,13 @@ enum moe_msg_type {
 	MOE_MSG_UNLOAD = 6,
 	MOE_MSG_PROGRESS = 7,
 	MOE_MSG_ERROR = 8,
-	MOE_MSG_REGISTRAR = 9, /* struct moe_msg both ways; reply: one fd, a sealed memory file, on which whoever
+	MOE_MSG_REGISTRAR = 9,   /* struct moe_msg both ways; reply: one fd, a sealed memory file, on which whoever
 				* registers pool files with a GPU's driver holds a write lock (F_SETLK) */
-	MOE_MSG_DEVICE = 10,   /* one fd: slots in a GPU's memory, as the driver exports it; answered once it is
+	MOE_MSG_DEVICE = 10,     /* one fd: slots in a GPU's memory, as the driver exports it; answered once it is
 			      * imported. In the place of MOE_ARENA_SLOTS */
-	MOE_MSG_POLICY = 11,   /* MOE_FEATURE_POLICY */
+	MOE_MSG_POLICY = 11,     /* MOE_FEATURE_POLICY */
+	MOE_MSG_TRACE = 12,      /* one fd: a regular file that is open for writing. MOE_FEATURE_TRACE */
+	MOE_MSG_TRACE_STOP = 13, /* struct moe_msg both ways: the recording ends */
 	MOE_MSG_REPLY = 0x100
 };
 
@@ -48,8 +51,9 @@ enum moe_msg_type {
 #define MOE_FEATURE_REGISTRAR 0x10 /* MOE_MSG_REGISTRAR */
 #define MOE_FEATURE_DEVICE 0x20    /* MOE_MSG_DEVICE: the daemon has been told to push into GPUs */
 #define MOE_FEATURE_POLICY 0x40    /* MOE_MSG_POLICY */
+#define MOE_FEATURE_TRACE 0x80     /* MOE_MSG_TRACE, MOE_MSG_TRACE_STOP; the tap of moe_ring.h */
 #define MOE_FEATURE_AGREE 0x100    /* AGREE; ATTACH may have dp_size */
-#define MOE_FEATURES_ALL 0x17f
+#define MOE_FEATURES_ALL 0x1ff
 
 struct moe_msg {
 	__u32 magic; /* MOE_PROTO_MAGIC */
@@ -167,6 +171,29 @@ struct moe_msg_policy {
 	char policy[MOE_POLICY_BYTES]; /* by which its experts make room for each other from now on */
 };
 
+/* What the routers choose, into the file (moe_trace.h), until a limit is met, somebody stops it, or the asker leaves. */
+struct moe_msg_trace {
+	struct moe_msg msg;
+	char name[MOE_NAME_BYTES]; /* the sessions of this model; empty: all */
+	__u64 max_bytes;           /* of the file; 0: MOE_TRACE_BYTES_DEFAULT */
+	__u64 max_steps;           /* of the session that has most; 0: no limit, as below */
+	__u64 max_ms;
+	__u64 reserved[2];
+};
+
+struct moe_msg_traced {
+	struct moe_msg msg;
+	__u64 bytes; /* of the file */
+	__u64 routes;
+	__u64 steps; /* of the session that has most */
+	__u64 lost;
+	__u32 sources;
+	__u32 reason; /* enum moe_trace_reason */
+	__u64 reserved;
+};
+
+#define MOE_TRACE_BYTES_DEFAULT (1ULL << 30)
+
 struct moe_msg_error {
 	struct moe_msg msg;
 	char text[496];
@@ -192,6 +219,8 @@ MOE_PROTO_SIZE(moe_msg_progress, 48);
 MOE_PROTO_SIZE(moe_msg_loaded, 112);
 MOE_PROTO_SIZE(moe_msg_unload, 80);
 MOE_PROTO_SIZE(moe_msg_policy, 112);
+MOE_PROTO_SIZE(moe_msg_trace, 120);
+MOE_PROTO_SIZE(moe_msg_traced, 64);
 MOE_PROTO_SIZE(moe_msg_error, 512);
 
 #endif

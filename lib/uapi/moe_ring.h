@@ -5,7 +5,7 @@
  * Two regions, each one memfd made and sized by the daemon, size-sealed:
  *
  *   client region  (client writes; the daemon trusts nothing in it)
- *     struct moe_client_page | sqes[sq_entries] | struct moe_layer_stats[n_layers]
+ *     struct moe_client_page | sqes[sq_entries] | struct moe_layer_stats[n_layers] | the tap
  *   daemon region  (daemon writes; the client maps it read-only)
  *     struct moe_daemon_page | cqes[cq_entries]
  *
@@ -36,6 +36,13 @@
  * Whose wish it is not runs a dummy step. A member that has ended, or for which another has waited for agree_ms, is
  * given up: those who wait are told so (-EOWNERDEAD, the round is over for all of them), and it takes part again from
  * its next AGREE on. -ESTALE: the round was decided without this member; round 0 names the one that is being collected.
+ *
+ * Law of the tap. It is a ring of tap_bytes bytes at tap_offset, a power of two; with tap_bytes 0 there is none, as of
+ * a daemon before it. A client that knows of it says so in tap_able. While the daemon's tap_on is set, the client puts
+ * a struct moe_route (moe_trace.h) there for each layer of each step that it plans, dummy ones excepted: one producer,
+ * one consumer, byte indices that run freely modulo 2^32, records that go on at the beginning where the ring ends. A
+ * record that has no room is not waited for: the client counts it in tap_lost. It loads tap_on with acquire order,
+ * since the pages of the tap are made, and tap_head is moved to its tail, before that is set.
  *
  * All integers are little-endian; every reserved byte is zero, and a set one is refused with -EINVAL, so that it can be
  * given a meaning later. Two arenas, memfds that the client makes, seals and registers (MOE_MSG_ARENA), hold what
@@ -184,6 +191,10 @@ struct moe_client_page {
 	__u32 cq_wait; /* 1: the client sleeps on cq_tail */
 	__u32 pad2[15];
 	struct moe_mode_stats modes[MOE_STATS_MODES];
+	__u32 tap_tail;
+	__u32 tap_able; /* 1: the client knows of the tap */
+	__u64 tap_lost; /* routes that had no room, cumulative */
+	__u64 pad3[6];
 };
 
 /* At offset 0 of the daemon region. */
@@ -202,6 +213,12 @@ struct moe_daemon_page {
 	__u32 pad1[15];
 	__u32 sq_wait; /* 1: the daemon sleeps on the doorbell */
 	__u32 pad2[15];
+	__u64 tap_offset; /* in the client region */
+	__u32 tap_bytes;
+	__u32 tap_on; /* 1: routes are wanted */
+	__u32 tap_head;
+	__u32 tap_made; /* 1: the tap has its pages */
+	__u32 pad3[10];
 };
 
 /*
@@ -291,8 +308,8 @@ static inline int moe_request_arrow(unsigned int from, unsigned int to)
 MOE_ASSERT(sizeof(struct moe_sqe) == 64, "moe_sqe is one cache line");
 MOE_ASSERT(sizeof(struct moe_cqe) == 64, "moe_cqe is one cache line");
 MOE_ASSERT(sizeof(struct moe_mode_stats) == 64, "moe_mode_stats");
-MOE_ASSERT(sizeof(struct moe_client_page) == 448, "moe_client_page");
-MOE_ASSERT(sizeof(struct moe_daemon_page) == 256, "moe_daemon_page");
+MOE_ASSERT(sizeof(struct moe_client_page) == 512, "moe_client_page");
+MOE_ASSERT(sizeof(struct moe_daemon_page) == 320, "moe_daemon_page");
 MOE_ASSERT(sizeof(struct moe_layer_stats) == 192, "moe_layer_stats");
 MOE_AT(struct moe_sqe, op, 8);
 MOE_AT(struct moe_sqe, layer, 10);
@@ -314,9 +331,11 @@ MOE_AT(struct moe_cqe, offset, 56);
 MOE_AT(struct moe_client_page, cq_head, 64);
 MOE_AT(struct moe_client_page, cq_wait, 128);
 MOE_AT(struct moe_client_page, modes, 192);
+MOE_AT(struct moe_client_page, tap_tail, 448);
 MOE_AT(struct moe_daemon_page, cqe_offset, 40);
 MOE_AT(struct moe_daemon_page, sq_head, 64);
 MOE_AT(struct moe_daemon_page, cq_tail, 128);
 MOE_AT(struct moe_daemon_page, sq_wait, 192);
+MOE_AT(struct moe_daemon_page, tap_offset, 256);
 
 #endif

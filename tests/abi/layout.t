@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # SPDX-License-Identifier: MIT
 #
-# layout - the five ABI headers mean the same bytes to C and C++, with 64 and 32 bits, today and in the next version.
+# layout - the six ABI headers mean the same bytes to C and C++, with 64 and 32 bits, today and in the next version.
 #
 #   tests/abi/layout.t            TAP: all four compilers against tests/abi/golden.txt
 #   tests/abi/layout.t --update   writes golden.txt anew; what changes in it is a change of the ABI
@@ -17,7 +17,7 @@ use File::Temp qw(tempdir);
 
 my $root = abs_path(dirname(__FILE__) . '/../..');
 my $golden = "$root/tests/abi/golden.txt";
-my @headers = qw(moe_format.h moe_ring.h moe_manifest.h moe_proto.h moe_kmod.h);
+my @headers = qw(moe_format.h moe_ring.h moe_manifest.h moe_proto.h moe_kmod.h moe_trace.h);
 my $dir = tempdir(CLEANUP => 1);
 
 # -- what the headers define --------------------------------------------------------------------------------------
