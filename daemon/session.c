@@ -369,7 +369,8 @@ int session_make_tap(struct session *s)
 	if (r < 0)
 		charge_give(&s->charge, ACCOUNT_BYTES, SESSION_TAP_BYTES);
 	else
-		s->tap_made = s->page->tap_made = 1;
+		s->tap_made = true;
+	s->page->tap_made = s->tap_made;
 	return r;
 }
 
