@@ -168,20 +168,20 @@ static json_t *session_json(const struct session *x)
 	snprintf(device, sizeof device, "%llx", (unsigned long long)x->attach.device);
 	for (int i = 0; i < MOE_OP_COUNT; i++)
 		json_object_set_new(ops, op_names[i], integer(x->ops[i]));
-	return json_pack("{s:I, s:i, s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:I, s:i, s:i, s:I, s:I, "
-			 "s:I, s:I, s:I, s:I, "
-			 "s:I, s:I, s:i, s:o}",
-			 "id", (json_int_t)x->id, "pid", (int)x->pid, "uid", (int)x->uid, "model",
-			 x->entry->model->manifest->name, "group", group, "device", device, "tp_rank",
-			 (int)x->attach.tp_rank, "tp_size", (int)x->attach.tp_size, "dp_rank", (int)x->attach.dp_rank,
-			 "ep_rank", (int)x->attach.ep_rank, "attached_ns", (json_int_t)(now_ns() - x->attached_ns),
-			 "phase", phase_names[x->phase], "dummy", x->dummy, "step", (json_int_t)x->step, "in_flight",
-			 (int)x->in_flight, "leases", (int)x->leases_held, "data_bytes",
-			 (json_int_t)x->arenas[MOE_ARENA_DATA].bytes, "slot_bytes",
-			 (json_int_t)x->arenas[MOE_ARENA_SLOTS].bytes, "device_bytes", (json_int_t)x->device_bytes,
-			 "charged_bytes", (json_int_t)x->charge.held[ACCOUNT_BYTES], "pool_ns", (json_int_t)x->pool_ns,
-			 "failed", (json_int_t)x->failed, "cancelled", (json_int_t)x->cancelled, "fill_bytes_running",
-			 (json_int_t)sched_filling(&x->sched), "dp_size", (int)x->attach.dp_size, "requests", ops);
+	return json_pack(
+		"{s:I, s:i, s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:b, s:I, s:i, s:i, s:I, s:I, "
+		"s:I, s:I, s:I, s:I, "
+		"s:I, s:I, s:i, s:o}",
+		"id", (json_int_t)x->id, "pid", (int)x->pid, "uid", (int)x->uid, "model",
+		x->entry->model->manifest->name, "group", group, "device", device, "tp_rank", (int)x->attach.tp_rank,
+		"tp_size", (int)x->attach.tp_size, "dp_rank", (int)x->attach.dp_rank, "ep_rank", (int)x->attach.ep_rank,
+		"attached_ns", (json_int_t)(now_ns() - x->attached_ns), "phase", phase_names[x->phase], "dummy",
+		x->dummy, "tapped", x->tapped, "step", (json_int_t)x->step, "in_flight", (int)x->in_flight, "leases",
+		(int)x->leases_held, "data_bytes", (json_int_t)x->arenas[MOE_ARENA_DATA].bytes, "slot_bytes",
+		(json_int_t)x->arenas[MOE_ARENA_SLOTS].bytes, "device_bytes", (json_int_t)x->device_bytes,
+		"charged_bytes", (json_int_t)x->charge.held[ACCOUNT_BYTES], "pool_ns", (json_int_t)x->pool_ns, "failed",
+		(json_int_t)x->failed, "cancelled", (json_int_t)x->cancelled, "fill_bytes_running",
+		(json_int_t)sched_filling(&x->sched), "dp_size", (int)x->attach.dp_size, "requests", ops);
 }
 
 static json_t *sessions_array(const struct service *s)

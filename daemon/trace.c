@@ -15,7 +15,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/util.h"
-#include "daemon/session.h"
+#include "daemon/service.h"
 
 #define BUFFER_BYTES (4u << 20)
 #define MARKS_BYTES 4096 /* of a buffer, for what must not be lost: the end */
@@ -104,6 +104,7 @@ static void *trace_main(void *arg)
 	}
 	atomic_store(&t->error, r);
 	atomic_store(&t->over, true);
+	loop_wake(t->taps->service->loop);
 	return NULL;
 }
 

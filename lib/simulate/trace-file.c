@@ -11,6 +11,7 @@
 #include "base/util.h"
 #include "simulate/moetrc.h"
 #include "simulate/trace-json.h"
+#include "simulate/trace-routes.h"
 
 #define ROOM_FIRST ((size_t)64 << 10)
 
@@ -32,6 +33,7 @@ static const struct {
 	int (*read)(struct trace_file *ret, const struct trace_source *source, struct moe_error *err);
 } formats[] = {
 	{"MOETRC1", 8, read_moetrc},
+	{"MOETRACE", 8, routes_read},
 };
 
 int trace_file_parse(struct trace_file *ret, const struct trace_source *source, struct moe_error *err)
@@ -46,7 +48,7 @@ int trace_file_parse(struct trace_file *ret, const struct trace_source *source, 
 	if (at < source->size && source->data[at] == '{')
 		return trace_json_read(ret, source, err);
 	return moe_error_set(err, -EINVAL,
-			     "%s: a trace begins with MOETRC1 or, in JSON, with {; this file does with neither",
+			     "%s: a trace begins with MOETRC1, MOETRACE or, in JSON, with {; this file does with none",
 			     source->name);
 }
 

@@ -4,6 +4,7 @@
  * its first object has:
  *
  *   moetrc   moetrc.h
+ *   binary   what the daemon has recorded (trace-routes.h, moe-trace(5))
  *   trace    {"layers", "experts", "topk", "steps": [step][layer][token][ids]}
  *   vectors  {"cases": [{"id", "trace", "results": [{"policy", "mode", "capacity", "params"}, ...]}, ...]}, or one
  *            case: a trace and the runs that somebody made of it

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: MIT */
+#include "simulate/trace-routes.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/util.h"
+#include "cache.h"
+#include "simulate/trace-build.h"
+#include "uapi/moe_ring.h"
+
+/* What each record begins with. */
+struct beginning {
+	__u32 bytes;
+	__u8 kind, other;
+	__u16 source;
+};
+
+static int wrong(const struct routes *f, struct moe_error *err, const char *what)
+{
+	return moe_error_set(err, -EINVAL, "%s: byte %zu: %s", f->name, f->record, what);
+}
+
+float routes_weight(const struct routes_record *r, size_t i)
+{
+	float weight;
+
+	memcpy(&weight, r->weights + 4 * i, sizeof weight);
+	return weight;
+}
+
+int routes_open(struct routes *ret, const struct trace_source *file, struct moe_error *err)
+{
+	struct routes f = {.name = file->name, .data = file->data, .size = file->size};
+
+	if (f.size < sizeof f.head)
+		return moe_error_set(err, -EINVAL, "%s: %zu bytes found, a recording has %zu at least", f.name, f.size,
+				     sizeof f.head);
+	memcpy(&f.head, f.data, sizeof f.head);
+	if (f.head.magic != MOE_TRACE_MAGIC || f.head.version != MOE_TRACE_VERSION)
+		return moe_error_set(err, -EINVAL, "%s: no recording, or of version %u: version %d expected", f.name,
+				     f.head.version, MOE_TRACE_VERSION);
+	if (f.head.bytes < sizeof f.head || f.head.bytes > f.size || f.head.bytes % 8)
+		return moe_error_set(err, -EINVAL, "%s: a head of %u bytes found, %zu expected", f.name, f.head.bytes,
+				     sizeof f.head);
+	f.at = f.head.bytes;
+	*ret = f;
+	return 0;
+}
+
+void routes_close(struct routes *f)
+{
+	free(f->sources);
+	*f = (struct routes){0};
+}
+
+static int take_source(struct routes *f, const struct beginning *b, struct moe_error *err)
+{
+	struct moe_trace_source source, *more;
+
+	if (b->bytes < sizeof source)
+		return wrong(f, err, "a source that is too short");
+	memcpy(&source, f->data + f->record, sizeof source);
+	if (source.source != f->n_sources)
+		return wrong(f, err, "sources are not numbered one after the other");
+	if (source.n_layers == 0 || source.n_layers > SIM_LAYERS_MAX || source.n_experts == 0 ||
+	    source.n_experts > CACHE_EXPERTS_MAX)
+		return wrong(f, err, "a model of no layers or experts, or of too many");
+	source.model[sizeof source.model - 1] = '\0';
+	more = reallocarray(f->sources, f->n_sources + 1, sizeof *more);
+	if (!more)
+		return moe_error_set(err, -ENOMEM, "%s: no memory", f->name);
+	f->sources = more;
+	f->sources[f->n_sources++] = source;
+	return 0;
+}
+
+static bool ids_are_good(const struct routes_record *r, uint32_t experts)
+{
+	bool good = true;
+
+	for (size_t i = 0; i < (size_t)r->route.tokens * r->route.topk; i++)
+		good &= routes_id(r, i) < (int32_t)experts;
+	return good;
+}
+
+static int take_route(const struct routes *f, const struct beginning *b, struct routes_record *ret,
+		      struct moe_error *err)
+{
+	struct moe_route *route = &ret->route;
+
+	if (b->bytes < sizeof *route)
+		return wrong(f, err, "a route that is too short");
+	memcpy(route, f->data + f->record, sizeof *route);
+	if (route->topk == 0 || route->topk > MOE_TOPK_MAX || route->tokens == 0 || route->tokens > MOE_TOKENS_MAX ||
+	    route->bytes != moe_route_bytes(route->tokens, route->topk))
+		return wrong(f, err, "a route whose tokens and choices are not as long as it is");
+	if (route->source >= f->n_sources || route->layer >= f->sources[route->source].n_layers)
+		return wrong(f, err, "a route of a source, or of a layer, that is not there");
+	ret->ids = f->data + f->record + sizeof *route;
+	ret->weights = f->data + f->record + moe_route_weights(route->tokens, route->topk);
+	return ids_are_good(ret, f->sources[route->source].n_experts)
+		       ? 0
+		       : wrong(f, err, "a route with an expert that the model does not have");
+}
+
+static int take(struct routes *f, const struct beginning *b, struct routes_record *ret, struct moe_error *err)
+{
+	ret->kind = (enum moe_trace_kind)b->kind;
+	switch (ret->kind) {
+	case MOE_TRACE_SOURCE:
+		return take_source(f, b, err);
+	case MOE_TRACE_ROUTE:
+		return take_route(f, b, ret, err);
+	case MOE_TRACE_LOST:
+	case MOE_TRACE_LEFT:
+		if (b->bytes < sizeof ret->mark || b->source >= f->n_sources)
+			return wrong(f, err, "a mark that is too short, or of no source");
+		memcpy(&ret->mark, f->data + f->record, sizeof ret->mark);
+		return 0;
+	default:
+		if (b->bytes < sizeof ret->end)
+			return wrong(f, err, "an end that is too short");
+		memcpy(&ret->end, f->data + f->record, sizeof ret->end);
+		return 0;
+	}
+}
+
+int routes_next(struct routes *f, struct routes_record *ret, struct moe_error *err)
+{
+	struct beginning b = {.kind = 0};
+	int r;
+
+	do {
+		if (f->size - f->at < sizeof b)
+			return 0;
+		f->record = f->at;
+		memcpy(&b, f->data + f->at, sizeof b);
+		if (b.bytes < sizeof b || b.bytes % 8)
+			return wrong(f, err, "a record whose length is no multiple of 8");
+		if (b.bytes > f->size - f->at)
+			return 0;
+		f->at += b.bytes;
+	} while (b.kind < MOE_TRACE_ROUTE || b.kind > MOE_TRACE_END);
+	*ret = (struct routes_record){0};
+	r = take(f, &b, ret, err);
+	return r < 0 ? r : 1;
+}
+
+bool routes_begins(struct routes_pass *pass, const struct moe_route *route)
+{
+	const bool begins = pass->passes == 0 || route->layer <= pass->layer || route->step != pass->step;
+
+	pass->passes += begins;
+	pass->layer = route->layer;
+	pass->step = route->step;
+	return begins;
+}
+
+/* -- as a trace --------------------------------------------------------------------------------------------------- */
+
+struct reading {
+	struct sim_build build;
+	struct routes_pass pass;
+	uint32_t next; /* layer whose place comes next; the number of layers: a step is complete */
+};
+
+static int pad(struct reading *t, uint32_t layer, struct moe_error *err)
+{
+	int r = 0;
+
+	while (r == 0 && t->next < layer) {
+		r = sim_build_place(&t->build, err);
+		t->next++;
+	}
+	return r;
+}
+
+static int add_route(struct reading *t, const struct routes_record *record, struct moe_error *err)
+{
+	const uint32_t layers = t->build.trace.layers, topk = record->route.topk;
+	int32_t ids[MOE_TOPK_MAX];
+	float weights[MOE_TOPK_MAX];
+	int r = 0;
+
+	if (routes_begins(&t->pass, &record->route)) {
+		r = pad(t, layers, err);
+		t->next = 0;
+	}
+	if (r == 0)
+		r = pad(t, record->route.layer + 1u, err);
+	for (size_t i = 0; r == 0 && i < record->route.tokens; i++) {
+		uint32_t n = 0;
+
+		for (uint32_t k = 0; k < topk; k++) {
+			ids[n] = routes_id(record, i * topk + k);
+			weights[n] = routes_weight(record, i * topk + k);
+			n += ids[n] >= 0;
+		}
+		if (n)
+			r = sim_build_token(&t->build, ids, weights, n, err);
+	}
+	return r;
+}
+
+/* The shape that all sources have, with the most choices that any route has. */
+static int find_shape(const struct trace_source *file, struct routes *f, uint32_t *ret_topk, struct moe_error *err)
+{
+	struct routes_record record;
+	uint32_t topk = 1;
+	int r;
+
+	while ((r = routes_next(f, &record, err)) > 0)
+		if (record.kind == MOE_TRACE_ROUTE)
+			topk = MAX(topk, (uint32_t)record.route.topk);
+	if (r < 0)
+		return r;
+	if (f->n_sources == 0)
+		return moe_error_set(err, -EINVAL, "%s: no session has routed anything in it", file->name);
+	for (uint32_t i = 1; i < f->n_sources; i++)
+		if (memcmp(f->sources[i].digest, f->sources[0].digest, MOE_DIGEST_BYTES) != 0)
+			return moe_error_set(err, -EINVAL,
+					     "%s: sessions of several models, %s and %s: record one with 'moectl trace "
+					     "record --model'",
+					     file->name, f->sources[0].model, f->sources[i].model);
+	*ret_topk = topk;
+	return 0;
+}
+
+static int read_source(struct reading *t, const struct trace_source *file, uint32_t source, struct moe_error *err)
+{
+	struct routes_record record;
+	struct routes f;
+	int r = routes_open(&f, file, err);
+
+	if (r < 0)
+		return r;
+	t->pass = (struct routes_pass){0};
+	while (r >= 0 && (r = routes_next(&f, &record, err)) > 0)
+		if (record.kind == MOE_TRACE_ROUTE && record.route.source == source)
+			r = add_route(t, &record, err);
+	routes_close(&f);
+	return r;
+}
+
+int routes_read(struct trace_file *ret, const struct trace_source *file, struct moe_error *err)
+{
+	struct reading t = {0};
+	struct sim_trace trace;
+	struct routes f;
+	uint32_t topk;
+	int r = routes_open(&f, file, err);
+
+	if (r < 0)
+		return r;
+	r = find_shape(file, &f, &topk, err);
+	if (r == 0) {
+		sim_build_begin(&t.build, f.sources[0].n_layers, f.sources[0].n_experts, topk);
+		t.next = t.build.trace.layers;
+	}
+	for (uint32_t i = 0; r == 0 && i < f.n_sources; i++)
+		r = read_source(&t, file, i, err);
+	if (r == 0)
+		r = pad(&t, t.build.trace.layers, err);
+	routes_close(&f);
+	if (r < 0) {
+		sim_build_drop(&t.build);
+		return r;
+	}
+	sim_build_finish(&t.build, &trace);
+	return trace_file_single(ret, "binary", file, &trace, err);
+}
