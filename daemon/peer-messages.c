@@ -84,6 +84,7 @@ static int on_hello(struct peer *peer, const struct moe_msg_hello *hello, struct
 		return moe_error_set(err, -EINVAL, "hello: reserved field is set");
 	peer->service->door.strangers -= !peer->hello;
 	peer->hello = true;
+	peer->features = hello->features;
 	reply(peer, &answer, sizeof answer, MOE_MSG_HELLO | MOE_MSG_REPLY, NULL, 0);
 	return 0;
 }
@@ -261,6 +262,8 @@ static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, str
 	}
 	peer->session = s;
 	s->journal.page->session = s->id;
+	if (peer->features & MOE_FEATURE_TRACE)
+		taps_join(&peer->service->taps, s);
 	if (handover_keeps(peer->service->handover) &&
 	    estate_keep_session(peer->service->handover, s, peer->source.fd) < 0)
 		log_warning("session %llu will not outlive this daemon: the keeper does not take it",

@@ -28,6 +28,7 @@ struct peer {
 	uid_t uid;
 	struct charge charge;  /* the connection and its descriptors; the session has its own */
 	uint64_t device_bytes; /* of the slots that it has given */
+	uint64_t features;     /* MOE_FEATURE_*: of the client */
 	bool hello, closed;
 	int sources; /* that the kernel still holds */
 	struct peer *next;

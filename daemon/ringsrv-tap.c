@@ -13,12 +13,12 @@
 #include "base/memfd.h"
 #include "base/util.h"
 
-int ringsrv_tap_open(struct session *s)
+int ringsrv_tap_open(struct session *s, bool knows)
 {
 	const struct moe_client_page *client = client_at(&s->client, 0);
 	int r = 0;
 
-	if (!s->tap_offset || !__atomic_load_n(&client->tap_able, __ATOMIC_ACQUIRE))
+	if (!s->tap_offset || (!knows && !__atomic_load_n(&client->tap_able, __ATOMIC_ACQUIRE)))
 		return -EOPNOTSUPP;
 	if (!s->tap_made)
 		r = session_make_tap(s);

@@ -56,9 +56,9 @@ void ringsrv_retire_stats(struct session *session);
 /* A snapshot of the client's counters of one mode. */
 void ringsrv_read_mode(const struct session *session, enum moe_stats_mode mode, struct moe_mode_stats *ret);
 
-/* The tap (moe_ring.h): wanted from now on, or not any more. -EOPNOTSUPP: the client or the region has none; -EDQUOT,
- * -ENOMEM. */
-int ringsrv_tap_open(struct session *session);
+/* The tap (moe_ring.h): wanted from now on, or not any more. -EOPNOTSUPP: the region has none, or the client does
+ * not know of it (`knows`: it has said so elsewhere); -EDQUOT, -ENOMEM. */
+int ringsrv_tap_open(struct session *session, bool knows);
 void ringsrv_tap_close(struct session *session);
 /* The next route, copied out and checked, into room for SESSION_TAP_BYTES. False: there is none now, or the client
  * broke the ring's law. */

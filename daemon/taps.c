@@ -74,7 +74,7 @@ static void set_taps(const struct taps *t)
 		if (s->tapped && !want)
 			ringsrv_tap_close(s);
 		else if (want && !s->tapped && opened < OPEN_LOOK)
-			opened += ringsrv_tap_open(s) == 0;
+			opened += ringsrv_tap_open(s, false) == 0;
 	}
 }
 
@@ -172,6 +172,12 @@ void taps_remove(struct taps *t, struct tap_sink *sink)
 	set_taps(t);
 	if (!t->sinks)
 		set_clock(t, 0);
+}
+
+void taps_join(struct taps *t, struct session *s)
+{
+	if (wanted(t, s))
+		ringsrv_tap_open(s, true);
 }
 
 void taps_leave(struct taps *t, struct session *s)

@@ -53,6 +53,9 @@ void taps_remove(struct taps *taps, struct tap_sink *sink);
 /* What the taps have now. */
 void taps_look(struct taps *taps);
 
+/* A session of a client that knows of taps begins: it is listened to from its first step on. */
+void taps_join(struct taps *taps, struct session *session);
+
 /* A session is about to end: what its tap still has, and the end. */
 void taps_leave(struct taps *taps, struct session *session);
 

@@ -171,7 +171,7 @@ struct moe_msg_policy {
 	char policy[MOE_POLICY_BYTES]; /* by which its experts make room for each other from now on */
 };
 
-/* What the routers choose, into the file (moe_trace.h), until a limit is met, somebody stops it, or the asker leaves. */
+/* What the routers choose, into the file (moe_trace.h), until a limit is met, it is stopped, or the asker leaves. */
 struct moe_msg_trace {
 	struct moe_msg msg;
 	char name[MOE_NAME_BYTES]; /* the sessions of this model; empty: all */

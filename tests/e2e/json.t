@@ -76,6 +76,11 @@ done
 valid "$dir/plan.json" plan
 ok $? 'plan of maps' "$dir/wrong"
 
+"$moectl" trace convert "$dir/trace.json" "$dir/trace.moetrace" --to binary 2>"$dir/err"
+"$moectl" trace show "$dir/trace.moetrace" --json >"$dir/trace.out" 2>>"$dir/err"
+valid "$dir/trace.out" trace
+ok $? 'trace show' "$dir/wrong"
+
 # A schema for each verb that prints JSON; load prints what models does.
 "$moectl" --help | sed -n 's/^  \([a-z][a-z]*\) .*/\1/p' | while read -r verb; do
 	"$moectl" "$verb" --help | grep -q -e '^  --json' || continue
@@ -108,6 +113,9 @@ ok $? 'load prints what models does' "$dir/wrong"
 "$moectl" --socket "$socket" heat tinymoe --json >"$dir/heat.json"
 valid "$dir/heat.json" heat
 ok $? 'heat' "$dir/wrong"
+"$moectl" --socket "$socket" trace record --json --seconds 0.1 --output "$dir/empty.moetrace" >"$dir/trace.out" 2>>"$dir/err"
+valid "$dir/trace.out" trace
+ok $? 'trace record' "$dir/wrong"
 
 # The check finds what it is there for.
 sed 's/"pid": [0-9]*/"pid": "x"/' "$dir/status.json" >"$dir/bad.json"

@@ -95,6 +95,12 @@ static const struct option options[] = {
 	{"calibrate", required_argument, NULL, 'b'},
 	{"together", no_argument, NULL, 't'},
 	{"evictions", no_argument, NULL, 'e'},
+	{"model", required_argument, NULL, 'L'},
+	{"output", required_argument, NULL, 'O'},
+	{"seconds", required_argument, NULL, 'S'},
+	{"steps", required_argument, NULL, 'U'},
+	{"max-bytes", required_argument, NULL, 'B'},
+	{"to", required_argument, NULL, 'A'},
 	{"help", no_argument, NULL, 'h'},
 	{"version", no_argument, NULL, 'V'},
 	{0},
@@ -113,6 +119,25 @@ const char *arguments_option(char letter)
 	return NULL;
 }
 
+/* Where an option's text goes, or NULL. */
+static const char **text_of(struct arguments *a, int id)
+{
+	const struct {
+		char letter;
+		const char **to;
+	} texts[] = {
+		{'s', &a->socket},    {'n', &a->name},       {'i', &a->isa},    {'c', &a->config},   {'r', &a->root},
+		{'g', &a->svg},       {'H', &a->huge_pages}, {'P', &a->policy}, {'k', &a->capacity}, {'m', &a->mode},
+		{'b', &a->calibrate}, {'L', &a->model},      {'O', &a->output}, {'S', &a->seconds},  {'U', &a->steps},
+		{'B', &a->max_bytes}, {'A', &a->to},
+	};
+
+	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+		if (texts[i].letter == id)
+			return texts[i].to;
+	return NULL;
+}
+
 enum arguments_result arguments_parse(struct arguments *ret, int argc, char **argv)
 {
 	bool help = false;
@@ -120,12 +145,15 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 
 	*ret = (struct arguments){.interval = 1};
 	while ((id = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+		const char **text = text_of(ret, id);
+
 		if (id != '?' && !strchr(ret->given, id) && strlen(ret->given) < ARGUMENTS_OPTIONS)
 			ret->given[strlen(ret->given)] = (char)id;
+		if (text) {
+			*text = optarg;
+			continue;
+		}
 		switch (id) {
-		case 's':
-			ret->socket = optarg;
-			break;
 		case 'j':
 			ret->json = true;
 			break;
@@ -134,23 +162,8 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 			if (optarg && !parse_interval(&ret->interval, optarg))
 				return wrong(ret, "--watch takes seconds from 0.05 to 86400", optarg);
 			break;
-		case 'n':
-			ret->name = optarg;
-			break;
-		case 'i':
-			ret->isa = optarg;
-			break;
-		case 'c':
-			ret->config = optarg;
-			break;
-		case 'r':
-			ret->root = optarg;
-			break;
 		case 'o':
 			ret->once = true;
-			break;
-		case 'g':
-			ret->svg = optarg;
 			break;
 		case 'p':
 			ret->prometheus = true;
@@ -160,12 +173,6 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 			break;
 		case 'y':
 			ret->yes = true;
-			break;
-		case 'H':
-			ret->huge_pages = optarg;
-			break;
-		case 'P':
-			ret->policy = ret->plan.policy = optarg;
 			break;
 		case 'W':
 		case 'R':
@@ -178,15 +185,6 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 		case 'T':
 			if (!parse_plan(&ret->plan, id, optarg))
 				return wrong(ret, "a number of replicas, groups, nodes or GPUs is 1 to 65536", optarg);
-			break;
-		case 'k':
-			ret->capacity = optarg;
-			break;
-		case 'm':
-			ret->mode = optarg;
-			break;
-		case 'b':
-			ret->calibrate = optarg;
 			break;
 		case 't':
 			ret->together = true;

@@ -19,7 +19,7 @@
 
 /* Of plan. A count is 0 when it was not given. */
 struct plan_arguments {
-	const char *policy, *weights, *cases, *from, *map;
+	const char *weights, *cases, *from, *map;
 	uint32_t replicas, groups, nodes, gpus;
 	bool transfers;
 };
@@ -31,8 +31,9 @@ struct arguments {
 	double interval; /* seconds, of --watch */
 	const char *name, *isa, *config, *root, *svg, *huge_pages, *verb;
 	struct plan_arguments plan;
-	const char *policy;                      /* of simulate; plan has it too */
-	const char *capacity, *mode, *calibrate; /* of simulate */
+	const char *policy;                                            /* of plan and simulate */
+	const char *capacity, *mode, *calibrate;                       /* of simulate */
+	const char *model, *output, *seconds, *steps, *max_bytes, *to; /* of trace */
 	int n;
 	char **words;                   /* what follows the verb */
 	const char *wrong, *wrong_word; /* of ARGUMENTS_WRONG: why; the word may be NULL */

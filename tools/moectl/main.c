@@ -29,6 +29,11 @@ const struct verb verbs[] = {
 	 "moectl simulate trace.moetrc\nmoectl simulate trace.jsonl --policy lru,ema --capacity 8,16,32 --svg "
 	 "rates.svg\n"
 	 "moectl simulate vectors.json --json | jq '.cases[].results[].total'"},
+	{"trace", verb_trace, -1, "trace record|stop|show|convert ...",
+	 "what routers choose: record it, show a recording, write it in another form", "jLOSUBAt",
+	 "moectl trace record --model qwen --seconds 60 --output qwen.moetrace\nmoectl trace show qwen.moetrace\n"
+	 "moectl trace convert qwen.moetrace qwen.jsonl --to jsonl\n"
+	 "moectl trace convert qwen.moetrace - --to loads\nmoectl trace stop"},
 	{"config", verb_config, 0, "config [--config FILE | --root DIR]",
 	 "what the files of expertd.conf(5) say, and where each value is from", "jcr",
 	 "moectl config\nmoectl config --root /mnt/image --json"},
@@ -62,8 +67,14 @@ static const struct {
 	      "experts"},
 	{'m', "--mode LIST       simulate: pinned, atomic, belady, belady-pinned; default: pinned"},
 	{'b', "--calibrate FILE  simulate: a trace whose most used experts static starts with"},
-	{'t', "--together        simulate: a moetrc's sequences step by step beside each other"},
+	{'t', "--together        simulate, trace convert: a moetrc's sequences step by step beside each other"},
 	{'e', "--evictions       simulate --json: the log of evictions"},
+	{'L', "--model NAME      trace record: the sessions of this model (default: all)"},
+	{'O', "--output FILE     trace record: into this one (default: moe-DATE-TIME.moetrace here)"},
+	{'S', "--seconds NUMBER  trace record: so long (default: until Ctrl-C or moectl trace stop)"},
+	{'U', "--steps NUMBER    trace record: until a session has so many"},
+	{'B', "--max-bytes SIZE  trace record: a file of at most so many, 100M (default: 1G)"},
+	{'A', "--to FORM         trace convert: binary, jsonl, json, moetrc, or loads: pairs of each expert"},
 	{'c', "--config FILE     config, doctor: read this one and no other (default: $MOE_EXPERTD_CONFIG, else the "
 	      "system's)"},
 	{'r', "--root DIR        config, doctor: read the files of the system below DIR, and write them there"},
@@ -155,7 +166,7 @@ static int run_verb(const struct arguments *arg)
 
 	if (!v)
 		return unknown_verb(arg->verb);
-	if (arg->n != v->words)
+	if (v->words >= 0 && arg->n != v->words)
 		return usage("usage", v->usage);
 	for (const char *given = arg->given; v->options && *given; given++)
 		if (*given != 's' && !strchr(v->options, *given)) {

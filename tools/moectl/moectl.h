@@ -20,7 +20,7 @@ enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 struct verb {
 	const char *name;
 	int (*run)(const struct arguments *);
-	int words; /* that follow it */
+	int words; /* that follow it; -1: it looks after them itself */
 	const char *usage, *help;
 	const char *options; /* letters of those that it takes besides --socket; NULL: nothing is checked */
 	const char *example; /* lines; NULL: none */
@@ -35,6 +35,7 @@ int verb_sessions(const struct arguments *arg);
 int verb_load(const struct arguments *arg);
 int verb_unload(const struct arguments *arg);
 int verb_set_policy(const struct arguments *arg);
+int verb_trace(const struct arguments *arg);
 int verb_config(const struct arguments *arg);
 int verb_top(const struct arguments *arg);
 int verb_heat(const struct arguments *arg);

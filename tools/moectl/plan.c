@@ -413,7 +413,7 @@ int verb_plan(const struct arguments *arg)
 	int r;
 
 	for (const struct policy *p = policies; p->name; p++)
-		if (arg->plan.policy && strcmp(arg->plan.policy, p->name) == 0)
+		if (arg->policy && strcmp(arg->policy, p->name) == 0)
 			job.policy = p;
 	r = check_usage(&arg->plan, job.policy, arg->json);
 	if (r != EXIT_DONE)

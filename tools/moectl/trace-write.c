@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT */
+/* A trace in each of the forms that it may be written in. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "trace.h"
+#include "uapi/moe_ring.h"
+
+static size_t place_of(const struct sim_trace *t, uint32_t step, uint32_t layer)
+{
+	return (size_t)step * t->layers + layer;
+}
+
+static uint32_t count_ids(const struct sim_trace *t, const int32_t *ids)
+{
+	uint32_t n = 0;
+
+	while (n < t->topk && ids[n] >= 0)
+		n++;
+	return n;
+}
+
+static void put_ids(FILE *to, const struct sim_trace *t, const int32_t *ids)
+{
+	const uint32_t n = count_ids(t, ids);
+
+	fputc('[', to);
+	for (uint32_t k = 0; k < n; k++)
+		fprintf(to, "%s%d", k ? ", " : "", ids[k]);
+	fputc(']', to);
+}
+
+static int write_json(FILE *to, const struct trace_case *one, struct moe_error *err)
+{
+	const struct sim_trace *t = &one->trace;
+
+	fprintf(to, "{\"layers\": %u, \"experts\": %u, \"topk\": %u, \"steps\": [", t->layers, t->experts, t->topk);
+	for (uint32_t s = 0; s < t->steps; s++) {
+		fprintf(to, "%s\n[", s ? "," : "");
+		for (uint32_t l = 0; l < t->layers; l++) {
+			const size_t place = place_of(t, s, l);
+
+			fputs(l ? ", [" : "[", to);
+			for (uint32_t i = 0; i < t->tokens[place]; i++) {
+				fputs(i ? ", " : "", to);
+				put_ids(to, t, t->ids + t->first[place] + (size_t)i * t->topk);
+			}
+			fputc(']', to);
+		}
+		fputc(']', to);
+	}
+	fputs("\n]}\n", to);
+	return 0;
+}
+
+static void put_token(FILE *to, const struct sim_trace *t, uint32_t s, uint32_t l, uint32_t i)
+{
+	const size_t at = t->first[place_of(t, s, l)] + (size_t)i * t->topk;
+	const uint32_t n = count_ids(t, t->ids + at);
+
+	fprintf(to, "{\"step\": %u, \"layer\": %u, \"token\": %u, \"experts\": ", s, l, i);
+	put_ids(to, t, t->ids + at);
+	if (t->weights) {
+		fputs(", \"weights\": [", to);
+		for (uint32_t k = 0; k < n; k++)
+			fprintf(to, "%s%.9g", k ? ", " : "", (double)t->weights[at + k]);
+		fputc(']', to);
+	}
+	fputs("}\n", to);
+}
+
+static int write_jsonl(FILE *to, const struct trace_case *one, struct moe_error *err)
+{
+	const struct sim_trace *t = &one->trace;
+
+	fprintf(to, "{\"layers\": %u, \"experts\": %u, \"topk\": %u}\n", t->layers, t->experts, t->topk);
+	for (uint32_t s = 0; s < t->steps; s++)
+		for (uint32_t l = 0; l < t->layers; l++)
+			for (uint32_t i = 0; i < t->tokens[place_of(t, s, l)]; i++)
+				put_token(to, t, s, l, i);
+	return 0;
+}
+
+/* Pairs of each layer's experts; layers that nobody routed in, dense ones, are left out. */
+static int write_loads(FILE *to, const struct trace_case *one, struct moe_error *err)
+{
+	const struct sim_trace *t = &one->trace;
+	uint64_t *loads = malloc(t->experts * sizeof *loads);
+	bool first = true;
+
+	if (!loads)
+		return moe_error_set(err, -ENOMEM, "%s: no memory", one->id);
+	fputs("[", to);
+	for (uint32_t l = 0; l < t->layers; l++) {
+		uint64_t pairs = 0;
+
+		memset(loads, 0, t->experts * sizeof *loads);
+		for (uint32_t s = 0; s < t->steps; s++) {
+			const size_t place = place_of(t, s, l);
+
+			for (size_t i = 0; i < (size_t)t->tokens[place] * t->topk; i++)
+				if (t->ids[t->first[place] + i] >= 0) {
+					loads[t->ids[t->first[place] + i]]++;
+					pairs++;
+				}
+		}
+		if (pairs == 0)
+			continue;
+		for (uint32_t e = 0; e < t->experts; e++)
+			fprintf(to, "%s%llu", e ? ", " : first ? "[" : ",\n[", (unsigned long long)loads[e]);
+		fputc(']', to);
+		first = false;
+	}
+	fputs("]\n", to);
+	free(loads);
+	return 0;
+}
+
+/* -- binary forms: numbers have the lowest byte first ------------------------------------------------------------- */
+
+static void put_number(FILE *to, uint32_t value, int bytes)
+{
+	for (int i = 0; i < bytes; i++)
+		fputc((int)(value >> 8 * i & 0xff), to);
+}
+
+/* One sequence of one token a step. */
+static int write_moetrc(FILE *to, const struct trace_case *one, struct moe_error *err)
+{
+	const struct sim_trace *t = &one->trace;
+	const size_t places = (size_t)t->steps * t->layers;
+
+	if (t->experts > 256 || t->steps == 0)
+		return moe_error_set(err, -EINVAL,
+				     "%s: %u steps, %u experts found; moetrc has 1 step or more, 256 "
+				     "experts or less",
+				     one->id, t->steps, t->experts);
+	for (size_t p = 0; p < places; p++)
+		if (t->tokens[p] != 1 || count_ids(t, t->ids + t->first[p]) != t->topk)
+			return moe_error_set(
+				err, -EINVAL,
+				"%s: step %zu, layer %zu: %u tokens found; moetrc has one in each layer of "
+				"each step, with all %u choices: write it as jsonl, json or binary",
+				one->id, p / t->layers, p % t->layers, t->tokens[p], t->topk);
+	fwrite("MOETRC1", 1, 8, to);
+	put_number(to, t->layers, 4);
+	put_number(to, t->experts, 4);
+	put_number(to, t->topk, 4);
+	put_number(to, 1, 4);
+	put_number(to, t->steps, 4);
+	for (size_t i = 0; i < places * t->topk; i++)
+		fputc(t->ids[t->first[i / t->topk] + i % t->topk], to);
+	for (size_t i = 0; i < places * t->topk; i++) {
+		const float weight = t->weights ? t->weights[t->first[i / t->topk] + i % t->topk] : 0;
+
+		put_number(to, (uint32_t)lrintf(fminf(fmaxf(weight, 0), 1) * 65535.0f), 2);
+	}
+	return 0;
+}
+
+static void put_route(FILE *to, const struct sim_trace *t, uint32_t s, uint32_t l)
+{
+	const size_t place = place_of(t, s, l), pairs = (size_t)t->tokens[place] * t->topk;
+	const uint64_t bytes = moe_route_bytes(t->tokens[place], t->topk);
+	const struct moe_route route = {.bytes = (__u32)bytes,
+					.kind = MOE_TRACE_ROUTE,
+					.topk = (__u8)t->topk,
+					.layer = (__u16)l,
+					.step = s + 1u,
+					.tokens = t->tokens[place],
+					.phase = MOE_PHASE_NONE,
+					.mode = MOE_STATS_DECODE};
+	size_t at = sizeof route + 2 * pairs;
+
+	fwrite(&route, sizeof route, 1, to);
+	for (size_t i = 0; i < pairs; i++)
+		put_number(to, (uint32_t)t->ids[t->first[place] + i], 2);
+	for (; at < moe_route_weights(t->tokens[place], t->topk); at++)
+		fputc(0, to);
+	for (size_t i = 0; i < pairs; i++) {
+		const float weight = t->weights ? t->weights[t->first[place] + i] : 0;
+
+		fwrite(&weight, sizeof weight, 1, to);
+	}
+	for (at += 4 * pairs; at < bytes; at++)
+		fputc(0, to);
+}
+
+static int write_binary(FILE *to, const struct trace_case *one, struct moe_error *err)
+{
+	const struct sim_trace *t = &one->trace;
+	const struct moe_trace_head head = {
+		.magic = MOE_TRACE_MAGIC, .version = MOE_TRACE_VERSION, .bytes = sizeof head};
+	struct moe_trace_source source = {.bytes = sizeof source,
+					  .kind = MOE_TRACE_SOURCE,
+					  .n_layers = t->layers,
+					  .n_experts = t->experts,
+					  .topk = t->topk};
+	struct moe_trace_end end = {.bytes = sizeof end, .kind = MOE_TRACE_END};
+
+	if (t->topk > MOE_TOPK_MAX || t->experts >= MOE_TRACE_NOBODY || t->layers > UINT16_MAX)
+		return moe_error_set(err, -EINVAL, "%s: top %u of %u experts found, at most %d of %d expected", one->id,
+				     t->topk, t->experts, MOE_TOPK_MAX, MOE_TRACE_NOBODY - 1);
+	strncpy(source.model, one->id, sizeof source.model - 1);
+	fwrite(&head, sizeof head, 1, to);
+	fwrite(&source, sizeof source, 1, to);
+	for (uint32_t s = 0; s < t->steps; s++)
+		for (uint32_t l = 0; l < t->layers; l++) {
+			const uint32_t tokens = t->tokens[place_of(t, s, l)];
+
+			if (tokens > MOE_TOKENS_MAX)
+				return moe_error_set(err, -EINVAL, "%s: step %u: %u tokens found, at most %d expected",
+						     one->id, s, tokens, MOE_TOKENS_MAX);
+			if (tokens)
+				put_route(to, t, s, l);
+			end.routes += tokens > 0;
+		}
+	fwrite(&end, sizeof end, 1, to);
+	return 0;
+}
+
+static const struct {
+	const char *name;
+	int (*write)(FILE *to, const struct trace_case *one, struct moe_error *err);
+} forms[] = {
+	{"binary", write_binary}, {"jsonl", write_jsonl}, {"json", write_json},
+	{"moetrc", write_moetrc}, {"loads", write_loads},
+};
+
+const char *trace_forms(void)
+{
+	return "binary, jsonl, json, moetrc or loads";
+}
+
+int trace_write(FILE *to, const struct trace_case *one, const char *form, struct moe_error *err)
+{
+	size_t i = 0;
+	int r;
+
+	while (i < sizeof forms / sizeof *forms && strcmp(form, forms[i].name) != 0)
+		i++;
+	if (i == sizeof forms / sizeof *forms)
+		return moe_error_set(err, -EINVAL, "--to %s: %s expected", form, trace_forms());
+	r = forms[i].write(to, one, err);
+	return r == 0 && ferror(to) ? moe_error_set(err, -EIO, "%s: cannot be written", one->id) : r;
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: MIT */
+/* moectl trace: what the routers of workers choose, recorded by the daemon. */
+#include "trace.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int number)
+{
+	interrupted = 1;
+}
+
+/* Of moe_trace, a few times a second. */
+struct watch {
+	const char *socket;
+	bool terminal, stopped;
+};
+
+static void watch_progress(const struct moe_progress *p, void *userdata)
+{
+	struct watch *w = userdata;
+	struct moe_client *client;
+	char bytes[SHOW_TEXT], time[SHOW_TEXT];
+
+	if (w->terminal)
+		fprintf(stderr, "\r\033[K%s in %s; Ctrl-C ends it", show_bytes(bytes, (double)p->done_bytes),
+			show_time(time, (double)p->elapsed_ns));
+	if (!interrupted || w->stopped || moe_open(&client, w->socket, NULL) < 0)
+		return;
+	w->stopped = moe_trace_stop(client, NULL) == 0;
+	moe_close(client);
+}
+
+/* A number with K, M, G or T behind it. */
+static bool parse_number(const char *text, uint64_t *ret)
+{
+	static const char units[] = "KMGT";
+	const char *unit;
+	char *end;
+
+	if (!text)
+		return true;
+	errno = 0;
+	*ret = strtoull(text, &end, 10);
+	if (end == text || errno || *text == '-')
+		return false;
+	unit = *end ? strchr(units, *end) : NULL;
+	if (unit) {
+		const unsigned int shift = 10 * (unsigned int)(unit - units + 1);
+
+		if (*ret > UINT64_MAX >> shift)
+			return false;
+		*ret <<= shift;
+		end++;
+	}
+	return !*end && *ret > 0;
+}
+
+static int wrong_option(const char *option, const char *expected)
+{
+	fprintf(stderr, "moectl: %s takes %s; see moectl trace --help\n", option, expected);
+	return EXIT_USAGE;
+}
+
+static bool parse_seconds(const char *text, uint64_t *ret_ms)
+{
+	char *end;
+	double seconds;
+
+	if (!text)
+		return true;
+	seconds = strtod(text, &end);
+	if (end == text || *end || !(seconds >= 0.001 && seconds <= 1e9))
+		return false;
+	*ret_ms = (uint64_t)(seconds * 1000);
+	return true;
+}
+
+static void name_file(char *to, size_t size)
+{
+	const time_t now = time(NULL);
+	struct tm tm;
+
+	localtime_r(&now, &tm);
+	strftime(to, size, "moe-%Y%m%d-%H%M%S.moetrace", &tm);
+}
+
+static void print_result(const struct arguments *arg, const char *path, const struct moe_trace_result *t)
+{
+	static const char *const ends[] = {"stopped", "steps", "seconds", "max-bytes"};
+	char bytes[SHOW_TEXT];
+
+	if (arg->json) {
+		json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:s}", "file", path, "bytes",
+				      (json_int_t)t->bytes, "sessions", (json_int_t)t->sessions, "routes",
+				      (json_int_t)t->routes, "steps", (json_int_t)t->steps, "lost", (json_int_t)t->lost,
+				      "end", ends[t->end]);
+
+		print_json(o);
+		json_decref(o);
+		return;
+	}
+	printf("%s: %s, %llu routes in %llu steps of %u sessions", path, show_bytes(bytes, (double)t->bytes),
+	       (unsigned long long)t->routes, (unsigned long long)t->steps, t->sessions);
+	if (t->lost)
+		printf(", %llu routes lost", (unsigned long long)t->lost);
+	printf("\n");
+	if (t->sessions == 0)
+		printf("No session has routed anything: is there one (moectl sessions), and is its library as new as "
+		       "the daemon?\n");
+}
+
+static int record(const struct arguments *arg, const char *path, const struct moe_trace_params *params)
+{
+	struct watch watch = {.socket = arg->socket, .terminal = isatty(STDERR_FILENO) && !arg->json};
+	const struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+	struct moe_trace_result result;
+	struct moe_error err = {0};
+	struct moe_client *client;
+	const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+	int r;
+
+	if (fd < 0) {
+		fprintf(stderr, "moectl: %s: %s\n", path, strerror(errno));
+		return EXIT_FAILED;
+	}
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+	r = moe_open(&client, arg->socket, &err);
+	if (r == 0) {
+		r = moe_trace(client, fd, params, watch_progress, &watch, &result, &err);
+		moe_close(client);
+	}
+	close(fd);
+	if (watch.terminal)
+		fputs("\r\033[K", stderr);
+	if (r < 0)
+		return fail(&err);
+	print_result(arg, path, &result);
+	return EXIT_DONE;
+}
+
+int trace_record(const struct arguments *arg)
+{
+	struct moe_trace_params params = {.size = sizeof params, .model = arg->model};
+	char named[64];
+
+	if (!parse_number(arg->steps, &params.max_steps))
+		return wrong_option("--steps", "a number from 1 on");
+	if (!parse_number(arg->max_bytes, &params.max_bytes))
+		return wrong_option("--max-bytes", "a number from 1 on, with K, M, G or T for powers of 1024");
+	if (!parse_seconds(arg->seconds, &params.max_ms))
+		return wrong_option("--seconds", "a number from 0.001 on");
+	name_file(named, sizeof named);
+	return record(arg, arg->output ? arg->output : named, &params);
+}
+
+int trace_stop(const struct arguments *arg)
+{
+	struct moe_client *client;
+	struct moe_error err = {0};
+	int r = moe_open(&client, arg->socket, &err);
+
+	if (r == 0) {
+		r = moe_trace_stop(client, &err);
+		moe_close(client);
+	}
+	return r < 0 ? fail(&err) : EXIT_DONE;
+}
+
+int trace_convert(const char *from, const char *path, const char *form, bool together)
+{
+	const bool out = strcmp(path, "-") == 0;
+	struct trace_file file = {0};
+	struct moe_error err = {0};
+	FILE *to;
+	int r = trace_file_read(&file, from, together, &err);
+
+	if (r == 0 && file.n != 1)
+		r = moe_error_set(&err, -EINVAL, "%s: %u cases found, one trace expected", from, file.n);
+	if (r < 0) {
+		trace_file_free(&file);
+		return fail(&err);
+	}
+	to = out ? stdout : fopen(path, "we");
+	r = to ? trace_write(to, &file.cases[0], form, &err)
+	       : moe_error_sys(&err, -errno, "%s: cannot be written", path);
+	if (to && !out && fclose(to) != 0 && r == 0)
+		r = moe_error_sys(&err, -errno, "%s: cannot be written", path);
+	trace_file_free(&file);
+	return r < 0 ? fail(&err) : EXIT_DONE;
+}
+
+int verb_trace(const struct arguments *arg)
+{
+	const char *what = arg->n > 0 ? arg->words[0] : "";
+
+	if (strcmp(what, "record") == 0 && arg->n == 1)
+		return trace_record(arg);
+	if (strcmp(what, "stop") == 0 && arg->n == 1)
+		return trace_stop(arg);
+	if (strcmp(what, "show") == 0 && arg->n == 2)
+		return trace_show(arg, arg->words[1]);
+	if (strcmp(what, "convert") == 0 && arg->n == 3 && arg->to)
+		return trace_convert(arg->words[1], arg->words[2], arg->to, arg->together);
+	fprintf(stderr, "moectl: usage: trace record, trace stop, trace show FILE or trace convert FROM TO --to FORM; "
+			"see moectl trace --help\n");
+	return EXIT_USAGE;
+}
