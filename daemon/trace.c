@@ -181,16 +181,24 @@ static bool lay_source(struct trace *t, const struct session *s)
 	return lay_record(t, &source, sizeof source, NULL, 0);
 }
 
+/* Whether the file has it; t->last is its place then. */
+static bool has_source(struct trace *t, const struct session *s)
+{
+	if (t->last < t->n_sources && t->sources[t->last].session == s->id)
+		return true;
+	for (t->last = 0; t->last < t->n_sources; t->last++)
+		if (t->sources[t->last].session == s->id)
+			return true;
+	return false;
+}
+
 /* Its place, a new one where the file does not have it; NULL: there is no room now. */
 static struct trace_source *find_source(struct trace *t, const struct session *s)
 {
 	struct trace_source *more;
 
-	if (t->last < t->n_sources && t->sources[t->last].session == s->id)
+	if (has_source(t, s))
 		return &t->sources[t->last];
-	for (t->last = 0; t->last < t->n_sources; t->last++)
-		if (t->sources[t->last].session == s->id)
-			return &t->sources[t->last];
 	if (t->n_sources == SOURCES_MAX)
 		return NULL;
 	more = realloc(t->sources, (t->n_sources + 1) * sizeof *more);
@@ -272,7 +280,10 @@ static void trace_lost(struct tap_sink *sink, const struct session *s, uint64_t 
 
 static void trace_left(struct tap_sink *sink, const struct session *s)
 {
-	lay_mark(container_of(sink, struct trace, sink), s, MOE_TRACE_LEFT, 0);
+	struct trace *t = container_of(sink, struct trace, sink);
+
+	if (has_source(t, s))
+		lay_mark(t, s, MOE_TRACE_LEFT, 0);
 }
 
 static void leave_taps(struct trace *t)

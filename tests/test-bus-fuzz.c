@@ -33,6 +33,7 @@ static const struct method {
 	{BUS_ROOT, BUS_MANAGER, "LoadModel", "sa{sv}"},
 	{BUS_ROOT, BUS_MANAGER, "UnloadModel", "s"},
 	{BUS_ROOT, BUS_MANAGER, "SetPolicy", "ss"},
+	{BUS_ROOT, BUS_MANAGER, "StopTrace", ""},
 	{BUS_ROOT, BUS_MANAGER, "Drain", ""},
 	{BUS_ROOT, BUS_MANAGER, "Resume", ""},
 	{BUS_ROOT, BUS_MANAGER, "ListModels", ""},
