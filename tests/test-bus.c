@@ -326,6 +326,48 @@ static void test_drain(sd_bus *bus)
 	leave(client, session);
 }
 
+/* -- recordings --------------------------------------------------------------------------------------------------- */
+
+static int trace_file(void)
+{
+	char path[] = "/tmp/moe-bus-trace-XXXXXX";
+	int fd = mkstemp(path);
+
+	require(fd >= 0, "a file");
+	unlink(path);
+	return fd;
+}
+
+static void test_traces(sd_bus *bus)
+{
+	const uint32_t from = n_heard;
+	int fd = trace_file(), again = trace_file();
+	sd_bus *other = bus_connect(&bus_daemon);
+	char job[64];
+
+	manager(bus, "StopTrace", NULL);
+	refused(BUS_ERROR "NoSuchObject", "none", "nothing to stop");
+	manager(bus, "StartTrace", "sha{sv}", "nemo", fd, 0);
+	refused(BUS_ERROR "NoSuchModel", "nemo", "a model that is not there");
+	manager(bus, "StartTrace", "sha{sv}", "", fd, 1, "max-byte", "t", (uint64_t)1);
+	refused(BUS_ERROR "BadArgument", "max-bytes", "an option that is not there");
+	snprintf(job, sizeof job, "%s",
+		 manager(bus, "StartTrace", "sha{sv}", "tinymoe", fd, 1, "max-bytes", "t", (uint64_t)100000));
+	ok(strcmp(property(bus, job, BUS_JOB, "Kind"), "trace") == 0, "a recording is a job: %s %s", job, call_words);
+	manager(bus, "StartTrace", "sha{sv}", "", again, 0);
+	refused(BUS_ERROR "Busy", "one at a time", "two");
+	manager(bus, "StopTrace", NULL);
+	ok(hear(bus, from, BUS_ROOT, "JobRemoved", " done") >= 0 && lseek(fd, 0, SEEK_END) == 64,
+	   "StopTrace ends it, with a head and an end");
+	snprintf(job, sizeof job, "%s", manager(other, "StartTrace", "sha{sv}", "", again, 0));
+	ok(*job == '/', "another caller's: %s", call_words);
+	sd_bus_flush_close_unref(other);
+	ok(hear(bus, from, BUS_ROOT, "JobRemoved", job) >= 0 && lseek(again, 0, SEEK_END) == 64,
+	   "ends when he leaves the bus");
+	close(fd);
+	close(again);
+}
+
 /* -- a bus that dies ---------------------------------------------------------------------------------------------- */
 
 static bool logged(const char *words)
@@ -554,6 +596,7 @@ int main(void)
 	ok(strstr(manager(bus, "GetStats", NULL), "{") != NULL, "GetStats");
 	test_load(bus);
 	test_errors(bus);
+	test_traces(bus);
 	test_unload(bus);
 	test_cancel(bus);
 	test_worker(bus);
