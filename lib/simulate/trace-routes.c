@@ -250,7 +250,7 @@ int routes_read(struct trace_file *ret, const struct trace_source *file, struct 
 	struct reading t = {0};
 	struct sim_trace trace;
 	struct routes f;
-	uint32_t topk;
+	uint32_t topk = 0;
 	int r = routes_open(&f, file, err);
 
 	if (r < 0)
