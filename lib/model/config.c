@@ -146,7 +146,7 @@ static int read_limit(const struct reader *r, struct model_config *config)
 static int layers_sparse_step(const struct reader *r, struct model_config *config)
 {
 	const json_t *only = field(r, "mlp_only_layers");
-	uint32_t step, layer;
+	uint32_t step = 1, layer;
 	char found[80];
 	size_t i;
 	int ret;
@@ -170,7 +170,7 @@ static int layers_sparse_step(const struct reader *r, struct model_config *confi
 
 static int layers_first_dense(const struct reader *r, struct model_config *config)
 {
-	uint32_t dense, frequency, layer;
+	uint32_t dense, frequency = 1, layer;
 	int ret;
 
 	ret = read_u32(r, "first_k_dense_replace", 0, MODEL_LAYERS_MAX, &dense);
