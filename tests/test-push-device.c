@@ -200,8 +200,9 @@ static void test_leave(int memory)
 
 /* -- what the driver refuses while it copies ---------------------------------------------------------------------- */
 
-/* Of two FILLs the driver refuses one call of the second; each of its commands takes a while. */
-static void test_refused_call(int memory, const char *call, int status, int again)
+/* Of two FILLs the driver refuses one call of the second; each of its commands takes a while. Then the timeline is at
+ * `reached`, and the FILL of the number behind that ends with `next`. */
+static void test_refused_call(int memory, const char *call, int status, uint32_t reached, int next)
 {
 	const uint64_t to = GRANULE / 2;
 	struct moe_msg_device with = good;
@@ -232,10 +233,10 @@ static void test_refused_call(int memory, const char *call, int status, int agai
 	r = ring_call(&ring, &sqe, NULL);
 	whole = memcmp(slots, slots + to, cqe.bytes) == 0;
 	ok(r == status && whole, "%s: the FILL ends with %d, and nobody writes behind its end", call, r);
-	ok(*word == (status < 0 ? 1 : 2), "the timeline is at %u", *word);
-	sqe.fill.signal = status < 0 ? 2 : 3;
+	ok(*word == reached, "the timeline is at %u", *word);
+	sqe.fill.signal = reached + 1;
 	r = ring_call(&ring, &sqe, NULL);
-	ok(r == again && *word == (again < 0 ? 1 : sqe.fill.signal), "the next one: %d", r);
+	ok(r == next && *word == reached + (next == 0), "the next one: %d", r);
 	ring_close(&ring);
 	ok(fixture_stop(&fixture) == 0, "the daemon ends with 0");
 	munmap(slots, GRANULE);
@@ -258,9 +259,9 @@ int main(void)
 	after = quiet_fds(before);
 	ok(after <= before, "no descriptor is left: %d before, %d after", before, after);
 	ok(fixture_stop(&fixture) == 0, "the daemon ends with 0");
-	test_refused_call(memory, "cuStreamWriteValue32:2", -ENOMEM, 0);
-	test_refused_call(memory, "cuEventRecord:4", -EREMOTEIO, -EREMOTEIO);
-	test_refused_call(memory, "cuEventQuery:1", 0, 0);
+	test_refused_call(memory, "cuStreamWriteValue32:2", -ENOMEM, 1, 0);
+	test_refused_call(memory, "cuEventRecord:4", -EREMOTEIO, 2, -EREMOTEIO);
+	test_refused_call(memory, "cuEventQuery:1", 0, 2, 0);
 	close(memory);
 	return tap_done();
 }
