@@ -2,8 +2,8 @@
 /*
  * plan - how long planning takes: the shape of DeepSeek-V3 on 32 GPUs, each policy in turn.
  *
- * Beside it, in each round, the loads of all slots are sorted once: what a planner of any kind has to do at least, and the
- * measure in which its time is told.
+ * Beside it, in each round, the loads of all slots are sorted once: what a planner of any kind has to do at least, and
+ * the measure in which its time is told.
  */
 #include <stdio.h>
 #include <stdlib.h>
