@@ -183,10 +183,25 @@ static void test_by_hand(void)
 	   "refused: %s", err.text);
 }
 
+/* Each sender serves as many receivers in a row. */
+static void test_in_a_row(void)
+{
+	int32_t old[12] = {0, 1, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10}, new[12] = {0, 1, 0, 2, 0, 4, 0, 6, 0, 8, 0, 10};
+	const struct placement from = {1, 6, 2, 11, old}, to = {1, 6, 2, 11, new};
+	struct transfer_plan plan;
+
+	require(transfer_plan(&plan, TRANSFER_VLLM, &from, &to, NULL) == 0, "four receivers, two senders");
+	ok(plan.n == 4 && plan.list[0].from_rank == 0 && plan.list[1].from_rank == 0 && plan.list[2].from_rank == 1 &&
+		   plan.list[3].from_rank == 1 && plan.list[3].to_rank == 5,
+	   "two in a row each");
+	transfer_plan_fini(&plan);
+}
+
 int main(void)
 {
 	seed = tap_seed();
 	test_random();
 	test_by_hand();
+	test_in_a_row();
 	return tap_done();
 }
