@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Policies and the simulator: every published vector with its log of evictions, hit rates of recorded traces, Belady's
- * two forms against exhaustive search, and each fast structure against its rule said plainly.
+ * Policies and the simulator on random traces: Belady's two forms against exhaustive search, and each fast structure
+ * against its rule said plainly. test-policy-known has what is published and recorded.
  */
 #include <errno.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,248 +44,6 @@ static void test_names(void)
 	ok(strcmp(frames, policy_frames_names()) == 0, "and those for frames: %s", frames);
 }
 
-/* -- published vectors -------------------------------------------------------------------------------------------- */
-
-static json_int_t number(const json_t *object, const char *key)
-{
-	return json_integer_value(json_object_get(object, key));
-}
-
-static bool same_counts(const struct sim_counts *c, const json_t *want)
-{
-	return (json_int_t)c->hits_unique == number(want, "hits_unique") &&
-	       (json_int_t)c->misses_unique == number(want, "misses_unique") &&
-	       (json_int_t)c->hits_pairs == number(want, "hits_pairs") &&
-	       (json_int_t)c->misses_pairs == number(want, "misses_pairs") &&
-	       (json_int_t)c->copies == number(want, "copies") && (json_int_t)c->cold == number(want, "cold") &&
-	       (json_int_t)c->insertions == number(want, "insertions") &&
-	       (json_int_t)c->evictions == number(want, "evictions") &&
-	       (json_int_t)c->bypasses == number(want, "bypasses");
-}
-
-static void read_trace(struct sim_trace *t, const json_t *from)
-{
-	const json_t *steps = json_object_get(from, "steps"), *token, *id;
-	size_t ids = 0, i, k;
-
-	*t = (struct sim_trace){.layers = (uint32_t)number(from, "layers"),
-				.experts = (uint32_t)number(from, "experts"),
-				.topk = (uint32_t)number(from, "topk"),
-				.steps = (uint32_t)json_array_size(steps)};
-	t->tokens = calloc((size_t)t->steps * t->layers + 1, sizeof *t->tokens);
-	t->first = calloc((size_t)t->steps * t->layers + 1, sizeof *t->first);
-	for (size_t s = 0; s < (size_t)t->steps * t->layers; s++) {
-		const json_t *tokens = json_array_get(json_array_get(steps, s / t->layers), s % t->layers);
-
-		t->first[s] = ids;
-		t->tokens[s] = (uint32_t)json_array_size(tokens);
-		t->ids = realloc(t->ids, (ids + (size_t)t->tokens[s] * t->topk + 1) * sizeof *t->ids);
-		json_array_foreach (tokens, i, token)
-			json_array_foreach (token, k, id)
-				t->ids[ids++] = (int32_t)json_integer_value(id);
-	}
-}
-
-static void log_eviction(void *userdata, uint32_t event, int32_t victim, int32_t incoming)
-{
-	json_array_append_new(userdata, json_pack("[i,i,i]", (int)event, victim, incoming));
-}
-
-static bool replay(const struct sim_trace *t, const json_t *result, struct sim_params *p)
-{
-	const json_t *logs = json_object_get(result, "evictions_t_victim_incoming");
-	struct sim_counts total = {0}, counts;
-	bool good = true, final[EXPERTS];
-
-	for (uint32_t layer = 0; layer < t->layers; layer++) {
-		const json_t *want = json_array_get(json_object_get(result, "per_layer"), layer);
-		json_t *left = json_array();
-
-		p->userdata = json_array();
-		good &= sim_layer(t, layer, p, &counts, final, NULL) == 0;
-		for (uint32_t e = 0; e < t->experts; e++)
-			if (final[e])
-				json_array_append_new(left, json_integer(e));
-		good &= same_counts(&counts, want) && json_equal(left, json_object_get(want, "final"));
-		good &= !logs || json_equal(p->userdata, json_array_get(logs, layer));
-		sim_add(&total, &counts);
-		json_decref(left);
-		json_decref(p->userdata);
-	}
-	return good && same_counts(&total, json_object_get(result, "total"));
-}
-
-static void test_vectors(void)
-{
-	const char *source = getenv("MOE_SOURCE");
-	uint32_t runs = 0, logs = 0;
-	json_t *file, *one, *result;
-	json_error_t error;
-	char path[4096];
-	size_t i, j;
-
-	snprintf(path, sizeof path, "%s/tests/data/cache.json", source ? source : ".");
-	file = json_load_file(path, 0, &error);
-	require(file, "tests/data/cache.json is read%s%s", file ? "" : ": ", file ? "" : error.text);
-	json_array_foreach (json_object_get(file, "cases"), i, one) {
-		struct sim_trace t;
-
-		read_trace(&t, json_object_get(one, "trace"));
-		json_array_foreach (json_object_get(one, "results"), j, result) {
-			const char *policy = json_string_value(json_object_get(result, "policy"));
-			const char *mode = json_string_value(json_object_get(result, "mode"));
-			struct sim_params p = {.policy = policy,
-					       .capacity = (uint32_t)number(result, "capacity"),
-					       .evicted = log_eviction};
-
-			p.mode = strcmp(policy, "belady") == 0          ? SIM_BELADY
-				 : strcmp(policy, "belady-pinned") == 0 ? SIM_BELADY_PINNED
-				 : strcmp(mode, "atomic") == 0          ? SIM_ATOMIC
-									: SIM_PINNED;
-			ok(replay(&t, result, &p), "%s, %u slots: %s, %s",
-			   json_string_value(json_object_get(one, "id")), p.capacity, policy, mode);
-			runs++;
-			logs += json_object_get(result, "evictions_t_victim_incoming") != NULL;
-		}
-		sim_trace_fini(&t);
-	}
-	ok(runs == 180 && logs > 80, "%u published results were run, %u of them with a log", runs, logs);
-	json_decref(file);
-}
-
-/* -- recorded traces ---------------------------------------------------------------------------------------------- */
-
-static void *read_whole(const char *path, size_t *ret_size)
-{
-	FILE *f = fopen(path, "re");
-	char *data = NULL;
-
-	if (!f)
-		return NULL;
-	fseek(f, 0, SEEK_END);
-	*ret_size = (size_t)ftell(f);
-	rewind(f);
-	data = malloc(*ret_size + 1);
-	if (!data || fread(data, 1, *ret_size, f) != *ret_size)
-		abort();
-	fclose(f);
-	return data;
-}
-
-static void run_all(const struct sim_trace *t, const char *policy, uint32_t capacity, struct sim_counts *ret)
-{
-	struct sim_params p = {.policy = policy, .capacity = capacity};
-	struct sim_counts counts;
-	bool final[EXPERTS];
-
-	p.mode = strcmp(policy, "belady") == 0          ? SIM_BELADY
-		 : strcmp(policy, "belady-pinned") == 0 ? SIM_BELADY_PINNED
-							: SIM_PINNED;
-	*ret = (struct sim_counts){0};
-	for (uint32_t layer = 0; layer < t->layers; layer++) {
-		if (sim_layer(t, layer, &p, &counts, final, NULL) < 0)
-			abort();
-		sim_add(ret, &counts);
-	}
-}
-
-static double rate(const struct sim_counts *c)
-{
-	return (double)c->hits_unique / (double)(c->hits_unique + c->misses_unique);
-}
-
-static void test_references(const json_t *references, const char *data, size_t size)
-{
-	const char *key, *policy;
-	json_t *one, *want;
-	uint32_t runs = 0;
-
-	json_object_foreach ((json_t *)references, key, one) {
-		unsigned tokens, capacity;
-		struct moe_error err = {0};
-		struct sim_trace t;
-		bool good = true;
-
-		if (sscanf(key, "dev-B%u-C%u", &tokens, &capacity) != 2)
-			continue; /* of a trace that is kept back */
-		require(moetrc_parse(&t, data, size, tokens > 1, &err) == 0, "the trace is read%s", err.text);
-		json_object_foreach (one, policy, want) {
-			struct sim_counts counts;
-
-			run_all(&t, policy, capacity, &counts);
-			good &= same_counts(&counts, want);
-			runs++;
-		}
-		ok(good, "%s: every count of %zu policies is the reference's", key, json_object_size(one));
-		sim_trace_fini(&t);
-	}
-	ok(runs == 66, "%u references were compared", runs);
-}
-
-/* With one token a step and as many slots as it has experts nothing is free to choose. */
-static void test_no_choice(const char *data, size_t size)
-{
-	struct sim_counts counts, best;
-	struct sim_trace t;
-	bool same = true;
-
-	require(moetrc_parse(&t, data, size, false, NULL) == 0, "the trace is read");
-	run_all(&t, "belady-pinned", t.topk, &best);
-	for (size_t i = 0; policy_at(i); i++) {
-		if (policy_at(i)->slots_only)
-			continue;
-		run_all(&t, policy_at(i)->name, t.topk, &counts);
-		same &= counts.copies == best.copies;
-	}
-	ok(same, "one token, C = k: every pinned policy ties with belady-pinned");
-	sim_trace_fini(&t);
-}
-
-/* A quarter of the experts: what docs/decisions/0043 says. */
-static void test_order_of_policies(const char *data, size_t size)
-{
-	static const char *const names[] = {"lru", "lfu",     "lfu-decay", "lfru",      "ema",      "mrs",
-					    "arc", "s3-fifo", "sieve",     "ebco-hard", "ebco-soft"};
-	double rates[ARRAY_LEN(names)];
-	struct sim_counts counts;
-	struct sim_trace t;
-
-	require(moetrc_parse(&t, data, size, false, NULL) == 0, "the trace is read");
-	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-		run_all(&t, names[i], 8, &counts);
-		rates[i] = rate(&counts);
-		printf("# gpt-oss-20b, 8 of 32 slots: %-9s %.4f\n", names[i], rates[i]);
-	}
-	ok(MIN(rates[2], rates[4]) > MAX(rates[0], MAX(rates[9], rates[10])) && rates[1] < rates[0],
-	   "lfu-decay and ema beat lru and both ebco, plain lfu does not");
-	sim_trace_fini(&t);
-}
-
-static void test_traces(void)
-{
-	const char *folder = getenv("MOE_TRACES"), *source = getenv("MOE_SOURCE");
-	json_t *references;
-	json_error_t error;
-	char path[4096], beside[2048], *data;
-	size_t size = 0;
-
-	snprintf(beside, sizeof beside, "%s/../shared/traces", source ? source : ".");
-	snprintf(path, sizeof path, "%s/gptoss20b-dev.moetrc", folder ? folder : beside);
-	data = read_whole(path, &size);
-	snprintf(path, sizeof path, "%s/reference-hit-rates.json", folder ? folder : beside);
-	references = json_load_file(path, 0, &error);
-	if (data && references) {
-		test_references(json_object_get(references, "results"), data, size);
-		test_no_choice(data, size);
-		test_order_of_policies(data, size);
-	} else {
-		ok(true,
-		   "recorded traces are replayed # SKIP no gptoss20b-dev.moetrc in $MOE_TRACES or ../shared/traces");
-	}
-	json_decref(references);
-	free(data);
-}
-
 /* -- random traces ------------------------------------------------------------------------------------------------ */
 
 /* Few experts, so that ties and full caches are common. */
@@ -315,6 +72,23 @@ static void random_trace(struct sim_trace *t, uint32_t experts, uint32_t steps, 
 						again |= t->ids[n - j] == t->ids[n];
 				} while (again);
 			}
+	}
+}
+
+static void run_all(const struct sim_trace *t, const char *policy, uint32_t capacity, struct sim_counts *ret)
+{
+	struct sim_params p = {.policy = policy, .capacity = capacity};
+	struct sim_counts counts;
+	bool final[EXPERTS];
+
+	p.mode = strcmp(policy, "belady") == 0          ? SIM_BELADY
+		 : strcmp(policy, "belady-pinned") == 0 ? SIM_BELADY_PINNED
+							: SIM_PINNED;
+	*ret = (struct sim_counts){0};
+	for (uint32_t layer = 0; layer < t->layers; layer++) {
+		if (sim_layer(t, layer, &p, &counts, final, NULL) < 0)
+			abort();
+		sim_add(ret, &counts);
 	}
 }
 
@@ -616,8 +390,6 @@ int main(void)
 
 	seed = tap_seed();
 	test_names();
-	test_vectors();
-	test_traces();
 	test_belady();
 	for (size_t i = 0; i < ARRAY_LEN(plain); i++)
 		test_against_plain(plain[i]);

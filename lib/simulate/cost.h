@@ -3,13 +3,13 @@
  * cost - how long the steps of a trace would take with a cache and given rates, by a model: which design pays.
  *
  * A model, not a measurement: it knows copies over one link, experts on a device and on the CPU, and a fixed time of a
- * layer for all the rest. Nothing else is busy, nothing varies, launching is free. One event has U, its experts, of which
+ * layer for the rest. Nothing else is busy, nothing varies, launching is free. One event has U, its experts, of which
  * M are missing, hottest first, and H = U - M; copy is what one expert takes on the link; device() and cpu() are the
  * lines of ncopy.h, of experts and their pairs. For one event:
  *
  *   serial      layer + |M| copy + device(U)
  *   overlapped  layer + t: t = device(H), then for the i-th of M: t = max(t, i copy) + device(that one)
- *   split       layer + max(n copy + device(H and n of M), cpu(the others)), n as ncopy_choose() says: the engine's rule
+ *   split       layer + max(n copy + device(H and n of M), cpu(the rest)), n as ncopy_choose() says: the engine's rule
  *   both        the same with the overlapped device, and the n that is best for that
  *
  * A step is the sum of its layers. Chunked, its tokens are m micro-batches of as many each, which take turns layer by

@@ -55,7 +55,7 @@ done
 is "$(json "$dir/config.json" 'warnings.#')" 1 'with a warning in it'
 
 printf '{"layers":1,"experts":4,"topk":1,"steps":[[[[3]]],[[[0],[3]]]]}' >"$dir/trace.json"
-for options in '' --evictions "--policy ema,static --calibrate $dir/trace.json"; do
+for options in '' --evictions '--cost expert=1M,link=10,device=100,cpu=20' "--policy ema,static --calibrate $dir/trace.json"; do
 	# Word splitting is meant.
 	# shellcheck disable=SC2086
 	"$moectl" simulate "$dir/trace.json" $options --json >"$dir/simulate.json" 2>"$dir/err"

@@ -40,7 +40,7 @@ for verb in $verbs; do
 	while read -r option; do
 		case $option in --help | --version) continue ;; esac
 		case $option in
-		--socket | --name | --svg | --config | --root | --policy | --capacity | --mode | --calibrate) value="=$dir/x" ;;
+		--socket | --name | --svg | --config | --root | --policy | --capacity | --mode | --calibrate | --cost) value="=$dir/x" ;;
 		--isa) value="=ref" ;;
 		--huge-pages) value="=1G" ;;
 		--watch) value="=1" ;;

@@ -129,6 +129,20 @@ ok $? 'a chart' "$dir/err"
 	exit @open != 0' "$dir/chart.svg"
 ok $? 'has a line for each policy, and all its tags are closed' "$dir/chart.svg"
 
+# Three layers, no slots: all is missing, so a step waits for as many copies as it has distinct experts. 1 MB at 10 GB/s is
+# 100 us, read by the device 10 us.
+"$moectl" simulate "$dir/c-dev-003.trace" --policy lru --capacity 0 --json \
+	--cost expert=1M,link=10,device=100,cpu=20,layer=5 >"$dir/cost.json" 2>"$dir/err"
+ok $? 'rates are given' "$dir/err"
+is "$(awk -v copies="$(json "$dir/cost.json" results.0.total.copies)" -v wait="$(json "$dir/cost.json" results.0.cost.wait_ns)" \
+	-v compute="$(json "$dir/cost.json" results.0.cost.compute_ns)" 'BEGIN {
+		steps = 40
+		printf "%.3f %.3f", wait * steps / copies, (compute * steps - copies * 10000) / steps
+	}')" '100000.000 14625.000' 'a step waits for its copies, and its layers that have tokens take their time'
+"$moectl" simulate "$dir/c-dev-003.trace" --policy lru --cost expert=1M,link=10,device=100,cpu=20 >"$dir/out" 2>"$dir/err"
+grep -q 'not measured' "$dir/out" && grep -q '^lru  *2  .* split$\|^lru  *2  .* both$' "$dir/out"
+ok $? 'a table of designs says what it is' "$dir/out"
+
 # refuses PATTERN STATUS WORD...
 refuses() {
 	pattern=$1
@@ -149,5 +163,8 @@ refuses 'lru, lfu or lfru expected' 1 "$vectors" --mode atomic --policy sieve
 refuses 'draws one trace' 1 "$vectors" --svg "$dir/x.svg"
 refuses 'is for --json' 2 "$vectors" --evictions
 refuses 'calibrate:.*7 traces' 1 "$dir/c-dev-003.trace" --policy static --calibrate "$vectors"
+refuses 'no cpu found' 2 "$vectors" --cost expert=1M,link=10,device=100
+refuses "'links=1' found" 2 "$vectors" --cost links=1
+refuses "'link=0' found, a number above 0" 2 "$vectors" --cost link=0
 refuses 'cannot be read\|cannot be opened' 1 "$dir"
 finish

@@ -93,6 +93,7 @@ static const struct option options[] = {
 	{"capacity", required_argument, NULL, 'k'},
 	{"mode", required_argument, NULL, 'm'},
 	{"calibrate", required_argument, NULL, 'b'},
+	{"cost", required_argument, NULL, 'x'},
 	{"together", no_argument, NULL, 't'},
 	{"evictions", no_argument, NULL, 'e'},
 	{"model", required_argument, NULL, 'L'},
@@ -129,7 +130,7 @@ static const char **text_of(struct arguments *a, int id)
 		{'s', &a->socket},    {'n', &a->name},       {'i', &a->isa},    {'c', &a->config},   {'r', &a->root},
 		{'g', &a->svg},       {'H', &a->huge_pages}, {'P', &a->policy}, {'k', &a->capacity}, {'m', &a->mode},
 		{'b', &a->calibrate}, {'L', &a->model},      {'O', &a->output}, {'S', &a->seconds},  {'U', &a->steps},
-		{'B', &a->max_bytes}, {'A', &a->to},
+		{'B', &a->max_bytes}, {'x', &a->cost},       {'A', &a->to},
 	};
 
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)

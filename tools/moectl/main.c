@@ -25,9 +25,10 @@ const struct verb verbs[] = {
 	{"set-policy", verb_set_policy, 2, "set-policy MODEL POLICY",
 	 "of a tiered model: which expert makes room from now on", "", "moectl set-policy qwen ema"},
 	{"simulate", verb_simulate, 1, "simulate FILE [OPTION]...", "what caches would have found in a recorded trace",
-	 "jgPkmbte",
+	 "jgPkmbxte",
 	 "moectl simulate trace.moetrc\nmoectl simulate trace.jsonl --policy lru,ema --capacity 8,16,32 --svg "
 	 "rates.svg\n"
+	 "moectl simulate trace.moetrc --together --policy ema --cost expert=13M,link=25,device=2000,cpu=200\n"
 	 "moectl simulate vectors.json --json | jq '.cases[].results[].total'"},
 	{"trace", verb_trace, -1, "trace record|stop|show|convert ...",
 	 "what routers choose: record it, show a recording, write it in another form", "jLOSUBAt",
@@ -67,6 +68,8 @@ static const struct {
 	      "experts"},
 	{'m', "--mode LIST       simulate: pinned, atomic, belady, belady-pinned; default: pinned"},
 	{'b', "--calibrate FILE  simulate: a trace whose most used experts static starts with"},
+	{'x', "--cost RATES      simulate: time of a step by a model, as expert=13M,link=25,device=2000,cpu=200 "
+	      "(bytes, GB/s)"},
 	{'t', "--together        simulate, trace convert: a moetrc's sequences step by step beside each other"},
 	{'e', "--evictions       simulate --json: the log of evictions"},
 	{'L', "--model NAME      trace record: the sessions of this model (default: all)"},

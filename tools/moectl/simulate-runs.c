@@ -225,21 +225,20 @@ static json_t *layer_document(const struct sim_counts *counts, const bool *final
 	return document;
 }
 
-static int run_one(struct run *run, const struct sim_trace *trace, const struct run_wishes *wishes, bool *final,
-		   struct moe_error *err)
+static int run_layers(struct run *run, const struct sim_trace *trace, const struct run_wishes *wishes, bool *final,
+		      bool *missed, json_t *layers, json_t *logs, struct moe_error *err)
 {
-	const bool logged = wishes->evictions && run->mode == SIM_PINNED;
-	json_t *layers = json_array(), *logs = json_array();
 	int r = 0;
 
 	for (uint32_t layer = 0; r == 0 && layer < trace->layers; layer++) {
 		struct sim_params p = {.mode = run->mode,
 				       .policy = run->policy,
 				       .capacity = run->capacity,
-				       .calibration = wishes->calibration};
+				       .calibration = wishes->calibration,
+				       .missed = missed};
 		struct sim_counts counts;
 
-		if (logged) {
+		if (logs) {
 			p.evicted = log_eviction;
 			p.userdata = json_array();
 			json_array_append_new(logs, p.userdata);
@@ -250,25 +249,50 @@ static int run_one(struct run *run, const struct sim_trace *trace, const struct 
 		if (r == 0 && wishes->json)
 			json_array_append_new(layers, layer_document(&counts, final, trace->experts));
 	}
+	return r;
+}
+
+static int run_one(struct run *run, const struct sim_trace *trace, const struct run_wishes *wishes, bool *final,
+		   bool *missed, struct moe_error *err)
+{
+	json_t *layers = json_array(), *logs = wishes->evictions && run->mode == SIM_PINNED ? json_array() : NULL;
+	int r = run_layers(run, trace, wishes, final, missed, layers, logs, err);
+
+	if (r == 0 && wishes->rates)
+		r = cost_run(trace, missed, wishes->rates, &run->cost, err);
 	if (r == 0 && wishes->json)
 		run->document = json_pack("{s:s,s:s,s:i,s:o,s:o,s:O}", "policy", run->policy, "mode",
 					  run->mode == SIM_ATOMIC ? "atomic" : "pinned", "capacity", (int)run->capacity,
 					  "params", params_document(run, wishes), "total", counts_document(&run->total),
 					  "per_layer", layers);
-	if (run->document && logged)
+	if (run->document && logs)
 		json_object_set(run->document, "evictions_t_victim_incoming", logs);
+	if (run->document && wishes->rates)
+		json_object_set_new(run->document, "cost", simulate_cost_document(&run->cost));
 	json_decref(layers);
 	json_decref(logs);
 	return r == 0 && wishes->json && !run->document ? moe_error_set(err, -ENOMEM, "simulate: no memory") : r;
 }
 
+/* Of all tokens. */
+static size_t count_ids(const struct sim_trace *t)
+{
+	size_t n = 0;
+
+	for (size_t place = 0; place < (size_t)t->steps * t->layers; place++)
+		n += (size_t)t->tokens[place] * t->topk;
+	return n;
+}
+
 int runs_run(struct runs *runs, const struct trace_case *one, const struct run_wishes *wishes, struct moe_error *err)
 {
 	bool *final = calloc(one->trace.experts, sizeof *final);
-	int r = final ? 0 : moe_error_set(err, -ENOMEM, "simulate: no memory");
+	bool *missed = wishes->rates ? calloc(count_ids(&one->trace) + 1, sizeof *missed) : NULL;
+	int r = final && (missed || !wishes->rates) ? 0 : moe_error_set(err, -ENOMEM, "simulate: no memory");
 
 	for (uint32_t i = 0; r == 0 && i < runs->n; i++)
-		r = run_one(&runs->runs[i], &one->trace, wishes, final, err);
+		r = run_one(&runs->runs[i], &one->trace, wishes, final, missed, err);
 	free(final);
+	free(missed);
 	return r;
 }

@@ -81,6 +81,8 @@ static int simulate_case(const struct arguments *arg, const struct trace_file *f
 		if (at > 0)
 			putchar('\n');
 		simulate_table(&runs, one, file->format, stdout);
+		if (wishes->rates)
+			simulate_cost_table(&runs, stdout);
 	}
 	runs_free(&runs);
 	return status;
@@ -119,6 +121,7 @@ int verb_simulate(const struct arguments *arg)
 				    .evictions = arg->evictions};
 	struct moe_error err = {0};
 	struct trace_file file = {0};
+	struct cost_rates rates;
 	uint64_t *counts = NULL;
 	int r, status;
 
@@ -126,6 +129,11 @@ int verb_simulate(const struct arguments *arg)
 		fprintf(stderr, "moectl: simulate: --evictions is for --json, which has room for them\n");
 		return EXIT_USAGE;
 	}
+	if (arg->cost && simulate_rates(&rates, arg->cost, &err) < 0) {
+		fail(&err);
+		return EXIT_USAGE;
+	}
+	wishes.rates = arg->cost ? &rates : NULL;
 	r = trace_file_read(&file, arg->words[0], arg->together, &err);
 	if (r == 0 && arg->calibrate)
 		r = calibrate(&counts, arg->calibrate, arg->together, &file, &err);

@@ -11,6 +11,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
+#include "simulate/cost.h"
 #include "simulate/trace-file.h"
 
 /* One run: belady and belady-pinned are modes whose policy has their name. */
@@ -19,6 +20,7 @@ struct run {
 	enum sim_mode mode;
 	uint32_t capacity;
 	struct sim_counts total;
+	struct cost cost; /* where rates were given */
 	json_t *document; /* of --json, in the vectors' words; else NULL */
 };
 
@@ -30,7 +32,8 @@ struct runs {
 /* What was asked for: lists with commas, or NULL. */
 struct run_wishes {
 	const char *policies, *capacities, *modes;
-	const uint64_t *calibration; /* [layers][experts] or NULL */
+	const uint64_t *calibration;    /* [layers][experts] or NULL */
+	const struct cost_rates *rates; /* or NULL */
 	bool json, evictions;
 };
 
@@ -38,6 +41,15 @@ struct run_wishes {
 int runs_plan(struct runs *ret, const struct trace_case *one, const struct run_wishes *wishes, struct moe_error *err);
 int runs_run(struct runs *runs, const struct trace_case *one, const struct run_wishes *wishes, struct moe_error *err);
 void runs_free(struct runs *runs);
+
+/* -- simulate-cost.c ---------------------------------------------------------------------------------------------- */
+
+/* "expert=13M,link=25,device=2000,cpu=200": bytes, then GB/s. -EINVAL. */
+int simulate_rates(struct cost_rates *ret, const char *list, struct moe_error *err);
+json_t *simulate_cost_document(const struct cost *cost);
+void simulate_cost_table(const struct runs *runs, FILE *to);
+
+/* -- simulate-show.c ---------------------------------------------------------------------------------------------- */
 
 /* Distinct experts of an event: the mean of all events of all layers, and the most. */
 double trace_width(const struct sim_trace *trace, uint32_t *ret_most);
