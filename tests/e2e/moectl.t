@@ -40,7 +40,9 @@ for verb in $verbs; do
 	while read -r option; do
 		case $option in --help | --version) continue ;; esac
 		case $option in
-		--socket | --name | --svg | --config | --root | --policy | --capacity | --mode | --calibrate | --cost) value="=$dir/x" ;;
+		--socket | --name | --svg | --config | --root | --policy | --capacity | --mode | --calibrate | --cost | --model | \
+			--output | --to) value="=$dir/x" ;;
+		--seconds | --steps | --max-bytes) value="=1" ;;
 		--isa) value="=ref" ;;
 		--huge-pages) value="=1G" ;;
 		--watch) value="=1" ;;

@@ -39,17 +39,17 @@ static void print_bash(void)
 	       "\t\t*) verb=${COMP_WORDS[i]}; break ;;\n"
 	       "\t\tesac\n\tdone\n"
 	       "\tcase $before in\n"
-	       "\t--socket | --svg | --config | --root | --weights | --case | --from | --map | --calibrate) "
+	       "\t--socket | --svg | --config | --root | --weights | --case | --from | --map | --calibrate | --output) "
 	       "COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n"
+	       "\t--to) COMPREPLY=($(compgen -W 'binary jsonl json moetrc loads' -- \"$word\")); return ;;\n"
 	       "\t--isa) COMPREPLY=($(compgen -W 'auto ref avx2 avx512 amx' -- \"$word\")); return ;;\n"
 	       "\t--policy) [ \"$verb\" = simulate ] && COMPREPLY=($(compgen -W '");
 	list_policies();
 	printf("' -- \"$word\")) || COMPREPLY=($(compgen -W 'eplb eplb-global random dynamic swift swift-exact "
 	       "swift-upstream flashlb' -- \"$word\")); return ;;\n"
 	       "\t--mode) COMPREPLY=($(compgen -W 'pinned atomic belady belady-pinned' -- \"$word\")); return ;;\n"
-	       "\t--name | --huge-pages | --capacity | --cost | --replicas | --groups | --nodes | --gpus) "
-	       "COMPREPLY=(); return "
-	       ";;\n"
+	       "\t--name | --huge-pages | --capacity | --cost | --replicas | --groups | --nodes | --gpus | --model | "
+	       "--seconds | --steps | --max-bytes) COMPREPLY=(); return ;;\n"
 	       "\tesac\n"
 	       "\tcase $verb in\n"
 	       "\t'') COMPREPLY=($(compgen -W '--socket --help --version ");
@@ -60,9 +60,12 @@ static void print_bash(void)
 		list_options(v);
 		if (v->run == verb_completion)
 			printf(" bash zsh fish");
-		printf("' -- \"$word\")%s) ;;\n", v->run == verb_load       ? " $(compgen -d -- \"$word\")"
-						  : v->run == verb_simulate ? " $(compgen -f -- \"$word\")"
-									    : "");
+		if (v->run == verb_trace)
+			printf(" record stop show convert");
+		printf("' -- \"$word\")%s) ;;\n", v->run == verb_load ? " $(compgen -d -- \"$word\")"
+						  : v->run == verb_simulate || v->run == verb_trace
+							  ? " $(compgen -f -- \"$word\")"
+							  : "");
 	}
 	printf("\tesac\n}\ncomplete -F _moectl moectl\n");
 }
