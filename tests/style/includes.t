@@ -15,6 +15,7 @@ my %may = (
 	'lib/base/' => [qw(lib/base/ lib/include/moe-error.h)],
 	'lib/policy/' => [qw(lib/policy/ lib/base/)],
 	'lib/placement/' => [qw(lib/placement/ lib/base/ lib/model/file.h lib/include/moe-error.h)],
+	'lib/predict/' => [qw(lib/predict/ lib/policy/ lib/base/ lib/include/moe-error.h)],
 	'lib/simulate/' => [qw(lib/simulate/ lib/uapi/ lib/policy/ lib/base/ lib/cache.h lib/ncopy.h lib/include/ lib/model/json-memory.h)],
 	'lib/manifest/' => [qw(lib/manifest/ lib/base/ lib/uapi/ lib/include/moe-error.h)],
 	'lib/metrics/' => [qw(lib/metrics/ lib/base/ lib/include/moe-error.h)],
