@@ -250,6 +250,11 @@ static void add_counters(json_t *o, const struct moe_layer_stats *t)
 	json_object_set_new(o, "cpu_ns", integer(t->cpu_ns));
 	json_object_set_new(o, "device_ns", integer(t->device_ns));
 	json_object_set_new(o, "copy_ns", integer(t->copy_ns));
+	json_object_set_new(
+		o, "predict",
+		json_pack("{s:I, s:I, s:I, s:o}", "guessed", (json_int_t)t->guessed, "asked",
+			  (json_int_t)t->guess_asked, "found", (json_int_t)t->guess_found, "recall",
+			  t->guess_asked ? json_real((double)t->guess_found / (double)t->guess_asked) : json_null()));
 }
 
 static void add_served(json_t *o, const struct served_layer *served)

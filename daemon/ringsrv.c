@@ -449,6 +449,9 @@ void layer_stats_add(struct moe_layer_stats *to, const struct moe_layer_stats *f
 		to->active_sum += from->active_sum;
 		to->active_max = MAX(to->active_max, from->active_max);
 		to->slots = MAX(to->slots, from->slots);
+		to->guessed += from->guessed;
+		to->guess_asked += from->guess_asked;
+		to->guess_found += from->guess_found;
 	}
 	to->fills += from->fills;
 	to->fill_bytes += from->fill_bytes;

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/util.h"
 #include "feeder.h"
+#include "guesses.h"
 #include "lanes.h"
 #include "plan.h"
 #include "step.h"
@@ -82,6 +83,11 @@ static int check_params(const struct moe_session *s, struct moe_error *err)
 				     "moe_attach: share is MOE_SHARE_GROUP and zero_copy MOE_ZERO_COPY_COST, but the "
 				     "ranks must plan alike and measure differently: set zero_copy to "
 				     "MOE_ZERO_COPY_ALWAYS or MOE_ZERO_COPY_OFF");
+	if (p->predict > 0 && p->dual_batch)
+		return moe_error_set(err, -EINVAL,
+				     "moe_attach: predict is %u and dual_batch is set, but of two micro-batches that "
+				     "take turns each guess would be of the other one: set predict to 0",
+				     p->predict);
 	if (p->approximate_defer > 0 && p->approximate_defer >= s->info.topk)
 		return moe_error_set(err, -EINVAL,
 				     "moe_attach: approximate_defer %u found, at most %u expected: a token's strongest "
@@ -124,10 +130,12 @@ static int make_data(struct engine *e, struct moe_error *err)
 	struct moe_session *s = e->session;
 	const uint64_t steps = e->n_step_slots * step_data_bytes(s);
 	const uint64_t hint = ALIGN_UP((uint64_t)e->n_experts * sizeof(int32_t), CACHE_LINE);
-	int r = session_new_data(s, steps + lanes_data_bytes(e) + hint, err);
+	int r = session_new_data(s, steps + lanes_data_bytes(e) + hint + guesses_data_bytes(e), err);
 
-	if (r == 0)
+	if (r == 0) {
 		e->hint_ids = (int32_t *)(s->data + steps + lanes_data_bytes(e));
+		r = guesses_new(&e->guesses, e, (uint8_t *)e->hint_ids + hint, err);
+	}
 	return r;
 }
 
@@ -211,6 +219,7 @@ struct engine *engine_free(struct engine *engine)
 	if (engine->hint_in_flight &&
 	    queue_wait(&engine->session->queue, &engine->hint, engine->watchdog_ns) == -ETIMEDOUT)
 		engine_give_up(engine, -ETIME);
+	guesses_free(engine->guesses);
 	step_table_fini(engine);
 	feeder_free(engine->feeder);
 	engine_close_device(engine);

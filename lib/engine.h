@@ -47,6 +47,7 @@
 #include "session.h"
 
 struct feeder;
+struct guesses;
 struct lanes;
 struct moe_step;
 struct plan_params;
@@ -117,6 +118,7 @@ struct engine {
 	int32_t *hint_ids; /* [n_experts] in the data arena */
 	struct queue_op hint;
 	bool hint_in_flight;
+	struct guesses *guesses; /* NULL: the session does not guess */
 };
 
 /* Of the slot arena. */

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/util.h"
+#include "guesses.h"
 
 /* -- table -------------------------------------------------------------------------------------------------------- */
 
@@ -477,6 +478,7 @@ int step_submit(struct engine *e, struct moe_plan *plan, const float *x, const s
 		}
 		return r;
 	}
+	guesses_step(e->guesses, (uint32_t)row, plan);
 	*ret = step;
 	return 0;
 }

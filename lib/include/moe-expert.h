@@ -194,6 +194,9 @@ struct moe_attach_params {
 	/* Data-parallel ranks of the group on this host that agree on the phase of each step (moe_agree), times tp_size
 	 * at most 64; 0: this one takes no part. How long it waits for another, which is given up then; 0: 10000. */
 	uint32_t dp_size, agree_ms;
+	/* So many of the next MoE layer's experts are guessed from what has been routed, and announced as by moe_hint;
+	 * 0: none. Never changes results. 8 * n_experts^2 bytes a layer; not with dual_batch. */
+	uint32_t predict;
 };
 
 struct moe_session_info {

@@ -14,7 +14,7 @@
  * guess is worse and nothing else.
  *
  * Counts are halved, a row of a table at a time, when one of them is full: what was long ago, in steps, fades. A step
- * of more than PREDICT_TOKENS_MAX tokens (prefill: it wants nearly all experts) is not looked at. Nothing here allocates
+ * of more than PREDICT_TOKENS_MAX tokens (prefill: it wants nearly all experts) is not looked at. Nothing allocates
  * after predict_new; 8 * experts^2 bytes a layer. Integers only: the same calls give the same guesses everywhere.
  * Not thread-safe.
  */

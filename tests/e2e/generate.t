@@ -15,7 +15,7 @@ topk=$(json $sample/config.json num_experts_per_tok)
 start_daemon --model "$sample"
 require $? 'the daemon serves the sample' "$dir/daemon.log"
 
-for options in '--experts local' '--experts cpu' '--experts cache' '--experts cache --slots 4 --mode decode --tp 2'; do
+for options in '--experts local' '--experts cpu' '--experts cache --predict 4' '--experts cache --slots 4 --mode decode --tp 2'; do
 	case $options in
 	*local*) where= ;;
 	*) where="--daemon $socket" ;;
@@ -52,6 +52,18 @@ while [ "$row" -lt "$layers" ]; do
 	row=$((row + 1))
 done
 is "$(sum_of models.0.totals)" "$total" 'the totals are the layers added up'
+
+recall=$(json "$dir/stats.json" models.0.totals.predict.recall)
+found=$(json "$dir/stats.json" models.0.totals.predict.found)
+within "$recall" 0.3 1 "of what steps asked for $recall had been guessed ($found experts)"
+
+for guess in 0 6; do
+	"$worker" generate --model "$sample" --experts cache --slots 4 --mode decode --seed 7 --temperature 1 --predict $guess \
+		--daemon "$socket" --prompt "$prompt" --tokens $tokens >"$dir/text.$guess" 2>"$dir/err"
+	ok $? "generate --predict $guess" "$dir/err"
+done
+cmp "$dir/text.0" "$dir/text.6" >"$dir/err" 2>&1
+ok $? 'guesses change no word' "$dir/err"
 
 "$worker" generate --model "$sample" --experts cache --stats --daemon "$socket" --prompt "$prompt" --tokens 8 \
 	>"$dir/text" 2>"$dir/err"

@@ -44,6 +44,15 @@ static void print_row(const char *name, const json_t *row)
 	       show_time(wait, get_number(row, "wait_ns")), show_time(work, compute));
 }
 
+static void print_recall(const json_t *predict)
+{
+	if (get_number(predict, "asked") > 0)
+		printf("  prediction: of %.0f experts that steps asked for, %.0f had been guessed (recall %.1f%%, %.0f "
+		       "guesses)\n",
+		       get_number(predict, "asked"), get_number(predict, "found"), 100 * get_number(predict, "recall"),
+		       get_number(predict, "guessed"));
+}
+
 static void print_model(const json_t *model)
 {
 	const json_t *layers = json_object_get(model, "layers"), *totals = json_object_get(model, "totals"), *layer;
@@ -75,6 +84,7 @@ static void print_model(const json_t *model)
 		printf("  zero copy: the device read %.0f experts in the pool, %s, for %.0f pairs\n",
 		       get_number(totals, "reads"), show_bytes(bytes, get_number(totals, "read_bytes")),
 		       get_number(pairs, "pool"));
+	print_recall(json_object_get(totals, "predict"));
 	print_tier("  ", json_object_get(totals, "tier"));
 	if (warning)
 		printf("  warning: %s\n", warning);

@@ -237,6 +237,7 @@ int experts_daemon_new(struct experts **ret, const struct options *o, const char
 		.device = o->device,
 		.fill = o->fill,
 		.zero_copy = cached ? o->zero_copy : MOE_ZERO_COPY_OFF,
+		.predict = o->predict,
 		.pages = o->pages_fill,
 		.answers = o->answers,
 		.share = o->share,

@@ -76,6 +76,9 @@ static const char usage_text[] =
 	"the\n"
 	"                             next MoE layer if the CPU pool computes them, which so gets more time (default "
 	"0)\n"
+	"  --predict N                N experts of the next MoE layer are guessed and announced to the daemon; never "
+	"changes\n"
+	"                             results (default 0)\n"
 	"\n"
 	"Daemon\n"
 	"  --daemon SOCKET            use the running daemon at SOCKET, which has the model loaded\n"
@@ -134,6 +137,7 @@ enum option_code {
 	OPTION_SHARE,
 	OPTION_N_COPY,
 	OPTION_DEFER,
+	OPTION_PREDICT,
 	OPTION_DAEMON,
 	OPTION_THREADS,
 	OPTION_PAGES,
@@ -173,6 +177,7 @@ static const struct option long_options[] = {
 	{"share", required_argument, NULL, OPTION_SHARE},
 	{"n-copy", required_argument, NULL, OPTION_N_COPY},
 	{"defer", required_argument, NULL, OPTION_DEFER},
+	{"predict", required_argument, NULL, OPTION_PREDICT},
 	{"daemon", required_argument, NULL, OPTION_DAEMON},
 	{"threads", required_argument, NULL, OPTION_THREADS},
 	{"pages", required_argument, NULL, OPTION_PAGES},
@@ -380,6 +385,9 @@ static int parse_experts(struct options *o, int option, const char *name, const 
 		break;
 	case OPTION_DEFER:
 		r = parse_u32(name, arg, 0, 63, &o->defer);
+		break;
+	case OPTION_PREDICT:
+		r = parse_u32(name, arg, 0, 4096, &o->predict);
 		break;
 	case OPTION_DAEMON:
 		o->daemon = *arg ? arg : NULL; /* names none: a private one */
