@@ -14,6 +14,7 @@ my %may = (
 	'lib/include/' => [qw(lib/include/)],
 	'lib/base/' => [qw(lib/base/ lib/include/moe-error.h)],
 	'lib/policy/' => [qw(lib/policy/ lib/base/)],
+	'lib/ghost/' => [qw(lib/ghost/ lib/policy/ lib/base/ lib/cache.h lib/include/)],
 	'lib/placement/' => [qw(lib/placement/ lib/base/ lib/model/file.h lib/include/moe-error.h)],
 	'lib/predict/' => [qw(lib/predict/ lib/policy/ lib/base/ lib/include/moe-error.h)],
 	'lib/simulate/' => [qw(lib/simulate/ lib/uapi/ lib/policy/ lib/base/ lib/cache.h lib/ncopy.h lib/include/ lib/model/json-memory.h)],
