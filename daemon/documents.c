@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/uring.h"
 #include "base/util.h"
+#include "daemon/documents-ghosts.h"
 #include "daemon/estate.h"
 #include "daemon/handover.h"
 #include "daemon/ringsrv.h"
@@ -386,6 +387,7 @@ static json_t *session_stats_json(const struct session *x)
 	}
 	add_counters(o, &total);
 	json_object_set_new(o, "modes", modes_json(x));
+	documents_add_ghosts(o, x, &total);
 	return o;
 }
 

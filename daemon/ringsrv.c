@@ -435,6 +435,11 @@ void ringsrv_read_mode(const struct session *s, enum moe_stats_mode mode, struct
 		      sizeof *ret / sizeof(uint64_t));
 }
 
+void ringsrv_read_ghosts(const struct session *s, struct moe_ghost_stats *ret)
+{
+	read_counters(s, offsetof(struct moe_client_page, ghosts), (uint64_t *)ret, sizeof *ret / sizeof(uint64_t));
+}
+
 void layer_stats_add(struct moe_layer_stats *to, const struct moe_layer_stats *from, bool rank0)
 {
 	if (rank0) {

@@ -50,6 +50,7 @@ void ringsrv_tier_kill(struct session *session);
 void ringsrv_park(struct session *session, bool parked);
 
 /* A snapshot of the client's counters of one layer, and the adding of all of them to the model's when it leaves. */
+void ringsrv_read_ghosts(const struct session *session, struct moe_ghost_stats *ret);
 void ringsrv_read_stats(const struct session *session, uint32_t layer, struct moe_layer_stats *ret);
 void ringsrv_retire_stats(struct session *session);
 

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/util.h"
 #include "feeder.h"
+#include "ghosts.h"
 #include "guesses.h"
 #include "lanes.h"
 #include "plan.h"
@@ -193,6 +194,8 @@ int engine_new(struct engine **ret, struct moe_session *session, struct moe_erro
 	r = make_rows(e, err);
 	if (r == 0)
 		r = make_data(e, err);
+	if (r == 0)
+		r = ghosts_new(&e->ghosts, e, err);
 	if (r == 0 && e->has_slots)
 		r = engine_open_device(e, err);
 	if (r == 0)
@@ -219,6 +222,7 @@ struct engine *engine_free(struct engine *engine)
 	if (engine->hint_in_flight &&
 	    queue_wait(&engine->session->queue, &engine->hint, engine->watchdog_ns) == -ETIMEDOUT)
 		engine_give_up(engine, -ETIME);
+	ghosts_free(engine->ghosts);
 	guesses_free(engine->guesses);
 	step_table_fini(engine);
 	feeder_free(engine->feeder);

@@ -47,6 +47,7 @@
 #include "session.h"
 
 struct feeder;
+struct ghosts;
 struct guesses;
 struct lanes;
 struct moe_step;
@@ -118,6 +119,7 @@ struct engine {
 	int32_t *hint_ids; /* [n_experts] in the data arena */
 	struct queue_op hint;
 	bool hint_in_flight;
+	struct ghosts *ghosts;   /* NULL: it has none */
 	struct guesses *guesses; /* NULL: the session does not guess */
 };
 

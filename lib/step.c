@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/util.h"
+#include "ghosts.h"
 #include "guesses.h"
 
 /* -- table -------------------------------------------------------------------------------------------------------- */
@@ -479,6 +480,7 @@ int step_submit(struct engine *e, struct moe_plan *plan, const float *x, const s
 		return r;
 	}
 	guesses_step(e->guesses, (uint32_t)row, plan);
+	ghosts_step(e->ghosts, (uint32_t)row, plan);
 	*ret = step;
 	return 0;
 }

@@ -203,7 +203,7 @@ static void sample(const struct sim_trace *t, const struct ghost_counts *of, uin
 		ret[k] = (double)hits[k] / (double)asked[k];
 }
 
-/* For the record: how far the bound is from Belady's choice for the whole trace; what a sample of sequences would say. */
+/* How far the bound is from Belady's choice for the whole trace, and what a sample of sequences would say. */
 static void print_others(const struct sim_trace *t, const char *name, const struct ghost_cache *caches,
 			 const double *all)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* A session that guesses, with a fake daemon: what it counts is what a predictor beside it says, its announcements wait
- * for nobody, and its results are right. */
+/* A session that guesses, and one with ghosts, with a fake daemon: what is counted is what a predictor and ghosts
+ * beside it say, announcements wait for nobody, and results are right. */
+#include "ghost/ghost.h"
 #include "predict/predict.h"
 #include "tests/engine-jobs.h"
 
@@ -174,9 +175,64 @@ static void test_off(void)
 	fake_free(f);
 }
 
+/* -- ghosts ------------------------------------------------------------------------------------------------------- */
+
+static bool same_counts(const struct moe_ghost_stats *s, const struct ghost_counts *c, uint32_t n)
+{
+	bool same = s->steps == c->steps && s->asked == c->asked && s->asked_pairs == c->asked_pairs &&
+		    s->bound_asked == c->bound_asked && s->bound_hits == c->bound_hits && s->bound_asked > 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		same &= s->caches[i].hits == c->hits[i] && s->caches[i].hits_pairs == c->hits_pairs[i];
+	return same;
+}
+
+/* Two of the four layers are looked at: the second and the last. */
+static void test_ghosts(void)
+{
+	struct moe_attach_params p = default_params();
+	struct ghost_cache caches[MOE_GHOST_CACHES];
+	const struct moe_ghost_stats *stats;
+	struct ghost_counts counts = {0};
+	struct ghost *beside[2];
+	bool right = true;
+	struct fake *f;
+	uint32_t n = 0;
+
+	p.ghost_layers = 2;
+	f = open_fake(&p);
+	stats = &f->session.queue.client->ghosts;
+	for (; n < MOE_GHOST_CACHES && stats->caches[n].slots; n++)
+		caches[n] = (struct ghost_cache){policy_find((const char *)stats->caches[n].policy),
+						 (uint32_t)stats->caches[n].slots};
+	ok(stats->layers == 2 && n == 7 && strcmp(caches[0].policy->name, "lru") == 0 && caches[0].slots == 4 &&
+		   caches[1].slots == 1 && caches[2].slots == 3 && caches[3].slots == 6 && caches[4].slots == 9 &&
+		   strcmp(caches[5].policy->name, "ema") == 0,
+	   "the session's own cache, an eighth to three quarters of its experts, and other policies");
+	for (int i = 0; i < 2; i++)
+		require(ghost_new(&beside[i], EXPERTS, caches, n, 4, NULL) == 0, "ghosts beside the session's");
+	for (uint32_t i = 0; i < 3 * GHOST_WINDOW * (LAYERS - 1) && right; i++) {
+		struct job job;
+
+		job_init(&job);
+		job.layer = 1 + i % (LAYERS - 1);
+		right = job_run(f, &job, below(2) ? MOE_MODE_DECODE : MOE_MODE_PREFETCH) == 0;
+		if (job.layer == 2 || job.layer == 4)
+			ghost_step(beside[job.layer / 4],
+				   &(struct policy_tokens){job.tokens, job.topk, job.ids, job.weights}, &counts);
+	}
+	ok(right, "steps of a session with ghosts are right");
+	ok(same_counts(stats, &counts, n), "%llu steps of two layers are counted as beside it",
+	   (unsigned long long)stats->steps);
+	for (int i = 0; i < 2; i++)
+		ghost_free(beside[i]);
+	fake_free(f);
+}
+
 int main(void)
 {
 	jobs_begin();
+	test_ghosts();
 	test_counts();
 	test_learns();
 	test_waits_for_nobody();

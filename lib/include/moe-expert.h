@@ -197,6 +197,9 @@ struct moe_attach_params {
 	/* So many of the next MoE layer's experts are guessed from what has been routed, and announced as by moe_hint;
 	 * 0: none. Never changes results. 8 * n_experts^2 bytes a layer; not with dual_batch. */
 	uint32_t predict;
+	/* Of so many layers, evenly spread, it is counted what caches of other sizes and policies would have found; 0:
+	 * none. Never changes results. */
+	uint32_t ghost_layers;
 };
 
 struct moe_session_info {

@@ -16,6 +16,9 @@ const struct metrics_way metrics_ways[METRICS_SCOPES] = {
 	[METRICS_SESSION] = {METRICS_STATS, {{"sessions", {"session", "model"}, {"id", "model"}}}},
 	[METRICS_MODE] = {METRICS_STATS,
 			  {{"sessions", {"session", "model"}, {"id", "model"}}, {"modes", {"mode"}, {NULL}}}},
+	[METRICS_GHOST] = {METRICS_STATS,
+			   {{"sessions", {"session", "model"}, {"id", "model"}},
+			    {"ghosts.caches", {"policy", "slots"}, {"policy", "slots"}}}},
 };
 
 /* clang-format off */
@@ -255,6 +258,12 @@ const struct metrics_family metrics_families[] = {
 		"Of T_compute the CPU pool's part"},
 	{"moe_expertd_mode_step_seconds_total", COUNTER, METRICS_MODE, "t_step_ns", NULL, NS,
 		"T_step: what the steps took"},
+
+	/* Ghost caches. */
+	{"moe_expertd_ghost_hit_rate", GAUGE, METRICS_GHOST, "hit_rate", NULL, PLAIN,
+		"Of the distinct experts that sampled layers asked for, what such a cache would have found"},
+	{"moe_expertd_ghost_bound_hit_rate", GAUGE, METRICS_SESSION, "ghosts.bound_hit_rate", NULL, PLAIN,
+		"What no cache of the session's slots could have exceeded"},
 };
 /* clang-format on */
 

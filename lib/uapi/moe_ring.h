@@ -182,6 +182,28 @@ struct moe_mode_stats {
 	__u64 read_bytes;
 };
 
+#define MOE_GHOST_CACHES 7
+
+struct moe_ghost_cache {
+	__u8 policy[16]; /* its name, and zeros; none: there is no such cache */
+	__u64 slots;     /* of a layer */
+	__u64 hits;      /* distinct experts of a step that it had */
+	__u64 hits_pairs;
+};
+
+/* What a client finds out about caches that it does not have, in some of its layers; cumulative. */
+struct moe_ghost_stats {
+	__u64 layers; /* that are looked at; 0: none */
+	__u64 steps;  /* of all of them */
+	__u64 asked;  /* distinct experts of each step */
+	__u64 asked_pairs;
+	__u64 bound_slots; /* no cache of so many slots has more than bound_hits ... */
+	__u64 bound_asked; /* ... of so many experts that were asked for */
+	__u64 bound_hits;
+	__u64 reserved[6];
+	struct moe_ghost_cache caches[MOE_GHOST_CACHES]; /* the first is like the session's own */
+};
+
 /* At offset 0 of the client region. One cache line per word that the other side polls. */
 struct moe_client_page {
 	__u32 sq_tail;
@@ -195,6 +217,7 @@ struct moe_client_page {
 	__u32 tap_able; /* 1: the client knows of the tap */
 	__u64 tap_lost; /* routes that had no room, cumulative */
 	__u64 pad3[6];
+	struct moe_ghost_stats ghosts;
 };
 
 /* At offset 0 of the daemon region. */
@@ -311,7 +334,8 @@ static inline int moe_request_arrow(unsigned int from, unsigned int to)
 MOE_ASSERT(sizeof(struct moe_sqe) == 64, "moe_sqe is one cache line");
 MOE_ASSERT(sizeof(struct moe_cqe) == 64, "moe_cqe is one cache line");
 MOE_ASSERT(sizeof(struct moe_mode_stats) == 64, "moe_mode_stats");
-MOE_ASSERT(sizeof(struct moe_client_page) == 512, "moe_client_page");
+MOE_ASSERT(sizeof(struct moe_ghost_stats) == 384, "moe_ghost_stats");
+MOE_ASSERT(sizeof(struct moe_client_page) == 896, "moe_client_page");
 MOE_ASSERT(sizeof(struct moe_daemon_page) == 320, "moe_daemon_page");
 MOE_ASSERT(sizeof(struct moe_layer_stats) == 192, "moe_layer_stats");
 MOE_AT(struct moe_sqe, op, 8);

@@ -102,7 +102,7 @@ is $? 0 'it ends'
 start_daemon --model "$sample"
 require $? 'a daemon with a model' "$dir/daemon.log"
 long_text
-"$worker" score --model "$sample" --experts cache --slots 4 --daemon "$socket" --text "$dir/long.txt" >"$dir/out" 2>"$dir/err" &
+"$worker" score --model "$sample" --experts cache --slots 4 --ghosts 2 --predict 4 --daemon "$socket" --text "$dir/long.txt" >"$dir/out" 2>"$dir/err" &
 started="$started $!"
 wait_for have_sessions 1
 require $? 'a session'

@@ -45,14 +45,15 @@ is "$(prometheus "$dir/metrics.txt" moe_expertd_ready)" 1 'the daemon is ready'
 is "$(prometheus "$dir/metrics.txt" moe_expertd_session_info)" none 'no session is no series'
 
 long_text
-"$worker" score --model "$sample" --experts cache --slots 4 --daemon "$socket" --text "$dir/long.txt" >"$dir/score" 2>"$dir/err" &
+"$worker" score --model "$sample" --experts cache --slots 4 --decode --ghosts 2 --daemon "$socket" --text "$dir/long.txt" >"$dir/score" 2>"$dir/err" &
 scorer=$!
 started="$started $scorer"
 # shellcheck disable=SC2317 # wait_for calls it
 counted() {
 	"$moectl" --socket "$socket" stats --prometheus >"$dir/metrics.txt" 2>"$dir/moectl.err" &&
 		[ "$(prometheus "$dir/metrics.txt" moe_expertd_session_fills_total)" -gt 0 ] 2>/dev/null &&
-		[ "$(prometheus "$dir/metrics.txt" moe_expertd_node_weights_read_bytes_total)" -gt 0 ]
+		[ "$(prometheus "$dir/metrics.txt" moe_expertd_node_weights_read_bytes_total)" -gt 0 ] &&
+		[ "$(prometheus "$dir/metrics.txt" moe_expertd_ghost_bound_hit_rate)" != none ]
 }
 wait_for counted
 require $? 'a session counts' "$dir/moectl.err"
@@ -65,6 +66,12 @@ sed -n 's/^\t{"\(moe_expertd_[a-z_]*\)".*/\1/p' lib/metrics/families.c | grep -v
 sed -n 's/^# TYPE \([a-z_]*\) .*/\1/p' "$dir/metrics.txt" | sort >"$dir/exported"
 diff "$dir/table" "$dir/exported" >"$dir/diff"
 ok $? "what the table has is exported" "$dir/diff"
+"$moectl" --socket "$socket" stats --json >"$dir/stats.json" 2>"$dir/err" && "$moectl" --socket "$socket" stats >"$dir/stats"
+is "$(json "$dir/stats.json" sessions.0.ghosts.caches.0.slots)" 4 'ghost caches: the first is as the session has it' "$dir/err"
+within "$(json "$dir/stats.json" sessions.0.ghosts.bound_hit_rate)" \
+	"$(json "$dir/stats.json" sessions.0.ghosts.caches.0.hit_rate)" 1 'the bound is above it'
+grep -q 'lru .* 4 slots .* as it is$' "$dir/stats" && grep -q 'capacity deadlock' "$dir/stats"
+ok $? 'moectl stats shows them, and advice' "$dir/stats"
 kill -CONT "$scorer"
 kill "$scorer"
 wait "$scorer" 2>/dev/null

@@ -14,6 +14,7 @@ my %may = (
 	'lib/include/' => [qw(lib/include/)],
 	'lib/base/' => [qw(lib/base/ lib/include/moe-error.h)],
 	'lib/policy/' => [qw(lib/policy/ lib/base/)],
+	'lib/advice/' => [qw(lib/advice/ lib/base/)],
 	'lib/ghost/' => [qw(lib/ghost/ lib/policy/ lib/base/ lib/cache.h lib/include/)],
 	'lib/placement/' => [qw(lib/placement/ lib/base/ lib/model/file.h lib/include/moe-error.h)],
 	'lib/predict/' => [qw(lib/predict/ lib/policy/ lib/base/ lib/include/moe-error.h)],
@@ -26,7 +27,7 @@ my %may = (
 	'lib/' => [qw(lib/ !lib/model/ !lib/metrics/ !lib/placement/ !lib/settings/)],
 	'kernels/' => [qw(kernels/ lib/uapi/)],
 	'kmod/' => [qw(kmod/ lib/uapi/)],
-	'daemon/' => [qw(daemon/ lib/base/ lib/uapi/ lib/manifest/ lib/model/ lib/policy/ lib/metrics/ lib/settings/ lib/device/device.h lib/include/moe-error.h kernels/kernels.h kernels/record.h)],
+	'daemon/' => [qw(daemon/ lib/base/ lib/uapi/ lib/manifest/ lib/model/ lib/policy/ lib/advice/ lib/metrics/ lib/settings/ lib/device/device.h lib/include/moe-error.h kernels/kernels.h kernels/record.h)],
 	'tools/' => [qw(tools/ lib/ kernels/kernels.h kernels/record.h)],
 	# Its kernels are written in the library's words for GPUs.
 	'tools/worker/cuda/' => [qw(tools/ lib/ kernels/kernels.h kernels/record.h kernels/cuda/)],

@@ -155,6 +155,31 @@ static void print_modes(json_t *sessions)
 	}
 }
 
+/* What other caches would have found, and what to do about it. */
+static void print_ghosts(const json_t *sessions)
+{
+	const json_t *s, *cache, *line;
+	size_t i, k;
+
+	json_array_foreach (sessions, i, s) {
+		const json_t *ghosts = json_object_get(s, "ghosts");
+
+		if (get_number(ghosts, "asked") > 0) {
+			printf("session %.0f: of %.0f experts that %.0f layers asked for, caches would have found\n",
+			       get_number(s, "id"), get_number(ghosts, "asked"), get_number(ghosts, "layers"));
+			json_array_foreach (json_object_get(ghosts, "caches"), k, cache)
+				printf("  %-10s %5.0f slots  %5.1f%% (%5.1f%% of pairs)%s\n", get_text(cache, "policy"),
+				       get_number(cache, "slots"), 100 * get_number(cache, "hit_rate"),
+				       100 * get_number(cache, "hit_rate_pairs"), k == 0 ? "  as it is" : "");
+			if (json_is_real(json_object_get(ghosts, "bound_hit_rate")))
+				printf("  %-10s %5.0f slots  %5.1f%%\n", "at most", get_number(ghosts, "bound_slots"),
+				       100 * get_number(ghosts, "bound_hit_rate"));
+		}
+		json_array_foreach (json_object_get(s, "advice"), k, line)
+			printf("session %.0f: %s\n", get_number(s, "id"), json_string_value(line));
+	}
+}
+
 static int print_once(const struct arguments *arg)
 {
 	json_t *document = ask(arg, MOE_DOCUMENT_STATS);
@@ -172,6 +197,7 @@ static int print_once(const struct arguments *arg)
 			print_model(model);
 		print_sessions(json_object_get(document, "sessions"));
 		print_modes(json_object_get(document, "sessions"));
+		print_ghosts(json_object_get(document, "sessions"));
 	}
 	json_decref(document);
 	fflush(stdout);

@@ -238,6 +238,7 @@ int experts_daemon_new(struct experts **ret, const struct options *o, const char
 		.fill = o->fill,
 		.zero_copy = cached ? o->zero_copy : MOE_ZERO_COPY_OFF,
 		.predict = o->predict,
+		.ghost_layers = o->ghosts,
 		.pages = o->pages_fill,
 		.answers = o->answers,
 		.share = o->share,

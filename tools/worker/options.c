@@ -79,6 +79,9 @@ static const char usage_text[] =
 	"  --predict N                N experts of the next MoE layer are guessed and announced to the daemon; never "
 	"changes\n"
 	"                             results (default 0)\n"
+	"  --ghosts N                 of N layers it is counted what caches of other sizes and policies would have "
+	"found:\n"
+	"                             moectl stats (default 0)\n"
 	"\n"
 	"Daemon\n"
 	"  --daemon SOCKET            use the running daemon at SOCKET, which has the model loaded\n"
@@ -138,6 +141,7 @@ enum option_code {
 	OPTION_N_COPY,
 	OPTION_DEFER,
 	OPTION_PREDICT,
+	OPTION_GHOSTS,
 	OPTION_DAEMON,
 	OPTION_THREADS,
 	OPTION_PAGES,
@@ -178,6 +182,7 @@ static const struct option long_options[] = {
 	{"n-copy", required_argument, NULL, OPTION_N_COPY},
 	{"defer", required_argument, NULL, OPTION_DEFER},
 	{"predict", required_argument, NULL, OPTION_PREDICT},
+	{"ghosts", required_argument, NULL, OPTION_GHOSTS},
 	{"daemon", required_argument, NULL, OPTION_DAEMON},
 	{"threads", required_argument, NULL, OPTION_THREADS},
 	{"pages", required_argument, NULL, OPTION_PAGES},
@@ -388,6 +393,9 @@ static int parse_experts(struct options *o, int option, const char *name, const 
 		break;
 	case OPTION_PREDICT:
 		r = parse_u32(name, arg, 0, 4096, &o->predict);
+		break;
+	case OPTION_GHOSTS:
+		r = parse_u32(name, arg, 0, 4096, &o->ghosts);
 		break;
 	case OPTION_DAEMON:
 		o->daemon = *arg ? arg : NULL; /* names none: a private one */

@@ -27,7 +27,7 @@ struct options {
 	bool graph;
 	enum moe_fill fill;
 	bool fill_given;
-	uint32_t predict;
+	uint32_t predict, ghosts;
 	enum moe_zero_copy zero_copy;
 	enum moe_pages pages_fill;
 	enum moe_answers answers;
