@@ -11,6 +11,7 @@
 #include "base/uring.h"
 #include "base/util.h"
 #include "daemon/documents-ghosts.h"
+#include "daemon/documents-times.h"
 #include "daemon/estate.h"
 #include "daemon/handover.h"
 #include "daemon/ringsrv.h"
@@ -387,6 +388,7 @@ static json_t *session_stats_json(const struct session *x)
 	}
 	add_counters(o, &total);
 	json_object_set_new(o, "modes", modes_json(x));
+	json_object_set_new(o, "times", documents_times(x));
 	documents_add_ghosts(o, x, &total);
 	return o;
 }

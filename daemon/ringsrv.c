@@ -44,6 +44,16 @@ static void count_served(struct session *s, const struct request *q)
 	}
 }
 
+static void count_times(struct session *s, const struct request *q)
+{
+	const bool computes = q->sqe.op == MOE_OP_COMPUTE;
+
+	if (s->dummy || q->cqe.status < 0 || (!computes && (q->sqe.op != MOE_OP_FILL || q->sqe.flags & MOE_SQE_LEASE)))
+		return;
+	histogram_add(&s->times[SESSION_QUEUE], q->cqe.wait_ns);
+	histogram_add(&s->times[computes ? SESSION_COMPUTE : SESSION_COPY], q->cqe.work_ns);
+}
+
 /* Before its ids are dropped. */
 static void count_heat(struct session *s, const struct request *q)
 {
@@ -106,6 +116,7 @@ static void count_ended(struct session *s, const struct request *q)
 	if (q->sqe.op < MOE_OP_COUNT)
 		s->journal.page->ops[q->sqe.op] = ++s->ops[q->sqe.op];
 	count_served(s, q);
+	count_times(s, q);
 	count_leases(s, q);
 }
 

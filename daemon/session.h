@@ -17,6 +17,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/histogram.h"
 #include "daemon/accounts.h"
 #include "daemon/clientmem.h"
 #include "daemon/guard.h"
@@ -35,6 +36,9 @@
 #define SESSION_TAP_BYTES (1u << 20)
 
 struct agreement;
+
+/* Of COMPUTEs and of FILLs that copy: from the arrival to the first unit of work; of each the work from there on. */
+enum session_time { SESSION_QUEUE, SESSION_COMPUTE, SESSION_COPY, SESSION_TIMES };
 
 struct session {
 	/* What each poll of the rings looks at, together. */
@@ -97,6 +101,7 @@ struct session {
 	enum moe_phase phase;
 	bool dummy;
 	uint64_t step, ops[MOE_OP_COUNT], failed, cancelled; /* failed: but for the cancelled */
+	struct histogram times[SESSION_TIMES];               /* of this daemon; dummy steps count nowhere */
 };
 
 /* What a session is made of in the keeper's hands (handover.h); -1: not there. */

@@ -16,6 +16,8 @@ const struct metrics_way metrics_ways[METRICS_SCOPES] = {
 	[METRICS_SESSION] = {METRICS_STATS, {{"sessions", {"session", "model"}, {"id", "model"}}}},
 	[METRICS_MODE] = {METRICS_STATS,
 			  {{"sessions", {"session", "model"}, {"id", "model"}}, {"modes", {"mode"}, {NULL}}}},
+	[METRICS_TIME] = {METRICS_STATS,
+			  {{"sessions", {"session", "model"}, {"id", "model"}}, {"times", {"part"}, {NULL}}}},
 	[METRICS_GHOST] = {METRICS_STATS,
 			   {{"sessions", {"session", "model"}, {"id", "model"}},
 			    {"ghosts.caches", {"policy", "slots"}, {"policy", "slots"}}}},
@@ -258,6 +260,12 @@ const struct metrics_family metrics_families[] = {
 		"Of T_compute the CPU pool's part"},
 	{"moe_expertd_mode_step_seconds_total", COUNTER, METRICS_MODE, "t_step_ns", NULL, NS,
 		"T_step: what the steps took"},
+
+	/* Requests: the parts are those of moectl(1). */
+	{"moe_expertd_session_timed_requests_total", COUNTER, METRICS_TIME, "count", NULL, PLAIN,
+		"Requests whose part of this name was timed"},
+	{"moe_expertd_session_request_seconds", GAUGE, METRICS_TIME, "quantiles_ns", "quantile", NS,
+		"Quantiles of how long it took, off by 1/16 at most"},
 
 	/* Ghost caches. */
 	{"moe_expertd_ghost_hit_rate", GAUGE, METRICS_GHOST, "hit_rate", NULL, PLAIN,

@@ -67,6 +67,11 @@ sed -n 's/^# TYPE \([a-z_]*\) .*/\1/p' "$dir/metrics.txt" | sort >"$dir/exported
 diff "$dir/table" "$dir/exported" >"$dir/diff"
 ok $? "what the table has is exported" "$dir/diff"
 "$moectl" --socket "$socket" stats --json >"$dir/stats.json" 2>"$dir/err" && "$moectl" --socket "$socket" stats >"$dir/stats"
+is "$(json "$dir/stats.json" sessions.0.times.compute.count)" "$(json "$dir/stats.json" sessions.0.requests.compute)" \
+	'each computation is timed'
+within "$(json "$dir/stats.json" sessions.0.times.compute.quantiles_ns.1)" 1 1e12 'and the longest has a length'
+grep -q '^ *[0-9]*  queue ' "$dir/stats"
+ok $? 'moectl stats shows quantiles' "$dir/stats"
 is "$(json "$dir/stats.json" sessions.0.ghosts.caches.0.slots)" 4 'ghost caches: the first is as the session has it' "$dir/err"
 within "$(json "$dir/stats.json" sessions.0.ghosts.bound_hit_rate)" \
 	"$(json "$dir/stats.json" sessions.0.ghosts.caches.0.hit_rate)" 1 'the bound is above it'

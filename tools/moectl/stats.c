@@ -155,6 +155,41 @@ static void print_modes(json_t *sessions)
 	}
 }
 
+static void print_time(const json_t *session, const char *name, const json_t *time)
+{
+	static const char *const shares[] = {"0.5", "0.9", "0.99", "0.999", "1"};
+	const json_t *quantiles = json_object_get(time, "quantiles_ns");
+
+	printf("%7.0f  %-8s  %9.0f", get_number(session, "id"), name, get_number(time, "count"));
+	for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+		char text[SHOW_TEXT];
+
+		printf("  %10s", show_time(text, get_number(quantiles, shares[i])));
+	}
+	putchar('\n');
+}
+
+/* Quantiles of how long requests waited and worked. */
+static void print_times(json_t *sessions)
+{
+	bool first = true;
+	json_t *s, *time;
+	const char *name;
+	size_t i;
+
+	json_array_foreach (sessions, i, s) {
+		json_object_foreach (json_object_get(s, "times"), name, time) {
+			if (get_number(time, "count") == 0)
+				continue;
+			if (first)
+				printf("%7s  %-8s  %9s  %10s  %10s  %10s  %10s  %10s\n", "session", "part", "requests",
+				       "50%", "90%", "99%", "99.9%", "longest");
+			first = false;
+			print_time(s, name, time);
+		}
+	}
+}
+
 /* What other caches would have found, and what to do about it. */
 static void print_ghosts(const json_t *sessions)
 {
@@ -197,6 +232,7 @@ static int print_once(const struct arguments *arg)
 			print_model(model);
 		print_sessions(json_object_get(document, "sessions"));
 		print_modes(json_object_get(document, "sessions"));
+		print_times(json_object_get(document, "sessions"));
 		print_ghosts(json_object_get(document, "sessions"));
 	}
 	json_decref(document);
