@@ -17,32 +17,6 @@
 
 #include "moe_expert.h"
 
-/**
- * struct moe_lease - one lease, later the event of its end
- * @by_id: in moe_leases, then in moe_events
- * @by_client: in its client's leases
- * @pool: NULL once it is an event
- * @tgid: of the process that took it
- * @uid: who that was when it opened the device
- * @id: grows, is never used again
- * @pool_id: of @pool, for the event
- * @epoch: of the pool when it was taken
- * @offset: where the range begins
- * @bytes: how long it is
- */
-struct moe_lease {
-	struct list_head by_id;
-	struct list_head by_client;
-	struct moe_pool *pool;
-	struct pid *tgid;
-	kuid_t uid;
-	u64 id;
-	u64 pool_id;
-	u64 epoch;
-	u64 offset;
-	u64 bytes;
-};
-
 static LIST_HEAD(moe_leases);
 static LIST_HEAD(moe_events);
 static u64 moe_lease_ids = 1; /* the next one */
@@ -63,6 +37,9 @@ static void detach(struct moe_client *client, struct moe_lease *lease)
 	list_del(&lease->by_client);
 	client->n_leases--;
 	moe_counters.leases--;
+	if (lease->map)
+		fput(lease->map);
+	lease->map = NULL;
 	lease->pool->leases--;
 	moe_pool_put(lease->pool);
 	lease->pool = NULL;
@@ -145,11 +122,11 @@ static long add(struct moe_call *call, struct moe_lease *lease)
 	return 0;
 }
 
-/* With moe_lock held. */
-static struct moe_lease *find(struct moe_client *client, u64 id)
+struct moe_lease *moe_lease_find(struct moe_client *client, u64 id)
 {
 	struct moe_lease *lease;
 
+	lockdep_assert_held(&moe_lock);
 	list_for_each_entry(lease, &client->leases, by_client) {
 		if (lease->id == id)
 			return lease;
@@ -160,16 +137,20 @@ static struct moe_lease *find(struct moe_client *client, u64 id)
 static long drop(struct moe_client *client, u64 id)
 {
 	struct moe_lease *lease;
+	long ret = 0;
 
 	mutex_lock(&moe_lock);
-	lease = find(client, id);
-	if (lease)
+	lease = moe_lease_find(client, id);
+	if (!lease)
+		ret = -ENOENT;
+	else if (moe_seal_is_open(lease))
+		ret = -EBUSY;
+	else
 		detach(client, lease);
 	moe_unlock();
-	if (!lease)
-		return -ENOENT;
-	lease_free(lease);
-	return 0;
+	if (!ret)
+		lease_free(lease);
+	return ret;
 }
 
 /* With a reference to the pool, which is looked up again by add(). */
@@ -186,7 +167,7 @@ static long give_file(struct moe_call *call, u64 id)
 	moe_unlock();
 	if (IS_ERR(pool))
 		return PTR_ERR(pool);
-	file = moe_pool_open(pool);
+	file = moe_pool_open(pool, O_RDONLY);
 	fd = IS_ERR(file) ? PTR_ERR(file) : moe_give(call, file);
 	mutex_lock(&moe_lock);
 	moe_pool_put(pool);
@@ -246,6 +227,8 @@ long moe_lease_next(struct moe_call *call)
 	struct moe_lease *lease;
 	long ret = -ENOENT;
 
+	if (out->reserved)
+		return -EINVAL;
 	mutex_lock(&moe_lock);
 	list_for_each_entry(lease, &moe_leases, by_id) {
 		if (lease->id <= out->id)
@@ -258,6 +241,7 @@ long moe_lease_next(struct moe_call *call)
 			.bytes = lease->bytes,
 			.pid = pid_vnr(lease->tgid),
 			.uid = from_kuid_munged(current_user_ns(), lease->uid),
+			.state = lease->state,
 		};
 		ret = 0;
 		break;
@@ -305,6 +289,7 @@ static bool pop(struct moe_kmod_event *to)
 			.type = MOE_KMOD_EVENT_DROPPED,
 			.pid = pid_vnr(lease->tgid),
 			.uid = from_kuid_munged(current_user_ns(), lease->uid),
+			.state = lease->state,
 			.lease = lease->id,
 			.pool = lease->pool_id,
 			.epoch = lease->epoch,

@@ -7,7 +7,8 @@
  *   1. mmap_lock of the caller (vm_mmap, pinning, and any copy from or to
  *      user memory, which may fault)
  *   2. moe_lock
- *   3. the locks of lists that wait (poll), of pid and slab
+ *   3. the locks of lists that wait (poll, the end of a process), of pid
+ *	and slab
  * So nothing touches user memory, maps or pins under moe_lock, which guards
  * all lists, all counts and what they hold; files, pages and blobs of a pool
  * never change while it has a reference. Pools are freed after moe_lock is
@@ -96,7 +97,7 @@ static long get_features(struct moe_call *call)
 	if (f->reserved[0] || f->reserved[1])
 		return -EINVAL;
 	f->features = MOE_KMOD_HAS_POOLS | MOE_KMOD_HAS_LEASES |
-		      MOE_KMOD_HAS_EVENTS;
+		      MOE_KMOD_HAS_EVENTS | MOE_KMOD_HAS_SEAL;
 	f->abi = MOE_KMOD_ABI;
 	f->keeper = is_keeper(call->file);
 	return 0;
@@ -135,6 +136,8 @@ static const struct command commands[] = {
 	COMMAND(MOE_KMOD_DROP, moe_kmod_drop, 16, 0, moe_lease_drop, NULL),
 	COMMAND(MOE_KMOD_LEASES, moe_kmod_leases, 48, KEEPER | TELLS, moe_lease_next, NULL),
 	COMMAND(MOE_KMOD_WATCH, moe_kmod_watch, 8, KEEPER, moe_event_watch, NULL),
+	COMMAND(MOE_KMOD_MAP, moe_kmod_map, 32, TELLS, moe_seal_map, moe_seal_undo),
+	COMMAND(MOE_KMOD_SEAL, moe_kmod_seal, 16, 0, moe_seal, NULL),
 };
 
 /* Runs it, tells the caller, and only then gives the descriptor. */
@@ -188,6 +191,34 @@ static long moe_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	return run(c, &call, user, min_t(size_t, bytes, c->bytes));
 }
 
+/*
+ * A process may share its table of descriptors with another, which is not a
+ * thread of it (clone with CLONE_FILES): when it ends, nothing is closed. So
+ * its end is waited for, too, as a pidfd does; the one who wakes holds locks
+ * under which no mutex may be taken.
+ */
+static int death_wakes(struct wait_queue_entry *death, unsigned int mode,
+		       int flags, void *key)
+{
+	schedule_work(&container_of(death, struct moe_client, death)->died);
+	return 0;
+}
+
+/* Threads wake whoever waits for their process, too: the last one counts. */
+static void moe_died(struct work_struct *died)
+{
+	struct moe_client *client = container_of(died, struct moe_client, died);
+	struct task_struct *task;
+	bool lives;
+
+	rcu_read_lock();
+	task = pid_task(client->tgid, PIDTYPE_TGID);
+	lives = task && atomic_read(&task->signal->live);
+	rcu_read_unlock();
+	if (!lives)
+		moe_lease_close(client);
+}
+
 static int moe_open(struct inode *inode, struct file *file)
 {
 	struct moe_client *client = kzalloc(sizeof(*client), GFP_KERNEL_ACCOUNT);
@@ -198,6 +229,8 @@ static int moe_open(struct inode *inode, struct file *file)
 	client->tgid = get_pid(task_tgid(current));
 	client->uid = current_fsuid();
 	INIT_LIST_HEAD(&client->leases);
+	INIT_WORK(&client->died, moe_died);
+	init_waitqueue_func_entry(&client->death, death_wakes);
 	file->private_data = client;
 	mutex_lock(&moe_lock);
 	moe_user_leases(client->uid, &devices);
@@ -206,8 +239,10 @@ static int moe_open(struct inode *inode, struct file *file)
 		moe_counters.clients++;
 	}
 	moe_unlock();
-	if (devices < MOE_KMOD_USER_DEVICES_MAX)
+	if (devices < MOE_KMOD_USER_DEVICES_MAX) {
+		add_wait_queue(&client->tgid->wait_pidfd, &client->death);
 		return stream_open(inode, file);
+	}
 	put_pid(client->tgid);
 	kfree(client);
 	return -EDQUOT;
@@ -234,6 +269,8 @@ static int moe_release(struct inode *inode, struct file *file)
 {
 	struct moe_client *client = file->private_data;
 
+	remove_wait_queue(&client->tgid->wait_pidfd, &client->death);
+	cancel_work_sync(&client->died);
 	moe_lease_close(client);
 	mutex_lock(&moe_lock);
 	list_del(&client->list);
@@ -244,10 +281,11 @@ static int moe_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
+/* The keeper who watches and then gives up what made it one, reads no more. */
 static ssize_t moe_read(struct file *file, char __user *to, size_t bytes,
 			loff_t *at)
 {
-	if (!is_mine(file->private_data))
+	if (!is_mine(file->private_data) || !is_keeper(file))
 		return -EPERM;
 	return moe_event_read(file->private_data, to, bytes,
 			      !(file->f_flags & O_NONBLOCK));
@@ -255,7 +293,7 @@ static ssize_t moe_read(struct file *file, char __user *to, size_t bytes,
 
 static __poll_t moe_poll(struct file *file, poll_table *table)
 {
-	if (!is_mine(file->private_data))
+	if (!is_mine(file->private_data) || !is_keeper(file))
 		return EPOLLERR;
 	return moe_event_poll(file->private_data, file, table);
 }

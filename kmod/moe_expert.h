@@ -13,6 +13,8 @@
 #include <linux/poll.h>
 #include <linux/types.h>
 #include <linux/uidgid.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
 
 #include "uapi/moe_kmod.h"
 
@@ -24,6 +26,8 @@
  * @leases: that it has, by moe_lease.by_client
  * @n_leases: their number
  * @closes: how often its process closed a descriptor of it
+ * @death: waits for the end of @tgid, whoever else has its descriptors
+ * @died: ends its leases then
  */
 struct moe_client {
 	struct list_head list;
@@ -32,6 +36,8 @@ struct moe_client {
 	struct list_head leases;
 	u32 n_leases;
 	u32 closes;
+	struct wait_queue_entry death;
+	struct work_struct died;
 };
 
 /**
@@ -44,6 +50,7 @@ struct moe_client {
  * @leases: that are held
  * @owner: who adopted it
  * @node: as the daemon said
+ * @flags: what clients may do, enum moe_kmod_pool_flag
  * @page_shift: of its huge pages
  * @file: as the daemon had it open
  * @pages: the first small page of each huge page, pinned
@@ -61,6 +68,7 @@ struct moe_pool {
 	u32 leases;
 	kuid_t owner;
 	s32 node;
+	u32 flags;
 	unsigned int page_shift;
 	struct file *file;
 	struct page **pages;
@@ -68,6 +76,37 @@ struct moe_pool {
 	void *blob;
 	u32 blob_bytes;
 	char name[MOE_KMOD_NAME];
+};
+
+/**
+ * struct moe_lease - one lease, later the event of its end
+ * @by_id: in moe_leases, then in moe_events
+ * @by_client: in its client's leases
+ * @pool: NULL once it is an event
+ * @tgid: of the process that took it
+ * @uid: who that was when it opened the device
+ * @id: grows, is never used again
+ * @pool_id: of @pool, for the event
+ * @epoch: of the pool when it was taken
+ * @offset: where the range begins
+ * @bytes: how long it is
+ * @state: what its taker did with it, enum moe_kmod_lease_state
+ * @map: the pool's file, opened for this lease's mapping alone, so that its
+ *	references tell who else has a part of that; NULL until MAP
+ */
+struct moe_lease {
+	struct list_head by_id;
+	struct list_head by_client;
+	struct moe_pool *pool;
+	struct pid *tgid;
+	kuid_t uid;
+	u64 id;
+	u64 pool_id;
+	u64 epoch;
+	u64 offset;
+	u64 bytes;
+	u32 state;
+	struct file *map;
 };
 
 union moe_arg {
@@ -81,6 +120,8 @@ union moe_arg {
 	struct moe_kmod_drop drop;
 	struct moe_kmod_leases leases;
 	struct moe_kmod_watch watch;
+	struct moe_kmod_map map;
+	struct moe_kmod_seal seal;
 };
 
 /**
@@ -140,16 +181,26 @@ struct moe_pool *moe_pool_find(u64 id);
 void moe_pool_put(struct moe_pool *pool);
 void moe_pool_free(struct moe_pool *pool);
 
-/* The pool's file opened once more, for reading only. */
-struct file *moe_pool_open(struct moe_pool *pool);
+/* The pool's file opened once more, with O_RDONLY or O_RDWR. */
+struct file *moe_pool_open(struct moe_pool *pool, int how);
 
 long moe_lease_take(struct moe_call *call);
 void moe_lease_undo(struct moe_call *call);
 long moe_lease_drop(struct moe_call *call);
 long moe_lease_next(struct moe_call *call);
 
+/* With moe_lock held: the client's lease of this id, or NULL. */
+struct moe_lease *moe_lease_find(struct moe_client *client, u64 id);
+
 /* Ends the client's leases, which become events, and its watch. */
 void moe_lease_close(struct moe_client *client);
+
+long moe_seal_map(struct moe_call *call);
+void moe_seal_undo(struct moe_call *call);
+long moe_seal(struct moe_call *call);
+
+/* With moe_lock held: it is mapped, and its taker may write through it. */
+bool moe_seal_is_open(const struct moe_lease *lease);
 
 long moe_event_watch(struct moe_call *call);
 ssize_t moe_event_read(struct moe_client *client, char __user *to,

@@ -67,9 +67,9 @@ void moe_pool_free(struct moe_pool *pool)
 	module_put(THIS_MODULE);
 }
 
-struct file *moe_pool_open(struct moe_pool *pool)
+struct file *moe_pool_open(struct moe_pool *pool, int how)
 {
-	return dentry_open(&pool->file->f_path, O_RDONLY | O_LARGEFILE,
+	return dentry_open(&pool->file->f_path, how | O_LARGEFILE,
 			   current_cred());
 }
 
@@ -123,7 +123,7 @@ static int pin_pages(struct moe_pool *pool)
 	pool->pages = kvcalloc(n, sizeof(*pool->pages), GFP_KERNEL_ACCOUNT);
 	if (!pool->pages)
 		return -ENOMEM;
-	file = moe_pool_open(pool);
+	file = moe_pool_open(pool, O_RDONLY);
 	if (IS_ERR(file))
 		return PTR_ERR(file);
 	at = vm_mmap(file, 0, pool->bytes, PROT_READ, MAP_SHARED, 0);
@@ -177,7 +177,7 @@ static bool is_sound(const struct moe_kmod_adopt *a)
 {
 	size_t length = strnlen(a->name, sizeof(a->name));
 
-	return a->epoch && !a->reserved && a->node >= -1 && length &&
+	return a->epoch && !(a->flags & ~MOE_KMOD_POOL_MAP) && a->node >= -1 && length &&
 	       length < sizeof(a->name) &&
 	       !memchr_inv(a->name + length, 0, sizeof(a->name) - length);
 }
@@ -198,6 +198,7 @@ long moe_pool_adopt(struct moe_call *call)
 	pool->epoch = a->epoch;
 	pool->bytes = a->bytes;
 	pool->node = a->node;
+	pool->flags = a->flags;
 	pool->owner = current_fsuid();
 	memcpy(pool->name, a->name, sizeof(pool->name));
 	ret = -EBADF;
@@ -243,7 +244,7 @@ long moe_pool_next(struct moe_call *call)
 	struct moe_pool *pool;
 	long ret = -ENOENT;
 
-	if (out->reserved)
+	if (out->flags || out->reserved)
 		return -EINVAL;
 	mutex_lock(&moe_lock);
 	list_for_each_entry(pool, &moe_pools, list) {
@@ -258,6 +259,7 @@ long moe_pool_next(struct moe_call *call)
 			.leases = pool->leases,
 			.owner = from_kuid_munged(current_user_ns(), pool->owner),
 			.node = pool->node,
+			.flags = pool->flags,
 		};
 		memcpy(out->name, pool->name, sizeof(out->name));
 		ret = 0;

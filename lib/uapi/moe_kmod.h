@@ -8,6 +8,11 @@
  * device (of several descriptors the first counts) or dies. A daemon that watches (WATCH) reads struct moe_kmod_event
  * from the device for each lease that ended without DROP.
  *
+ * Register, then seal: of a pool whose keeper allows it (MOE_KMOD_POOL_MAP) a lease can be mapped writable (MAP), for
+ * drivers that register no other memory. The client registers it, makes it readable with mprotect(2), and says SEAL: no
+ * CPU can write through it again, whatever the process does. What was pinned before still can: it was meant for that.
+ * Whether a lease was mapped, and sealed, is told by LEASES and by events.
+ *
  * An open device belongs to the process that opened it: any other gets EPERM, however it came by the descriptor. The
  * keeper is the owner of the device's node (a udev rule names it) or has CAP_SYS_ADMIN; what only the keeper may do is
  * marked so, and of a pool only the user who adopted it, or CAP_SYS_ADMIN, may do it.
@@ -36,7 +41,8 @@
 enum moe_kmod_feature {
 	MOE_KMOD_HAS_POOLS = 1,  /* ADOPT, POOL, TAKE, RELEASE, EPOCH */
 	MOE_KMOD_HAS_LEASES = 2, /* LEASE, DROP, LEASES */
-	MOE_KMOD_HAS_EVENTS = 4  /* WATCH, read, poll */
+	MOE_KMOD_HAS_EVENTS = 4, /* WATCH, read, poll */
+	MOE_KMOD_HAS_SEAL = 8    /* MAP, SEAL */
 };
 
 struct moe_kmod_features {
@@ -44,6 +50,11 @@ struct moe_kmod_features {
 	__u32 abi;      /* out: MOE_KMOD_ABI of the module */
 	__u32 keeper;   /* out: 1 when the caller is the keeper */
 	__u64 reserved[2];
+};
+
+/* What clients may do with a pool beyond reading its files. */
+enum moe_kmod_pool_flag {
+	MOE_KMOD_POOL_MAP = 1 /* MAP: its taker can write until it seals; the file without F_SEAL_WRITE */
 };
 
 /* The keeper's. The file: a memfd of huge pages, sealed with F_SEAL_SHRINK and F_SEAL_GROW, with all its pages, that
@@ -55,8 +66,8 @@ struct moe_kmod_adopt {
 	__u64 blob;       /* address of what is to lie with the pool, such as the model's manifest */
 	__u32 blob_bytes; /* at most MOE_KMOD_BLOB_MAX, may be 0 */
 	__s32 fd;
-	__s32 node; /* NUMA node, or -1; only told again */
-	__u32 reserved;
+	__s32 node;               /* NUMA node, or -1; only told again */
+	__u32 flags;              /* enum moe_kmod_pool_flag */
 	char name[MOE_KMOD_NAME]; /* only told again; ends with a zero, zeros behind it */
 };
 
@@ -70,7 +81,8 @@ struct moe_kmod_pool {
 	__u32 leases; /* that are held now */
 	__u32 owner;  /* the user who adopted it */
 	__s32 node;
-	__u64 reserved;
+	__u32 flags; /* enum moe_kmod_pool_flag; in: 0 */
+	__u32 reserved;
 	char name[MOE_KMOD_NAME];
 };
 
@@ -115,6 +127,30 @@ struct moe_kmod_drop {
 	__u64 reserved;
 };
 
+/* Its taker's, once for each lease, of whole huge pages (EINVAL): maps its range, readable and writable. EPERM: the
+ * keeper does not allow it, or the file is sealed with F_SEAL_WRITE; EEXIST: it was mapped before. A lease that is
+ * mapped and not sealed cannot be dropped (EBUSY). */
+struct moe_kmod_map {
+	__u64 lease;
+	__u64 address; /* out */
+	__u64 bytes;   /* out: of the lease */
+	__u64 reserved;
+};
+
+/* Its taker's: takes from every mapping that came of MAP, wherever it was moved to, the right to be made writable.
+ * EBUSY, and nothing is changed: a part of it is writable yet, or watched by a userfaultfd, or another process has it,
+ * by fork; ENOENT: there is no such lease, or it was not mapped. Sealing again, or what was unmapped, is no error. */
+struct moe_kmod_seal {
+	__u64 lease;
+	__u64 reserved;
+};
+
+/* What a lease's taker did with it. */
+enum moe_kmod_lease_state {
+	MOE_KMOD_LEASE_MAPPED = 1, /* by MAP: it could write */
+	MOE_KMOD_LEASE_SEALED = 2  /* and since SEAL cannot any more */
+};
+
 /* The keeper's: the lease with the smallest id that is greater than the one given; ENOENT when there is none. */
 struct moe_kmod_leases {
 	__u64 id; /* in: after which; out: whose */
@@ -122,11 +158,14 @@ struct moe_kmod_leases {
 	__u64 epoch;
 	__u64 offset;
 	__u64 bytes;
-	__u32 pid; /* of the process, as the caller's namespace counts; 0: not in it */
-	__u32 uid; /* who it was when it opened the device */
+	__u32 pid;   /* of the process, as the caller's namespace counts; 0: not in it */
+	__u32 uid;   /* who it was when it opened the device */
+	__u32 state; /* bits of enum moe_kmod_lease_state */
+	__u32 reserved;
 };
 
-/* The keeper's: from now on this open device reads events, until it is closed. EBUSY: another one does. */
+/* The keeper's: from now on this open device reads events, until it is closed. EBUSY: another one does. Who is the
+ * keeper no more, reads no more (EPERM). */
 struct moe_kmod_watch {
 	__u64 reserved;
 };
@@ -140,7 +179,7 @@ struct moe_kmod_event {
 	__u32 type; /* enum moe_kmod_event_type */
 	__u32 pid;
 	__u32 uid;
-	__u32 reserved;
+	__u32 state; /* bits of enum moe_kmod_lease_state: mapped and not sealed: it may still be able to write */
 	__u64 lease;
 	__u64 pool;
 	__u64 epoch;
@@ -159,5 +198,7 @@ struct moe_kmod_event {
 #define MOE_KMOD_DROP _IOWR(MOE_KMOD_IOC, 7, struct moe_kmod_drop)
 #define MOE_KMOD_LEASES _IOWR(MOE_KMOD_IOC, 8, struct moe_kmod_leases)
 #define MOE_KMOD_WATCH _IOWR(MOE_KMOD_IOC, 9, struct moe_kmod_watch)
+#define MOE_KMOD_MAP _IOWR(MOE_KMOD_IOC, 10, struct moe_kmod_map)
+#define MOE_KMOD_SEAL _IOWR(MOE_KMOD_IOC, 11, struct moe_kmod_seal)
 
 #endif

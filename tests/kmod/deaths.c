@@ -2,6 +2,8 @@
 /* Deaths: of the daemon with pools, of clients with leases, of both at once, of a parent whose child has its device. */
 #include "tests/kmod/device.h"
 
+#include <sched.h>
+
 #define PAGES 3u
 #define LEASES 5
 
@@ -40,6 +42,20 @@ static void a_parent(void *arg)
 
 	lease_new(dev, said->pool, 5);
 	pid = fork();
+	while (pid == 0)
+		pause();
+	said->grandchild = pid;
+	child_ready();
+}
+
+/* A client whose table of descriptors is that of another process, too, which is no thread of it. */
+static void a_sharer(void *arg)
+{
+	int dev = device_open();
+	pid_t pid;
+
+	lease_new(dev, said->pool, 5);
+	pid = (pid_t)syscall(SYS_clone, CLONE_FILES | SIGCHLD, NULL, NULL, NULL, 0ul);
 	while (pid == 0)
 		pause();
 	said->grandchild = pid;
@@ -104,6 +120,23 @@ static void test_inherited(int dev)
 	ok(read(dev, &e, sizeof e) == sizeof e && e.type == MOE_KMOD_EVENT_DROPPED, "the daemon reads of it");
 	kill(said->grandchild, SIGKILL);
 	ok(counter_becomes("clients", clients), "the device is closed with the child");
+}
+
+/* Nothing closes the device when it dies. */
+static void test_shared_table(int dev)
+{
+	const int64_t clients = counter("clients");
+	struct child c = child_start(a_sharer, NULL);
+	struct moe_kmod_event e;
+
+	child_wait_ready(&c);
+	ok(counter("leases") == 1, "a client shares its table of descriptors");
+	child_end(&c, SIGKILL);
+	ok(counter_becomes("leases", 0) && counter("clients") == clients + 1,
+	   "its lease ends with it, not with the table");
+	ok(read(dev, &e, sizeof e) == sizeof e && e.pid == (uint32_t)c.pid, "the daemon reads of it");
+	kill(said->grandchild, SIGKILL);
+	ok(counter_becomes("clients", clients), "the device is closed with the table");
 }
 
 /* A child that was forked, not a program of its own, has the device open as well. */
@@ -213,6 +246,7 @@ void test_deaths(void)
 	ok(ioctl(dev, MOE_KMOD_WATCH, &(struct moe_kmod_watch){0}) == 0, "the successor watches");
 	test_client_dies(dev);
 	test_inherited(dev);
+	test_shared_table(dev);
 	test_closed(dev);
 	test_many();
 	pool_release(dev, said->pool);

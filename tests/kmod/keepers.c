@@ -178,8 +178,17 @@ static void test_passed(void)
 	close(pair[1]);
 }
 
+/* It watched, and an event waits. */
+static bool reads_nothing(int dev)
+{
+	struct moe_kmod_event event;
+	struct pollfd p = {.fd = dev, .events = POLLIN};
+
+	return read(dev, &event, sizeof event) < 0 && errno == EPERM && poll(&p, 1, 0) == 1 && p.revents == POLLERR;
+}
+
 /* The same process, which gave its rights up after it had opened the device. */
-static bool test_rights_given_up(void)
+static bool test_rights_given_up(uint64_t pool)
 {
 	int status = -1;
 	pid_t pid;
@@ -187,12 +196,18 @@ static bool test_rights_given_up(void)
 	fflush(stdout);
 	pid = fork();
 	if (pid == 0) {
-		int dev = device_open();
+		int dev = device_open(), other = device_open();
 		struct moe_kmod_features f = {0};
 
+		if (ioctl(dev, MOE_KMOD_WATCH, &(struct moe_kmod_watch){0}) < 0 || !lease_new(other, pool, 1))
+			_exit(3);
+		close(other);
 		if (setresgid(SOMEBODY, SOMEBODY, SOMEBODY) < 0 || setresuid(SOMEBODY, SOMEBODY, SOMEBODY) < 0)
 			_exit(2);
-		_exit(ioctl(dev, MOE_KMOD_FEATURES, &f) == 0 && f.keeper == 0 && all_refused(dev, 1) ? 0 : 1);
+		_exit(ioctl(dev, MOE_KMOD_FEATURES, &f) == 0 && f.keeper == 0 && all_refused(dev, 1) &&
+				      reads_nothing(dev)
+			      ? 0
+			      : 1);
 	}
 	return waitpid(pid, &status, 0) == pid && status == 0;
 }
@@ -205,7 +220,7 @@ void test_keepers(void)
 	ok(as_user(SOMEBODY, a_client, &pool) == false, "a device of root's is closed to others");
 	chmod(MOE_KMOD_DEVICE, 0666);
 	ok(as_user(SOMEBODY, a_client, &pool), "a client may lease, and nothing that the keeper may");
-	ok(test_rights_given_up(), "who gives up root after opening the device is no keeper any more");
+	ok(test_rights_given_up(pool), "who gives up root is no keeper any more, and reads no event that waits");
 	pool_release(dev, pool);
 	close(dev);
 	test_passed();

@@ -275,7 +275,7 @@ void test_events(void)
 	close(other);
 	ok(read(dev, e, sizeof e) == sizeof *e && e->type == MOE_KMOD_EVENT_DROPPED && e->lease == id &&
 		   e->pool == pool && e->epoch == 1 && e->offset == 0 && e->bytes == 4096 &&
-		   e->pid == (uint32_t)getpid() && e->uid == 0 && e->reserved == 0,
+		   e->pid == (uint32_t)getpid() && e->uid == 0 && e->state == 0,
 	   "it tells whose lease it was, and of what");
 	test_overflow(dev, pool);
 	other = device_open();

@@ -28,7 +28,9 @@ static void test_sizes(int dev)
 	fails(ioctl(dev, command(0, sizeof longer), &longer), E2BIG, "one whose end is not zero: E2BIG");
 	fails(ioctl(dev, command(0, 31), &longer), EINVAL, "a shorter one than ever was: EINVAL");
 	fails(ioctl(dev, command(0, 0), &longer), EINVAL, "none: EINVAL");
-	fails(ioctl(dev, command(10, 32), &longer), ENOTTY, "an unknown command: ENOTTY");
+	fails(ioctl(dev, command(8, 48), (struct moe_kmod_leases[1]){{0}}), ENOENT,
+	      "one of the first version is served");
+	fails(ioctl(dev, command(COMMANDS, 32), &longer), ENOTTY, "an unknown command: ENOTTY");
 	fails(ioctl(dev, command(255, 32), &longer), ENOTTY, "the last number: ENOTTY");
 	fails(ioctl(dev, _IOR(MOE_KMOD_IOC, 0, struct moe_kmod_features), &longer), ENOTTY,
 	      "another direction: ENOTTY");
@@ -45,11 +47,14 @@ static void test_reserved(int dev)
 		size_t offset, bytes;
 	} fields[] = {
 		{"FEATURES", MOE_KMOD_FEATURES, offsetof(struct moe_kmod_features, reserved), 16},
-		{"ADOPT", MOE_KMOD_ADOPT, offsetof(struct moe_kmod_adopt, reserved), 4},
-		{"POOL", MOE_KMOD_POOL, offsetof(struct moe_kmod_pool, reserved), 8},
+		{"ADOPT's flags", MOE_KMOD_ADOPT, offsetof(struct moe_kmod_adopt, flags) + 1, 3},
+		{"POOL", MOE_KMOD_POOL, offsetof(struct moe_kmod_pool, flags), 8},
 		{"RELEASE", MOE_KMOD_RELEASE, offsetof(struct moe_kmod_release, reserved), 8},
 		{"DROP", MOE_KMOD_DROP, offsetof(struct moe_kmod_drop, reserved), 8},
 		{"WATCH", MOE_KMOD_WATCH, offsetof(struct moe_kmod_watch, reserved), 8},
+		{"LEASES", MOE_KMOD_LEASES, offsetof(struct moe_kmod_leases, reserved), 4},
+		{"MAP", MOE_KMOD_MAP, offsetof(struct moe_kmod_map, reserved), 8},
+		{"SEAL", MOE_KMOD_SEAL, offsetof(struct moe_kmod_seal, reserved), 8},
 		{"LEASE's flags", MOE_KMOD_LEASE, offsetof(struct moe_kmod_lease, flags) + 1, 3},
 	};
 	int fd = pool_file(1, 0, -1, ALL_SEALS);
@@ -74,14 +79,15 @@ static void test_reserved(int dev)
 	close(fd);
 }
 
+#define EVERYTHING (MOE_KMOD_HAS_POOLS | MOE_KMOD_HAS_LEASES | MOE_KMOD_HAS_EVENTS | MOE_KMOD_HAS_SEAL)
+
 void test_commands(void)
 {
 	struct moe_kmod_features f = {0};
 	int dev = device_open();
 
 	ok(ioctl(dev, MOE_KMOD_FEATURES, &f) == 0, "FEATURES");
-	ok(f.abi == MOE_KMOD_ABI && f.features == (MOE_KMOD_HAS_POOLS | MOE_KMOD_HAS_LEASES | MOE_KMOD_HAS_EVENTS) &&
-		   f.keeper == 1,
+	ok(f.abi == MOE_KMOD_ABI && f.features == EVERYTHING && f.keeper == 1,
 	   "version %u, features 0x%llx, root is the keeper", f.abi, (unsigned long long)f.features);
 	test_sizes(dev);
 	test_reserved(dev);

@@ -58,7 +58,7 @@ int main(void)
 	} parts[] = {
 		{"commands", test_commands}, {"adopt", test_adopt},   {"pools", test_pools},
 		{"keepers", test_keepers},   {"leases", test_leases}, {"events", test_events},
-		{"deaths", test_deaths},
+		{"deaths", test_deaths},     {"seals", test_seals},
 	};
 	unsigned long long seed = tap_seed();
 	struct utsname name;

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Register, then seal: a lease that is mapped writable, until it is sealed.
+ *
+ * The mapping is the hugetlb file's own, made in the client by vm_mmap: a
+ * mapping of this device could have no huge pages that drivers can pin. Its
+ * file is opened for this lease alone and given to nobody, so all that refers
+ * to it is the lease and the mappings that came of MAP, wherever mremap, a
+ * split or fork put them: what the client has of them is counted, and a
+ * reference more is another process's.
+ *
+ * A sealed mapping has the flags of a shared mapping of a descriptor that can
+ * only be read, which every path of the kernel knows: neither VM_MAYWRITE,
+ * without which nothing makes it writable, nor VM_SHARED, without which
+ * remap_file_pages does not map its writable file anew. With them goes its
+ * part of i_mmap_writable, or the file could never be sealed; which of the two
+ * is counted differs between kernels, so both go at once.
+ *
+ * There is no way to take a mapping away from a client that lives: on hugetlb,
+ * unmap_mapping_range waits for a lock that it holds, and what was unmapped so
+ * would be back at the next access.
+ */
+#include <linux/err.h>
+#include <linux/fcntl.h>
+#include <linux/file.h>
+#include <linux/fs.h>
+#include <linux/mman.h>
+#include <linux/sched/mm.h>
+#include <linux/userfaultfd_k.h>
+
+#include "compat.h"
+#include "moe_expert.h"
+
+#define WRITABLE (VM_SHARED | VM_MAYWRITE)
+
+bool moe_seal_is_open(const struct moe_lease *lease)
+{
+	lockdep_assert_held(&moe_lock);
+	return lease->map && !(lease->state & MOE_KMOD_LEASE_SEALED) &&
+	       file_count(lease->map) > 1;
+}
+
+/* With moe_lock held: the lease's file for its mapping, which is to be made. */
+static long begin(struct moe_lease *lease, struct file **file)
+{
+	const u64 part = (1ull << lease->pool->page_shift) - 1;
+
+	if (!(lease->pool->flags & MOE_KMOD_POOL_MAP))
+		return -EPERM;
+	if (lease->map)
+		return -EEXIST;
+	if ((lease->offset | lease->bytes) & part)
+		return -EINVAL;
+	*file = moe_pool_open(lease->pool, O_RDWR);
+	if (IS_ERR(*file))
+		return PTR_ERR(*file);
+	lease->map = get_file(*file);
+	lease->state |= MOE_KMOD_LEASE_MAPPED;
+	return 0;
+}
+
+/*
+ * With the mapping, or the error of making it, at @at. Another thread may have
+ * ended the lease meanwhile, and copied what it saw of the mapping: so a lease
+ * ends as one that was mapped from begin() on.
+ */
+static long finish(struct moe_call *call, struct file *file, unsigned long at)
+{
+	struct moe_kmod_map *arg = &call->arg.map;
+	struct moe_lease *lease;
+	long ret = 0;
+
+	mutex_lock(&moe_lock);
+	lease = moe_lease_find(call->client, arg->lease);
+	if (!lease) {
+		ret = -EBADF;
+	} else if (IS_ERR_VALUE(at)) {
+		fput(lease->map);
+		lease->map = NULL;
+		lease->state = 0;
+		ret = (long)at;
+	} else {
+		arg->address = at;
+	}
+	moe_unlock();
+	if (ret && !IS_ERR_VALUE(at))
+		vm_munmap(at, arg->bytes);
+	fput(file);
+	return ret;
+}
+
+long moe_seal_map(struct moe_call *call)
+{
+	struct moe_kmod_map *arg = &call->arg.map;
+	struct moe_lease *lease;
+	struct file *file;
+	u64 offset = 0;
+	long ret;
+
+	if (arg->reserved)
+		return -EINVAL;
+	mutex_lock(&moe_lock);
+	lease = moe_lease_find(call->client, arg->lease);
+	ret = lease ? begin(lease, &file) : -ENOENT;
+	if (!ret) {
+		arg->bytes = lease->bytes;
+		offset = lease->offset;
+	}
+	moe_unlock();
+	if (ret)
+		return ret;
+	return finish(call, file, vm_mmap(file, 0, arg->bytes, PROT_READ | PROT_WRITE,
+					  MAP_SHARED, offset));
+}
+
+/* Nobody was told where it is. */
+void moe_seal_undo(struct moe_call *call)
+{
+	vm_munmap(call->arg.map.address, call->arg.map.bytes);
+}
+
+/* Whether all that refers to @file is its lease, and mappings that cannot write. */
+static bool is_quiet(struct mm_struct *mm, struct file *file)
+{
+	struct vm_area_struct *vma;
+	long mappings = 0;
+	VMA_ITERATOR(vmi, mm, 0);
+
+	for_each_vma(vmi, vma) {
+		if (vma->vm_file != file)
+			continue;
+		if (vma->vm_flags & VM_WRITE || userfaultfd_armed(vma))
+			return false;
+		mappings++;
+	}
+	return file_count(file) == mappings + 1;
+}
+
+static void seal(struct mm_struct *mm, struct file *file)
+{
+	struct vm_area_struct *vma;
+	VMA_ITERATOR(vmi, mm, 0);
+
+	for_each_vma(vmi, vma) {
+		if (vma->vm_file != file || (vma->vm_flags & WRITABLE) != WRITABLE)
+			continue;
+		vm_flags_clear(vma, WRITABLE);
+		mapping_unmap_writable(file->f_mapping);
+	}
+}
+
+/* Under mmap_lock no thread maps, moves or forks; under moe_lock none ends it. */
+long moe_seal(struct moe_call *call)
+{
+	struct mm_struct *mm = current->mm;
+	struct moe_lease *lease;
+	long ret = 0;
+
+	if (call->arg.seal.reserved)
+		return -EINVAL;
+	if (mmap_write_lock_killable(mm))
+		return -EINTR;
+	mutex_lock(&moe_lock);
+	lease = moe_lease_find(call->client, call->arg.seal.lease);
+	if (!lease || !lease->map)
+		ret = -ENOENT;
+	else if (!is_quiet(mm, lease->map))
+		ret = -EBUSY;
+	if (!ret) {
+		seal(mm, lease->map);
+		lease->state |= MOE_KMOD_LEASE_SEALED;
+	}
+	mutex_unlock(&moe_lock);
+	mmap_write_unlock(mm);
+	return ret;
+}
