@@ -31,6 +31,7 @@ COUNTER(pools);	  /* with those that are released and still leased */
 COUNTER(pages);	  /* huge pages that are pinned */
 COUNTER(leases);  /* that are held */
 COUNTER(events);  /* that wait to be read */
+COUNTER(exports); /* dma-bufs that exist */
 COUNTER(adopted); /* pools since the module was loaded */
 COUNTER(leased);  /* leases since then */
 COUNTER(dropped); /* of these, those that ended without DROP */
@@ -41,6 +42,7 @@ static struct attribute *moe_attrs[] = {
 	&dev_attr_pages.attr,
 	&dev_attr_leases.attr,
 	&dev_attr_events.attr,
+	&dev_attr_exports.attr,
 	&dev_attr_adopted.attr,
 	&dev_attr_leased.attr,
 	&dev_attr_dropped.attr,

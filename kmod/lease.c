@@ -16,6 +16,7 @@
 #include <linux/wait.h>
 
 #include "moe_expert.h"
+#include "trace.h"
 
 static LIST_HEAD(moe_leases);
 static LIST_HEAD(moe_events);
@@ -37,6 +38,7 @@ static void detach(struct moe_client *client, struct moe_lease *lease)
 	list_del(&lease->by_client);
 	client->n_leases--;
 	moe_counters.leases--;
+	moe_export_end(lease);
 	if (lease->map)
 		fput(lease->map);
 	lease->map = NULL;
@@ -80,6 +82,7 @@ void moe_lease_close(struct moe_client *client)
 	mutex_lock(&moe_lock);
 	client->closes++;
 	list_for_each_entry_safe(lease, next, &client->leases, by_client) {
+		trace_moe_end(lease);
 		detach(client, lease);
 		moe_counters.dropped++;
 		become_event(lease);
@@ -119,6 +122,7 @@ static long add(struct moe_call *call, struct moe_lease *lease)
 	client->n_leases++;
 	moe_counters.leases++;
 	moe_counters.leased++;
+	trace_moe_lease(lease);
 	return 0;
 }
 
@@ -148,9 +152,11 @@ static long drop(struct moe_client *client, u64 id)
 	else
 		detach(client, lease);
 	moe_unlock();
-	if (!ret)
-		lease_free(lease);
-	return ret;
+	if (ret)
+		return ret;
+	trace_moe_drop(lease);
+	lease_free(lease);
+	return 0;
 }
 
 /* With a reference to the pool, which is looked up again by add(). */
@@ -190,6 +196,7 @@ long moe_lease_take(struct moe_call *call)
 	lease->epoch = arg->epoch;
 	lease->offset = arg->offset;
 	lease->bytes = arg->bytes;
+	INIT_LIST_HEAD(&lease->exports);
 	lease->uid = call->client->uid;
 	lease->tgid = get_pid(call->client->tgid);
 	arg->fd = -1;

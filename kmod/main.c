@@ -29,6 +29,9 @@
 
 #include "moe_expert.h"
 
+#define CREATE_TRACE_POINTS
+#include "trace.h"
+
 DEFINE_MUTEX(moe_lock); /* of all lists and counts, see above */
 LIST_HEAD(moe_gone);
 static LIST_HEAD(moe_clients);
@@ -98,6 +101,8 @@ static long get_features(struct moe_call *call)
 		return -EINVAL;
 	f->features = MOE_KMOD_HAS_POOLS | MOE_KMOD_HAS_LEASES |
 		      MOE_KMOD_HAS_EVENTS | MOE_KMOD_HAS_SEAL;
+	if (IS_ENABLED(CONFIG_DMA_SHARED_BUFFER))
+		f->features |= MOE_KMOD_HAS_DMABUF;
 	f->abi = MOE_KMOD_ABI;
 	f->keeper = is_keeper(call->file);
 	return 0;
@@ -138,6 +143,7 @@ static const struct command commands[] = {
 	COMMAND(MOE_KMOD_WATCH, moe_kmod_watch, 8, KEEPER, moe_event_watch, NULL),
 	COMMAND(MOE_KMOD_MAP, moe_kmod_map, 32, TELLS, moe_seal_map, moe_seal_undo),
 	COMMAND(MOE_KMOD_SEAL, moe_kmod_seal, 16, 0, moe_seal, NULL),
+	COMMAND(MOE_KMOD_DMABUF, moe_kmod_dmabuf, 16, TELLS, moe_export, NULL),
 };
 
 /* Runs it, tells the caller, and only then gives the descriptor. */
@@ -174,21 +180,22 @@ static long moe_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	size_t bytes = _IOC_SIZE(cmd);
 	unsigned int nr = _IOC_NR(cmd);
 	const struct command *c;
-	long ret;
+	long ret = -EPERM;
 
 	if (_IOC_TYPE(cmd) != MOE_KMOD_IOC || nr >= ARRAY_SIZE(commands) ||
 	    _IOC_DIR(cmd) != (_IOC_READ | _IOC_WRITE))
 		return -ENOTTY;
 	c = &commands[array_index_nospec(nr, ARRAY_SIZE(commands))];
-	if (!is_mine(call.client) || (c->flags & KEEPER && !is_keeper(file)))
-		return -EPERM;
-	if (bytes < c->least)
-		return -EINVAL;
-	call.closes = READ_ONCE(call.client->closes);
-	ret = copy_struct_from_user(&call.arg, c->bytes, user, bytes);
+	if (is_mine(call.client) && !(c->flags & KEEPER && !is_keeper(file))) {
+		call.closes = READ_ONCE(call.client->closes);
+		ret = bytes < c->least ? -EINVAL :
+		      copy_struct_from_user(&call.arg, c->bytes, user, bytes);
+		if (!ret)
+			ret = run(c, &call, user, min_t(size_t, bytes, c->bytes));
+	}
 	if (ret)
-		return ret;
-	return run(c, &call, user, min_t(size_t, bytes, c->bytes));
+		trace_moe_refused(call.client, nr, ret);
+	return ret;
 }
 
 /*
@@ -237,6 +244,7 @@ static int moe_open(struct inode *inode, struct file *file)
 	if (devices < MOE_KMOD_USER_DEVICES_MAX) {
 		list_add_tail(&client->list, &moe_clients);
 		moe_counters.clients++;
+		trace_moe_open(client);
 	}
 	moe_unlock();
 	if (devices < MOE_KMOD_USER_DEVICES_MAX) {
@@ -275,6 +283,7 @@ static int moe_release(struct inode *inode, struct file *file)
 	mutex_lock(&moe_lock);
 	list_del(&client->list);
 	moe_counters.clients--;
+	trace_moe_close(client);
 	moe_unlock();
 	put_pid(client->tgid);
 	kfree(client);

@@ -93,6 +93,7 @@ struct moe_pool {
  * @state: what its taker did with it, enum moe_kmod_lease_state
  * @map: the pool's file, opened for this lease's mapping alone, so that its
  *	references tell who else has a part of that; NULL until MAP
+ * @exports: dma-bufs of it, by moe_export.by_lease
  */
 struct moe_lease {
 	struct list_head by_id;
@@ -107,6 +108,7 @@ struct moe_lease {
 	u64 bytes;
 	u32 state;
 	struct file *map;
+	struct list_head exports;
 };
 
 union moe_arg {
@@ -122,6 +124,7 @@ union moe_arg {
 	struct moe_kmod_watch watch;
 	struct moe_kmod_map map;
 	struct moe_kmod_seal seal;
+	struct moe_kmod_dmabuf dmabuf;
 };
 
 /**
@@ -150,6 +153,7 @@ struct moe_counters {
 	u64 pages;
 	u64 leases;
 	u64 events;
+	u64 exports;
 	u64 adopted;
 	u64 leased;
 	u64 dropped;
@@ -201,6 +205,22 @@ long moe_seal(struct moe_call *call);
 
 /* With moe_lock held: it is mapped, and its taker may write through it. */
 bool moe_seal_is_open(const struct moe_lease *lease);
+
+#if IS_ENABLED(CONFIG_DMA_SHARED_BUFFER)
+long moe_export(struct moe_call *call);
+
+/* With moe_lock held: its dma-bufs are of no lease any more. */
+void moe_export_end(struct moe_lease *lease);
+#else
+static inline long moe_export(struct moe_call *call)
+{
+	return -EOPNOTSUPP;
+}
+
+static inline void moe_export_end(struct moe_lease *lease)
+{
+}
+#endif
 
 long moe_event_watch(struct moe_call *call);
 ssize_t moe_event_read(struct moe_client *client, char __user *to,

@@ -24,6 +24,7 @@
 #include <linux/uaccess.h>
 
 #include "moe_expert.h"
+#include "trace.h"
 
 static LIST_HEAD(moe_pools);
 static u64 moe_pool_ids = 1; /* the next one */
@@ -45,6 +46,7 @@ void moe_pool_put(struct moe_pool *pool)
 	lockdep_assert_held(&moe_lock);
 	if (--pool->refs)
 		return;
+	trace_moe_gone(pool);
 	moe_counters.pools--;
 	moe_counters.pages -= pool->n_pages;
 	list_add_tail(&pool->list, &moe_gone);
@@ -167,6 +169,7 @@ static int add(struct moe_pool *pool, u64 *id)
 		list_add_tail(&pool->list, &moe_pools);
 		moe_counters.pools++;
 		moe_counters.adopted++;
+		trace_moe_adopt(pool);
 		moe_counters.pages += pool->n_pages;
 	}
 	moe_unlock();
@@ -177,7 +180,7 @@ static bool is_sound(const struct moe_kmod_adopt *a)
 {
 	size_t length = strnlen(a->name, sizeof(a->name));
 
-	return a->epoch && !(a->flags & ~MOE_KMOD_POOL_MAP) && a->node >= -1 && length &&
+	return a->epoch && !(a->flags & ~(MOE_KMOD_POOL_MAP | MOE_KMOD_POOL_DMABUF)) && a->node >= -1 && length &&
 	       length < sizeof(a->name) &&
 	       !memchr_inv(a->name + length, 0, sizeof(a->name) - length);
 }
@@ -304,6 +307,8 @@ long moe_pool_take(struct moe_call *call)
 		ret = t->fd < 0 ? t->fd : 0;
 	}
 	mutex_lock(&moe_lock);
+	if (!ret)
+		trace_moe_take(pool);
 	moe_pool_put(pool);
 	moe_unlock();
 	return ret;
@@ -318,6 +323,7 @@ long moe_pool_release(struct moe_call *call)
 	mutex_lock(&moe_lock);
 	pool = find_own(call->arg.release.id);
 	if (!IS_ERR(pool)) {
+		trace_moe_release(pool);
 		list_del(&pool->list);
 		moe_pool_put(pool);
 	}
@@ -335,8 +341,10 @@ long moe_pool_epoch(struct moe_call *call)
 	ret = PTR_ERR_OR_ZERO(pool);
 	if (!ret && call->arg.epoch.epoch <= pool->epoch)
 		ret = -EINVAL;
-	if (!ret)
+	if (!ret) {
 		pool->epoch = call->arg.epoch.epoch;
+		trace_moe_epoch(pool);
+	}
 	moe_unlock();
 	return ret;
 }

@@ -30,6 +30,7 @@
 
 #include "compat.h"
 #include "moe_expert.h"
+#include "trace.h"
 
 #define WRITABLE (VM_SHARED | VM_MAYWRITE)
 
@@ -81,6 +82,7 @@ static long finish(struct moe_call *call, struct file *file, unsigned long at)
 		ret = (long)at;
 	} else {
 		arg->address = at;
+		trace_moe_map(lease);
 	}
 	moe_unlock();
 	if (ret && !IS_ERR_VALUE(at))
@@ -169,6 +171,7 @@ long moe_seal(struct moe_call *call)
 	if (!ret) {
 		seal(mm, lease->map);
 		lease->state |= MOE_KMOD_LEASE_SEALED;
+		trace_moe_seal(lease);
 	}
 	mutex_unlock(&moe_lock);
 	mmap_write_unlock(mm);

@@ -42,7 +42,8 @@ enum moe_kmod_feature {
 	MOE_KMOD_HAS_POOLS = 1,  /* ADOPT, POOL, TAKE, RELEASE, EPOCH */
 	MOE_KMOD_HAS_LEASES = 2, /* LEASE, DROP, LEASES */
 	MOE_KMOD_HAS_EVENTS = 4, /* WATCH, read, poll */
-	MOE_KMOD_HAS_SEAL = 8    /* MAP, SEAL */
+	MOE_KMOD_HAS_SEAL = 8,   /* MAP, SEAL */
+	MOE_KMOD_HAS_DMABUF = 16 /* DMABUF */
 };
 
 struct moe_kmod_features {
@@ -54,7 +55,8 @@ struct moe_kmod_features {
 
 /* What clients may do with a pool beyond reading its files. */
 enum moe_kmod_pool_flag {
-	MOE_KMOD_POOL_MAP = 1 /* MAP: its taker can write until it seals; the file without F_SEAL_WRITE */
+	MOE_KMOD_POOL_MAP = 1,   /* MAP: its taker can write until it seals; the file without F_SEAL_WRITE */
+	MOE_KMOD_POOL_DMABUF = 2 /* DMABUF: devices that no IOMMU restrains could write */
 };
 
 /* The keeper's. The file: a memfd of huge pages, sealed with F_SEAL_SHRINK and F_SEAL_GROW, with all its pages, that
@@ -145,6 +147,17 @@ struct moe_kmod_seal {
 	__u64 reserved;
 };
 
+/* Its taker's, of whole pages of 4096 bytes (EINVAL): a dma-buf of the lease's range with one scatter entry for each
+ * huge page, whose descriptor, close-on-exec, can only be read. Devices are mapped as those that read (DMA_TO_DEVICE),
+ * even if they ask for both ways; those that would only write are refused (EACCES). After the lease's end it is neither
+ * attached nor mapped any more (ESTALE); what a device has mapped then stays until it lets go. EPERM: the keeper does
+ * not allow it. */
+struct moe_kmod_dmabuf {
+	__u64 lease;
+	__s32 fd; /* out */
+	__u32 reserved;
+};
+
 /* What a lease's taker did with it. */
 enum moe_kmod_lease_state {
 	MOE_KMOD_LEASE_MAPPED = 1, /* by MAP: it could write */
@@ -200,5 +213,6 @@ struct moe_kmod_event {
 #define MOE_KMOD_WATCH _IOWR(MOE_KMOD_IOC, 9, struct moe_kmod_watch)
 #define MOE_KMOD_MAP _IOWR(MOE_KMOD_IOC, 10, struct moe_kmod_map)
 #define MOE_KMOD_SEAL _IOWR(MOE_KMOD_IOC, 11, struct moe_kmod_seal)
+#define MOE_KMOD_DMABUF _IOWR(MOE_KMOD_IOC, 12, struct moe_kmod_dmabuf)
 
 #endif

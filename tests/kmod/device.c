@@ -200,12 +200,17 @@ int child_end(struct child *c, int sig)
 
 /* -- the module and the kernel's log ---------------------------------------------------------------------------- */
 
-int module_load(void)
+int module_load_file(const char *path)
 {
-	int fd = open("/moe_expert.ko", O_RDONLY | O_CLOEXEC), r = (int)syscall(SYS_finit_module, fd, "", 0);
+	int fd = open(path, O_RDONLY | O_CLOEXEC), r = (int)syscall(SYS_finit_module, fd, "", 0);
 
 	close(fd);
 	return r;
+}
+
+int module_load(void)
+{
+	return module_load_file("/moe_expert.ko");
 }
 
 int module_unload(void)

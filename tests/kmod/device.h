@@ -28,7 +28,7 @@
 #ifndef MFD_HUGE_2MB
 #define MFD_HUGE_2MB (21u << 26)
 #endif
-#define COMMANDS 12   /* that there are */
+#define COMMANDS 13   /* that there are */
 #define SOMEBODY 1000 /* users of this machine, which has no names for them */
 #define SOMEBODY_ELSE 1001
 #define ALL_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
@@ -73,6 +73,7 @@ void child_wait_ready(struct child *c);
 void child_go(struct child *c);          /* one more step */
 int child_end(struct child *c, int sig); /* 0: without a signal; its status of waitpid */
 
+int module_load_file(const char *path);
 int module_load(void);
 int module_unload(void);
 /* Whether the kernel's log has what must not be there since the last call. */
@@ -86,6 +87,8 @@ void test_leases(void);
 void test_events(void);
 void test_deaths(void);
 void test_seals(void);
+void test_exports(void);
+void test_traces(void);
 void test_hostile(unsigned long long *seed);
 
 #endif

@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 # SPDX-License-Identifier: MIT
 #
-# in-qemu - test_kernel K builds the kernel module for Debian's kernel K (6.1-cloud) without a warning, and runs
+# in-qemu - test_kernel K builds the kernel module, and the one that imports dma-bufs, for Debian's kernel K (6.1-cloud) without a warning, and runs
 # test-kmod in a machine with that kernel, two NUMA nodes and 64 huge pages of 2 MiB. TAP comes from within.
 #
 #   TEST_CYCLES    how often the module is loaded and unloaded, 100 by default
@@ -41,9 +41,14 @@ write_initrd() {
 	busybox=$("$lane" where tools)/busybox
 	mkdir -p "$dir/guest/bin" "$dir/guest/proc" "$dir/guest/sys" "$dir/guest/dev" &&
 		cp "$busybox" "$dir/guest/bin/busybox" && cp "$program" "$dir/guest/test-kmod" &&
-		cp "$dir/module/kmod/moe_expert.ko" "$dir/guest/" && write_init >"$dir/guest/init" &&
+		cp "$dir/module/kmod/moe_expert.ko" "$dir/importer/moe_importer.ko" "$dir/guest/" && write_init >"$dir/guest/init" &&
 		chmod 755 "$dir/guest/init" &&
 		(cd "$dir/guest" && find . | "$busybox" cpio -o -H newc 2>"$dir/log") >"$dir/initrd"
+}
+
+build_importer() {
+	mkdir -p "$dir/importer" && cp "$root"/tests/kmod/importer/* "$dir/importer/" &&
+		make -C "$("$lane" where "headers-$1")/build" "M=$dir/importer" CONFIG_DEBUG_INFO_BTF_MODULES= W=1 modules
 }
 
 test_kernel() {
@@ -54,8 +59,12 @@ test_kernel() {
 		sed 's/^/# /' "$dir/build.log"
 		fail "the module does not build for $1"
 	}
+	build_importer "$1" >>"$dir/build.log" 2>&1 || {
+		sed 's/^/# /' "$dir/build.log"
+		fail "the importer does not build for $1"
+	}
 	# Of the compiler about the module's files, of modpost about symbols; not of make about another compiler's release.
-	! grep -E '/kmod/.*warning|modpost' "$dir/build.log" | sed 's/^/# /' | grep . ||
+	! grep -E '/(kmod|importer)/.*warning|modpost' "$dir/build.log" | sed 's/^/# /' | grep . ||
 		fail "the module does not build for $1 without a warning"
 	words="TEST_SEED=${TEST_SEED:-$(date +%s)}"
 	words="$words TEST_CYCLES=${TEST_CYCLES:-100} TEST_COMMANDS=${TEST_COMMANDS:-60000}"

@@ -55,6 +55,7 @@ static void test_reserved(int dev)
 		{"LEASES", MOE_KMOD_LEASES, offsetof(struct moe_kmod_leases, reserved), 4},
 		{"MAP", MOE_KMOD_MAP, offsetof(struct moe_kmod_map, reserved), 8},
 		{"SEAL", MOE_KMOD_SEAL, offsetof(struct moe_kmod_seal, reserved), 8},
+		{"DMABUF", MOE_KMOD_DMABUF, offsetof(struct moe_kmod_dmabuf, reserved), 4},
 		{"LEASE's flags", MOE_KMOD_LEASE, offsetof(struct moe_kmod_lease, flags) + 1, 3},
 	};
 	int fd = pool_file(1, 0, -1, ALL_SEALS);
@@ -79,7 +80,8 @@ static void test_reserved(int dev)
 	close(fd);
 }
 
-#define EVERYTHING (MOE_KMOD_HAS_POOLS | MOE_KMOD_HAS_LEASES | MOE_KMOD_HAS_EVENTS | MOE_KMOD_HAS_SEAL)
+#define EVERYTHING                                                                                                     \
+	(MOE_KMOD_HAS_POOLS | MOE_KMOD_HAS_LEASES | MOE_KMOD_HAS_EVENTS | MOE_KMOD_HAS_SEAL | MOE_KMOD_HAS_DMABUF)
 
 void test_commands(void)
 {

@@ -279,7 +279,7 @@ static void test_refused(int dev)
 	fails(ioctl(dev, MOE_KMOD_MAP, &m), EINVAL, "MAP with a reserved field");
 	drop(dev, lease);
 	pool_release(dev, id);
-	ok(pool_of(dev, plain, 2) == 0 && errno == EINVAL, "ADOPT with an unknown flag");
+	ok(pool_of(dev, plain, 4) == 0 && errno == EINVAL, "ADOPT with an unknown flag");
 	id = pool_of(dev, sealed, MOE_KMOD_POOL_MAP);
 	ok(ioctl(dev, MOE_KMOD_POOL, &p) == 0 && p.id == id && p.flags == MOE_KMOD_POOL_MAP, "POOL tells of the flag");
 	lease = lease_whole(dev, id);

@@ -13,7 +13,7 @@ static int64_t huge_before;
 
 static void nothing_is_left(const char *part)
 {
-	static const char *const names[] = {"clients", "pools", "pages", "leases", "events"};
+	static const char *const names[] = {"clients", "pools", "pages", "leases", "events", "exports"};
 
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
 		ok(counter_becomes(names[i], 0), "%s: no %s are left", part, names[i]);
@@ -58,7 +58,8 @@ int main(void)
 	} parts[] = {
 		{"commands", test_commands}, {"adopt", test_adopt},   {"pools", test_pools},
 		{"keepers", test_keepers},   {"leases", test_leases}, {"events", test_events},
-		{"deaths", test_deaths},     {"seals", test_seals},
+		{"deaths", test_deaths},     {"seals", test_seals},   {"traces", test_traces},
+		{"exports", test_exports},
 	};
 	unsigned long long seed = tap_seed();
 	struct utsname name;
