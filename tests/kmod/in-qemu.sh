@@ -1,8 +1,9 @@
 # shellcheck shell=sh
 # SPDX-License-Identifier: MIT
 #
-# in-qemu - test_kernel K builds the kernel module, and the one that imports dma-bufs, for Debian's kernel K (6.1-cloud) without a warning, and runs
-# test-kmod in a machine with that kernel, two NUMA nodes and 64 huge pages of 2 MiB. TAP comes from within.
+# in-qemu - test_kernel K builds the kernel module, and the one that imports dma-bufs, for Debian's kernel K (6.1-cloud)
+# without a warning, and runs test-kmod in a machine with that kernel, two NUMA nodes and 64 huge pages of 2 MiB. TAP
+# comes from within.
 #
 #   TEST_CYCLES    how often the module is loaded and unloaded, 100 by default
 #   TEST_COMMANDS  how many random commands it gets, 60000 by default
