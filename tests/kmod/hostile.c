@@ -11,6 +11,7 @@ struct fuzzer {
 	unsigned long long seed;
 	unsigned count;
 	int dev, pool_file;
+	uint64_t lease; /* the last one that it got */
 };
 
 /* Mostly what is nearly right: a command that exists, ids and epochs that may, sizes that fit. */
@@ -24,14 +25,41 @@ static void fill(struct fuzzer *f, uint64_t *words, size_t n, unsigned nr)
 	if (nr == _IOC_NR(MOE_KMOD_ADOPT) && tap_random(&f->seed) >> 63) {
 		struct moe_kmod_adopt a = adopt_of(f->pool_file, 1, 1, "fuzzed");
 
+		a.flags = (uint32_t)(tap_random(&f->seed) >> 62);
 		memcpy(words, &a, sizeof a);
 	} else if (nr == _IOC_NR(MOE_KMOD_LEASE) && tap_random(&f->seed) >> 63) {
-		/* Pools of a fuzzed machine have small numbers. */
-		struct moe_kmod_lease l = lease_of(tap_random(&f->seed) >> 57, 1, 0, 4096);
+		struct moe_kmod_pool p = {0};
+		struct moe_kmod_lease l;
 
+		ioctl(f->dev, MOE_KMOD_POOL, &p);
+		l = lease_of(p.id, p.epoch, 0, tap_random(&f->seed) >> 63 ? 4096 : HUGE_BYTES);
 		l.flags = (uint32_t)(tap_random(&f->seed) >> 63);
 		memcpy(words, &l, sizeof l);
+	} else if (nr >= _IOC_NR(MOE_KMOD_MAP) && tap_random(&f->seed) >> 63) {
+		memset(words, 0, 4 * sizeof *words);
+		words[0] = f->lease;
 	}
+}
+
+/* What a command gave is given back, or a process has soon all the descriptors and memory that it may have. */
+static void give_back(struct fuzzer *f, unsigned nr, const void *answer)
+{
+	const struct moe_kmod_lease *l = answer;
+	const struct moe_kmod_map *m = answer;
+
+	if (nr == _IOC_NR(MOE_KMOD_LEASE))
+		f->lease = l->id;
+	if (nr == _IOC_NR(MOE_KMOD_LEASE) && l->flags)
+		close(l->fd);
+	if (nr == _IOC_NR(MOE_KMOD_TAKE))
+		close(((const struct moe_kmod_take *)answer)->fd);
+	if (nr == _IOC_NR(MOE_KMOD_DMABUF))
+		close(((const struct moe_kmod_dmabuf *)answer)->fd);
+	if (nr != _IOC_NR(MOE_KMOD_MAP))
+		return;
+	mprotect((void *)(uintptr_t)m->address, m->bytes, PROT_READ);
+	ioctl(f->dev, MOE_KMOD_SEAL, &(struct moe_kmod_seal){.lease = m->lease});
+	munmap((void *)(uintptr_t)m->address, m->bytes);
 }
 
 static void *fuzz(void *arg)
@@ -52,7 +80,8 @@ static void *fuzz(void *arg)
 			(void)!read(f->dev, words, bytes);
 		} else {
 			fill(f, words, sizeof words / sizeof *words, nr);
-			ioctl(f->dev, _IOC(_IOC_READ | _IOC_WRITE, MOE_KMOD_IOC, nr, bytes), words);
+			if (ioctl(f->dev, _IOC(_IOC_READ | _IOC_WRITE, MOE_KMOD_IOC, nr, bytes), words) == 0)
+				give_back(f, nr, words);
 		}
 	}
 	close(f->dev);
@@ -66,7 +95,7 @@ static void fuzz_process(void *arg)
 	struct fuzzer fs[THREADS];
 	pthread_t threads[THREADS];
 
-	f.pool_file = pool_file(1, 1, -1, ALL_SEALS);
+	f.pool_file = pool_file(1, 1, -1, F_SEAL_SHRINK | F_SEAL_GROW);
 	for (int i = 0; i < THREADS; i++) {
 		fs[i] = f;
 		fs[i].seed += (unsigned long long)i + 1;
