@@ -369,10 +369,12 @@ static int write_map(const struct job *job, struct moe_error *err)
 }
 
 /* EXIT_USAGE: these do not go together. */
-static int check_usage(const struct plan_arguments *arg, const struct policy *policy, bool json)
+static int check_usage(const struct arguments *all, const struct policy *policy)
 {
-	if (arg->policy && !policy)
-		return usage("--policy", arg->policy);
+	const struct plan_arguments *arg = &all->plan;
+
+	if (all->policy && !policy)
+		return usage("--policy", all->policy);
 	if (arg->cases &&
 	    (arg->weights || arg->from || arg->map || arg->replicas || arg->groups || arg->nodes || arg->gpus))
 		return usage("--case has loads, shapes and maps of its own", NULL);
@@ -380,7 +382,7 @@ static int check_usage(const struct plan_arguments *arg, const struct policy *po
 		return usage("--transfers of a case is for policies that begin with a placement", NULL);
 	if (arg->cases)
 		return EXIT_DONE;
-	if (json && arg->map && strcmp(arg->map, "-") == 0)
+	if (all->json && arg->map && strcmp(arg->map, "-") == 0)
 		return usage("--map - and --json both print: leave one of them out", NULL);
 	if (!arg->weights && !arg->from)
 		return usage("--weights, --from or --case is missing", NULL);
@@ -415,7 +417,7 @@ int verb_plan(const struct arguments *arg)
 	for (const struct policy *p = policies; p->name; p++)
 		if (arg->policy && strcmp(arg->policy, p->name) == 0)
 			job.policy = p;
-	r = check_usage(&arg->plan, job.policy, arg->json);
+	r = check_usage(arg, job.policy);
 	if (r != EXIT_DONE)
 		return r;
 	r = arg->plan.cases ? run_cases(&job, arg->plan.cases, &err) : run_loads(&job, &err);
