@@ -83,7 +83,7 @@ struct moe_msg_attach {
 	__u32 entries; /* of each queue, a power of two */
 	__u64 group;   /* names the replica whose ranks belong together; 0: a group of one */
 	__u64 device; /* names the device whose memory the slots are; 0: one of the session's own. MOE_FEATURE_BUDGET */
-	__u32 dp_size; /* data-parallel ranks of the group that agree on phases; 0: this one does not. MOE_FEATURE_AGREE */
+	__u32 dp_size;  /* data-parallel ranks that agree on phases; 0: this one does not. MOE_FEATURE_AGREE */
 	__u32 agree_ms; /* with dp_size: for how long it waits for another, at least 1 */
 	__u64 reserved;
 };

@@ -152,11 +152,11 @@ struct moe_cqe {
 	__u16 layer;
 	__u64 wait_ns; /* from the claim to the first work */
 	__u64 work_ns; /* from the first work to the last */
-	__u32 pairs; /* COMPUTE: (token, expert) pairs computed; AGREE: the most tokens that a member has of the phase */
-	__u32 seq;   /* index + 1: the completion is given out */
-	__u64 bytes;  /* FILL: bytes of the slice, or of the range that was asked for; AGREE: the phase */
-	__u64 lease;  /* FILL with MOE_SQE_LEASE: the lease ...; AGREE: the round, also when it has failed */
-	__u64 offset; /* ... and the record's offset in each pool file; AGREE: the set of members given up */
+	__u32 pairs;   /* COMPUTE: (token, expert) pairs computed; AGREE: the most tokens of a member */
+	__u32 seq;     /* index + 1: the completion is given out */
+	__u64 bytes;   /* FILL: bytes of the slice, or of the range that was asked for; AGREE: the phase */
+	__u64 lease;   /* FILL with MOE_SQE_LEASE: the lease ...; AGREE: the round, also when it has failed */
+	__u64 offset;  /* ... and the record's offset in each pool file; AGREE: the set of members given up */
 };
 
 enum moe_stats_mode {
