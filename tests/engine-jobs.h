@@ -50,7 +50,10 @@ static struct moe_attach_params default_params(void)
 	};
 }
 
-/* Devices whose memory cannot be pushed into get their experts by pull, whatever the params say. */
+/* Set by a test whose subject is pushing, or by MOE_TEST_PUSH: the fake daemon pushes into GPUs as well. */
+__attribute__((unused)) static bool push_into_gpus;
+
+/* Else devices whose memory is no file get their experts by pull, whatever the params say. */
 __attribute__((unused)) static struct fake *open_fake(const struct moe_attach_params *params)
 {
 	struct moe_attach_params p = *params;
@@ -59,9 +62,11 @@ __attribute__((unused)) static struct fake *open_fake(const struct moe_attach_pa
 	struct moe_error err;
 	struct fake *f;
 
-	if (device_find(p.device, &ops, &which, &err) == 0 && !ops->exports)
+	push_into_gpus |= getenv("MOE_TEST_PUSH") != NULL;
+	if (device_find(p.device, &ops, &which, &err) == 0 && !ops->exports && !push_into_gpus)
 		p.fill = MOE_FILL_PULL;
 	f = fake_new(&shape, &p, model_seed);
+	f->session.features = push_into_gpus ? MOE_FEATURE_DEVICE : 0;
 
 	if (engine_new(&f->session.engine, &f->session, &err) < 0) {
 		diag("%s", err.text);

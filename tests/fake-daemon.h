@@ -23,6 +23,7 @@
 #include "base/memfd.h"
 #include "base/util.h"
 #include "session.h"
+#include "tests/fake-slots.h"
 #include "tests/plain-experts.h"
 
 #define FAKE_PENDING 64
@@ -51,8 +52,7 @@ struct fake {
 	struct moe_daemon_page *daemon;
 	uint32_t sq_head, cq_tail;
 	int peer; /* our end of the socket */
-	uint8_t *slots;
-	uint64_t slots_bytes;
+	struct fake_slots slots;
 
 	pthread_t thread;
 	_Atomic bool stop, stall, hold; /* hold: speculative fills wait */
@@ -118,17 +118,13 @@ int session_new_data(struct moe_session *session, uint64_t bytes, struct moe_err
 
 int session_send_slots(struct moe_session *session, int fd, uint64_t bytes, struct moe_error *err)
 {
-	struct fake *f = fake_of(session);
-
-	f->slots = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	f->slots_bytes = bytes;
-	return f->slots == MAP_FAILED ? -ENOMEM : 0;
+	return fake_slots_map(&fake_of(session)->slots, fd, bytes);
 }
 
 int session_send_device(struct moe_session *session, int fd, uint64_t bytes, uint64_t timeline,
 			const uint8_t uuid[MOE_DEVICE_UUID_BYTES], struct moe_error *err)
 {
-	return moe_error_set(err, -EOPNOTSUPP, "the fake daemon has no GPU");
+	return fake_slots_import(&fake_of(session)->slots, session->params.device, fd, bytes, timeline, err);
 }
 
 int session_registrar(struct moe_session *session, struct moe_error *err)
@@ -237,7 +233,7 @@ static void fake_fill(struct fake *f, const struct moe_sqe *sqe, struct moe_cqe 
 	if (fake_takes_one(&f->fail_fills)) {
 		cqe->status = -EIO;
 		if (!(sqe->flags & MOE_SQE_LEASE))
-			memset(f->slots + sqe->fill.dst + from, 0xff, bytes);
+			fake_slots_spoil(&f->slots, sqe->fill.dst + from, bytes);
 		return;
 	}
 	if (sqe->flags & MOE_SQE_LEASE) {
@@ -246,9 +242,9 @@ static void fake_fill(struct fake *f, const struct moe_sqe *sqe, struct moe_cqe 
 	}
 	fake_expect(f,
 		    sqe->fill.dst % f->session.info.slot_bytes == 0 &&
-			    sqe->fill.dst + f->session.info.slot_bytes <= f->slots_bytes,
+			    sqe->fill.dst + f->session.info.slot_bytes <= f->slots.bytes,
 		    "FILL.dst");
-	memset(f->slots + sqe->fill.dst + from, 0xff, bytes);
+	fake_slots_spoil(&f->slots, sqe->fill.dst + from, bytes);
 	fake_pause(f);
 	moe_slice_of(&whole, &f->whole[session_row_layout(&f->session, (uint32_t)f->layer_index[sqe->layer])],
 		     f->session.params.tp_rank, f->session.params.tp_size);
@@ -256,8 +252,10 @@ static void fake_fill(struct fake *f, const struct moe_sqe *sqe, struct moe_cqe 
 	if (!packed)
 		abort();
 	plain_pack(&whole, fake_record(f, sqe->layer, sqe->fill.expert), packed);
-	memcpy(f->slots + sqe->fill.dst + from, packed + from, bytes);
+	fake_slots_put(&f->slots, sqe->fill.dst + from, packed + from, bytes);
 	free(packed);
+	if (sqe->flags & MOE_SQE_SIGNAL)
+		fake_expect(f, fake_slots_come(&f->slots, sqe->fill.signal), "FILL's number");
 	atomic_fetch_add(&f->fills, 1);
 	atomic_fetch_add(&f->speculative, (sqe->flags & MOE_SQE_PREFETCH) != 0);
 }
@@ -574,8 +572,7 @@ static void fake_free(struct fake *f)
 	queue_fini(&s->queue);
 	close(s->socket);
 	close(s->doorbell);
-	if (f->slots)
-		munmap(f->slots, f->slots_bytes);
+	fake_slots_free(&f->slots);
 	if (s->data)
 		munmap(s->data, s->data_bytes);
 	free(s->slices);

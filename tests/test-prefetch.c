@@ -344,6 +344,7 @@ static void test_random(void)
 
 int main(void)
 {
+	push_into_gpus = true;
 	jobs_begin();
 	test_chunks();
 	test_failed_chunk();
