@@ -73,8 +73,12 @@ ROWS_INLINE void streams_ask(enum rows_kind kind, const struct rows_streams *par
 	if (!part->near)
 		return;
 #pragma GCC unroll 4
-	for (size_t i = 0; i < ROWS_TILE; i++)
-		_mm_prefetch((const char *)(first + i * apart), kind == ROWS_FP8_DOT ? _MM_HINT_NTA : _MM_HINT_T0);
+	for (size_t i = 0; i < ROWS_TILE; i++) { /* the hint is a constant to each compiler */
+		if (kind == ROWS_FP8_DOT)
+			_mm_prefetch((const char *)(first + i * apart), _MM_HINT_NTA);
+		else
+			_mm_prefetch((const char *)(first + i * apart), _MM_HINT_T0);
+	}
 }
 
 /* sums += columns c .. to. */
