@@ -53,6 +53,7 @@ struct trace {
 	_Atomic int error;
 	_Atomic uint64_t written;
 	_Atomic bool over;
+	_Atomic bool orphan; /* nobody is to be woken */
 };
 
 /* -- the thread --------------------------------------------------------------------------------------------------- */
@@ -104,7 +105,8 @@ static void *trace_main(void *arg)
 	}
 	atomic_store(&t->error, r);
 	atomic_store(&t->over, true);
-	loop_wake(t->taps->service->loop);
+	if (!atomic_load(&t->orphan))
+		loop_wake(t->taps->service->loop);
 	return NULL;
 }
 
@@ -476,5 +478,7 @@ struct trace *trace_free(struct trace *t)
 	until.tv_sec += WAIT_S;
 	if (pthread_timedjoin_np(t->thread, NULL, &until) == 0)
 		trace_destroy(t);
+	else /* a disk that hangs: what the thread has is left to it */
+		atomic_store(&t->orphan, true);
 	return NULL;
 }
