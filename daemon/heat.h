@@ -4,7 +4,8 @@
  * lent. A worker's hits in its own slots it does not see.
  *
  * Cost: 8 bytes for each expert of each layer, and one addition for each pair, after the client has its answer. A
- * counter stops at its largest value. A daemon that takes over begins anew. The reactor's alone.
+ * counter stops at its largest value. It lies in the model's books, so a daemon that takes over goes on with it. The
+ * reactor's alone.
  */
 #ifndef DAEMON_HEAT_H
 #define DAEMON_HEAT_H

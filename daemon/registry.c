@@ -16,7 +16,7 @@
 #include "daemon/tier.h"
 
 #define BOOKS_MAGIC 0x31736b62656f6dull /* "moebks1" */
-#define BOOKS_VERSION 2
+#define BOOKS_VERSION 3
 
 static struct entry *entry_free(struct entry *entry)
 {
@@ -58,13 +58,13 @@ int registry_check_name(const struct registry *registry, const char *name, struc
 
 /* -- books -------------------------------------------------------------------------------------------------------- */
 
-/* Behind the counters of the layers lie those of the frames, and their table. */
-static uint64_t books_bytes(uint64_t layers, uint64_t frames)
+/* Behind the counters of the layers lie those of the frames, their table, and the heat. */
+static uint64_t books_bytes(uint64_t layers, uint64_t frames, uint64_t cells)
 {
-	return ALIGN_UP(sizeof(struct model_books) +
-				layers * (sizeof(struct served_layer) + sizeof(struct moe_layer_stats)) +
-				sizeof(struct frames_counters) + frames * sizeof(uint32_t),
-			(uint64_t)MOE_RING_PAGE);
+	return ALIGN_UP(
+		sizeof(struct model_books) + layers * (sizeof(struct served_layer) + sizeof(struct moe_layer_stats)) +
+			sizeof(struct frames_counters) + frames * sizeof(uint32_t) + cells * sizeof(struct heat_cell),
+		(uint64_t)MOE_RING_PAGE);
 }
 
 static struct frames_counters *books_counters(const struct entry *entry)
@@ -86,7 +86,7 @@ int registry_open_books(struct model_books **ret, int fd, struct moe_error *err)
 
 	if (fd < 0 || pread(fd, &head, sizeof head, 0) != sizeof head || head.magic != BOOKS_MAGIC)
 		return moe_error_set(err, -EBADMSG, "books of a model: not moe-expertd's");
-	if (head.version != BOOKS_VERSION || head.bytes != books_bytes(head.n_layers, head.frames) ||
+	if (head.version != BOOKS_VERSION || head.bytes != books_bytes(head.n_layers, head.frames, head.cells) ||
 	    head.n_pools > MOE_POOLS_MAX || !memchr(head.path, 0, sizeof head.path) ||
 	    !memchr(head.family, 0, sizeof head.family))
 		return moe_error_set(err, -EPROTO, "books of a model: version %u found, %d expected", head.version,
@@ -99,10 +99,16 @@ int registry_open_books(struct model_books **ret, int fd, struct moe_error *err)
 	return r;
 }
 
+static uint32_t heat_cells(const struct resident *model)
+{
+	return model->manifest->n_moe_layers * model->manifest->n_experts;
+}
+
 static int make_books(struct entry *entry, struct moe_error *err)
 {
 	const uint32_t layers = entry->model->manifest->n_layers;
-	const uint64_t bytes = books_bytes(layers, entry->model->frames);
+	const uint32_t cells = heat_cells(entry->model);
+	const uint64_t bytes = books_bytes(layers, entry->model->frames, cells);
 	void *map;
 	int r;
 
@@ -114,7 +120,7 @@ static int make_books(struct entry *entry, struct moe_error *err)
 		return r;
 	entry->books = map;
 	*entry->books = (struct model_books){
-		.magic = BOOKS_MAGIC, .version = BOOKS_VERSION, .n_layers = layers, .bytes = bytes};
+		.magic = BOOKS_MAGIC, .version = BOOKS_VERSION, .n_layers = layers, .cells = cells, .bytes = bytes};
 	store_fill_books(entry->books, entry->model);
 	return 0;
 }
@@ -129,7 +135,8 @@ static int enter(struct registry *registry, struct entry *entry, struct moe_erro
 		r = make_books(entry, err);
 	else if (r == 0)
 		r = registry_open_books(&entry->books, entry->books_fd, err);
-	if (r == 0 && entry->books->n_layers != entry->model->manifest->n_layers)
+	if (r == 0 && (entry->books->n_layers != entry->model->manifest->n_layers ||
+		       entry->books->cells != heat_cells(entry->model)))
 		r = moe_error_set(err, -EBADMSG, "books of a model: those of another one");
 	if (r < 0) {
 		entry->model = NULL; /* the caller's */
@@ -138,6 +145,7 @@ static int enter(struct registry *registry, struct entry *entry, struct moe_erro
 	}
 	entry->served = (struct served_layer *)(entry->books + 1);
 	entry->retired = (struct moe_layer_stats *)(entry->served + entry->books->n_layers);
+	entry->heat = (struct heat_cell *)(books_table(entry) + entry->books->frames);
 	for (uint32_t i = 0; new &&i < entry->model->frames; i++)
 		books_table(entry)[i] = i + 1; /* as tiered_read() has left them */
 	while (*at)
@@ -149,8 +157,7 @@ static int enter(struct registry *registry, struct entry *entry, struct moe_erro
 
 static struct entry *entry_new(struct resident *model)
 {
-	const size_t cells = (size_t)model->manifest->n_moe_layers * model->manifest->n_experts;
-	struct entry *entry = calloc(1, sizeof *entry + cells * sizeof entry->heat[0]);
+	struct entry *entry = calloc(1, sizeof *entry);
 
 	if (entry)
 		entry->model = model;

@@ -29,9 +29,9 @@ struct entry {
 	struct model_books *books;
 	struct served_layer *served;     /* [n_layers] */
 	struct moe_layer_stats *retired; /* [n_layers], of sessions that have ended */
+	struct heat_cell *heat;          /* [n_moe_layers][n_experts] */
 	struct tier *tier;               /* NULL: the model is all there */
 	struct entry *next;
-	struct heat_cell heat[]; /* [n_moe_layers][n_experts] */
 };
 
 struct registry {

@@ -80,7 +80,8 @@ struct model_books {
 	uint64_t read_bytes, load_ns;
 	uint32_t direct, n_pools;
 	uint32_t frames;
-	uint32_t policy; /* of the frames: its place in the table of policy.h */
+	uint32_t policy;          /* of the frames: its place in the table of policy.h */
+	uint32_t cells, reserved; /* of the heat */
 	struct {
 		uint64_t bytes, huge_bytes;
 		int32_t rung, node;

@@ -78,4 +78,26 @@ is $? 2 'two forms at once are refused' "$dir/err"
 is $? 2 'a model must be named' "$dir/err"
 stop_daemon
 is $? 0 'the daemon ends'
+
+# -- over the daemon's death ----------------------------------------------------------------------------------------
+
+start_daemon --keep --model "$sample" --name tiny
+require $? 'a daemon with a keeper' "$dir/daemon.log"
+"$worker" score --model "$sample" --experts cpu --daemon "$socket" --text "$sample/text.txt" >"$dir/out" 2>"$dir/err"
+ok $? 'a score' "$dir/err"
+"$moectl" --socket "$socket" heat tiny --json >"$dir/before.json" 2>"$dir/err"
+ok $? 'its heat' "$dir/err"
+before=$("$moectl" --socket "$socket" status --json | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p')
+kill -9 "$before"
+another() {
+	now=$("$moectl" --socket "$socket" status --json 2>/dev/null | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p')
+	[ -n "$now" ] && [ "$now" != "$before" ]
+}
+wait_for another
+ok $? 'another daemon serves' "$dir/daemon.log"
+"$moectl" --socket "$socket" heat tiny --json >"$dir/after.json" 2>"$dir/err"
+cmp -s "$dir/before.json" "$dir/after.json"
+ok $? 'and goes on with the same heat' "$dir/after.json"
+stop_daemon
+is $? 0 'it ends'
 finish
