@@ -206,8 +206,9 @@ static uint32_t ebco_sort(void *state, int32_t *ret)
 {
 	struct ebco *o = state;
 
-	refresh(o); /* keys as of now */
-	return policy_heap_sort(&o->heap, ret);
+	if (o->stale)
+		refresh(o);
+	return policy_heap_sort(&o->heap, NULL, ret);
 }
 
 #define EBCO_OPS                                                                                                       \

@@ -179,30 +179,42 @@ static inline int32_t policy_heap_coldest(struct policy_heap *h, const double *k
 	return -1;
 }
 
-/* All of them, least first, whose keys are as of now. The heap is in this order then, which is one of a heap. */
-static inline uint32_t policy_heap_sort(struct policy_heap *h, int32_t *ret)
+/* Whether a leaves before b. `key` as above. */
+static inline bool policy_heap_colder(const struct policy_heap *h, const double *key, int32_t a, int32_t b)
 {
-	const uint32_t n = h->n;
+	const double left = key ? key[a] : h->entry[h->place[a]].key, right = key ? key[b] : h->entry[h->place[b]].key;
 
-	/* The root is the least of what is left: it goes to the end, so the order comes out backwards. */
-	while (h->n > 1) {
-		const struct policy_heap_entry least = h->entry[0], last = h->entry[--h->n];
+	return left < right || (left == right && a < b);
+}
 
-		policy_heap_sink(h, 0, last);
-		h->entry[h->n] = least;
-	}
-	h->n = n;
-	for (uint32_t i = 0; i < n / 2; i++) {
-		const struct policy_heap_entry swapped = h->entry[i];
+/* All of them into ret, least first, by what their keys are by now. The heap stays as it is, with the keys it has, so
+ * that who looks at the order changes nothing of what comes after: ret is a heap of its own, the greatest at its root.
+ */
+static inline uint32_t policy_heap_sort(const struct policy_heap *h, const double *key, int32_t *ret)
+{
+	uint32_t left = h->n, top = h->n / 2;
 
-		h->entry[i] = h->entry[n - 1 - i];
-		h->entry[n - 1 - i] = swapped;
-	}
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = 0; i < h->n; i++)
 		ret[i] = (int32_t)h->entry[i].expert;
-		h->place[ret[i]] = i;
+	while (left > 1) {
+		uint32_t at, child;
+		int32_t moved;
+
+		if (top > 0) {
+			moved = ret[at = --top];
+		} else {
+			moved = ret[--left];
+			ret[left] = ret[at = 0];
+		}
+		for (; (child = 2 * at + 1) < left; at = child) {
+			child += child + 1 < left && policy_heap_colder(h, key, ret[child], ret[child + 1]);
+			if (!policy_heap_colder(h, key, moved, ret[child]))
+				break;
+			ret[at] = ret[child];
+		}
+		ret[at] = moved;
 	}
-	return n;
+	return h->n;
 }
 
 #endif

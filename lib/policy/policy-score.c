@@ -194,13 +194,21 @@ static void lfru_refresh(struct score *s)
 	s->stale = false;
 }
 
+/* What the keys are by now, if the heap's are not. */
+static const double *keys_of(struct score *s)
+{
+	if (s->rule != RULE_LFRU)
+		return s->score;
+	if (s->stale)
+		lfru_refresh(s);
+	return NULL;
+}
+
 static int32_t score_coldest(void *state)
 {
 	struct score *s = state;
 
-	if (s->rule == RULE_LFRU && s->stale)
-		lfru_refresh(s);
-	return policy_heap_coldest(&s->heap, s->rule == RULE_LFRU ? NULL : s->score);
+	return policy_heap_coldest(&s->heap, keys_of(s));
 }
 
 static void score_drop(void *state, int32_t expert)
@@ -215,11 +223,7 @@ static uint32_t score_sort(void *state, int32_t *ret)
 {
 	struct score *s = state;
 
-	if (s->rule == RULE_LFRU)
-		lfru_refresh(s);
-	else
-		renew_keys(s);
-	return policy_heap_sort(&s->heap, ret);
+	return policy_heap_sort(&s->heap, keys_of(s), ret);
 }
 
 #define SCORE_OPS                                                                                                      \
