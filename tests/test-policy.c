@@ -12,6 +12,7 @@
 #include "policy/policy.h"
 #include "simulate/moetrc.h"
 #include "simulate/simulate.h"
+#include "tests/plain-policy.h"
 #include "tests/tap.h"
 
 #define EXPERTS 64
@@ -142,73 +143,10 @@ static void test_belady(void)
 	ok(good[1], "belady-pinned has the fewest of all that hold what is requested");
 }
 
-/* The rules of policy-score.c and policy-ebco.c as they are written, on whole tables. */
-struct plain {
-	const char *rule;
-	uint32_t experts, event;
-	double score[EXPERTS], w[EXPERTS][EXPERTS];
-	uint32_t last[EXPERTS];
-};
-
-static void plain_ebco(struct plain *p, const struct sim_trace *t, uint32_t step)
+/* What the router said of a step. */
+static struct policy_tokens tokens_of(const struct sim_trace *t, uint32_t step)
 {
-	const int32_t *ids = t->ids + t->first[step];
-	const float *weights = t->weights + t->first[step];
-	static double n[EXPERTS][EXPERTS];
-
-	memset(n, 0, sizeof n);
-	for (uint32_t i = 0; i < t->tokens[step]; i++, ids += t->topk, weights += t->topk)
-		for (uint32_t j = 0; j < t->topk; j++)
-			for (uint32_t k = 0; k < t->topk; k++)
-				n[ids[j]][ids[k]] += strcmp(p->rule, "ebco-hard") == 0
-							     ? 1
-							     : (double)weights[j] * (double)weights[k];
-	for (uint32_t i = 0; i < p->experts; i++)
-		for (uint32_t j = 0; j < p->experts; j++)
-			p->w[i][j] = 0.875 * p->w[i][j] + 0.125 * n[i][j] / t->tokens[step];
-}
-
-static double mean_weight(const struct sim_trace *t, uint32_t step, uint32_t expert)
-{
-	double sum = 0;
-
-	for (uint32_t i = 0; i < t->tokens[step] * t->topk; i++)
-		if (t->ids[t->first[step] + i] == (int32_t)expert)
-			sum += (double)t->weights[t->first[step] + i];
-	return sum / t->tokens[step];
-}
-
-static void plain_event(struct plain *p, const struct sim_trace *t, uint32_t step, const bool *wanted)
-{
-	for (uint32_t e = 0; e < p->experts; e++) {
-		double *s = &p->score[e];
-
-		if (strcmp(p->rule, "lfu-decay") == 0 && p->event > 0 && p->event % 16 == 0)
-			*s = floor(*s / 2);
-		if (strcmp(p->rule, "ema") == 0 || strcmp(p->rule, "mrs") == 0)
-			*s *= 0.95;
-		if (!wanted[e])
-			continue;
-		*s += strcmp(p->rule, "mrs") == 0 ? 0.05 * mean_weight(t, step, e) : 1;
-		p->last[e] = p->event;
-	}
-	if (strncmp(p->rule, "ebco", 4) == 0)
-		plain_ebco(p, t, step);
-}
-
-static double plain_key(const struct plain *p, uint32_t e, const bool *wanted)
-{
-	double sum = 0;
-
-	if (strcmp(p->rule, "lru") == 0)
-		return p->last[e];
-	if (strcmp(p->rule, "lfru") == 0)
-		return p->score[e] / (p->event - p->last[e] + 1);
-	if (strncmp(p->rule, "ebco", 4) != 0)
-		return p->score[e];
-	for (uint32_t a = 0; a < p->experts; a++)
-		sum += wanted[a] ? p->w[e][a] : 0;
-	return sum;
+	return (struct policy_tokens){t->tokens[step], t->topk, t->ids + t->first[step], t->weights + t->first[step]};
 }
 
 /* Victims in order; the fast one has to give the same, but for keys that rounding alone tells apart. */
@@ -221,6 +159,8 @@ struct compare {
 
 static bool begin_event(struct compare *c)
 {
+	struct policy_tokens tokens;
+
 	while (c->step < c->t->steps && c->t->tokens[c->step] == 0)
 		c->step++;
 	if (c->step == c->t->steps)
@@ -228,7 +168,8 @@ static bool begin_event(struct compare *c)
 	memset(c->wanted, 0, sizeof c->wanted);
 	for (uint32_t i = 0; i < c->t->tokens[c->step] * c->t->topk; i++)
 		c->wanted[c->t->ids[c->t->first[c->step] + i]] = true;
-	plain_event(&c->p, c->t, c->step, c->wanted);
+	tokens = tokens_of(c->t, c->step);
+	plain_event(&c->p, &tokens, c->wanted);
 	return true;
 }
 

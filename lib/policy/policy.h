@@ -75,8 +75,8 @@ struct policy_ops {
 	/* A member is gone for other reasons: its fill failed, or its slot was given away by hand. */
 	void (*remove)(void *state, int32_t expert);
 
-	/* The order, cold to hot, into ret[n_slots]; returns how many. Between events only, and nothing is held. It does
-	 * not help or disturb coldest(): at most it makes the keys that the next one would make. */
+	/* The order, cold to hot, into ret[n_slots]; returns how many. Between events only, and nothing is held.
+	 * coldest() says after it what it would have said: at most, the keys are made that it would have made. */
 	uint32_t (*sort)(void *state, int32_t *ret);
 };
 
