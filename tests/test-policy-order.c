@@ -9,6 +9,7 @@
 
 #include "base/util.h"
 #include "tests/plain-policy.h"
+#include "tests/plain-queue.h"
 #include "tests/tap.h"
 
 #define TOKENS_MAX 4
@@ -41,6 +42,7 @@ struct world {
 	struct policy_tokens tokens;
 	bool begun; /* there was one */
 	struct plain plain;
+	struct plain_queues queues; /* instead of keys, if it has a rule */
 	/* Equal for two experts that were always requested alike: their keys are equal, whatever rounding does. */
 	uint64_t alike[PLAIN_EXPERTS];
 	uint64_t released[PLAIN_EXPERTS], releases; /* of lru: to be let go is to be used */
@@ -66,11 +68,22 @@ static bool rounds(const struct world *w)
 	return w->policy == &policy_ema || w->policy == &policy_mrs || w->policy->by_pairs;
 }
 
-static bool right(const struct world *w, int32_t answer)
+static bool any_idle(const struct world *w)
+{
+	bool any = false;
+
+	for (uint32_t e = 0; e < w->experts; e++)
+		any |= w->member[e] && !w->held[e];
+	return any;
+}
+
+static bool right(struct world *w, int32_t answer)
 {
 	double least = INFINITY;
 	int32_t best = -1;
 
+	if (w->queues.rule)
+		return answer == plain_coldest(&w->queues) && (answer >= 0 || !any_idle(w));
 	for (uint32_t e = 0; e < w->experts; e++) {
 		if (!w->member[e] || w->held[e] || key_of(w, e) >= least)
 			continue;
@@ -103,14 +116,24 @@ static int32_t ask(struct world *w)
 static void hold(struct world *w, uint32_t e)
 {
 	w->policy->hold(w->state, (int32_t)e);
+	plain_hold(&w->queues, (int32_t)e);
 	w->held[e] = true;
 }
 
 static void release(struct world *w, uint32_t e)
 {
 	w->policy->release(w->state, (int32_t)e);
+	plain_release(&w->queues, (int32_t)e);
 	w->held[e] = false;
 	w->released[e] = ++w->releases;
+}
+
+static void gone(struct world *w, uint32_t e, bool evicted)
+{
+	(evicted ? w->policy->evict : w->policy->remove)(w->state, (int32_t)e);
+	plain_gone(&w->queues, (int32_t)e, evicted);
+	w->member[e] = w->held[e] = false;
+	w->n--;
 }
 
 /* Makes room if it must; the newcomer is held. false: nobody may leave. */
@@ -121,12 +144,11 @@ static bool fill(struct world *w, uint32_t e)
 
 		if (victim < 0 || w->wrong)
 			return false;
-		w->policy->evict(w->state, victim);
-		w->member[victim] = false;
-		w->n--;
+		gone(w, (uint32_t)victim, true);
 		w->evicted++;
 	}
 	w->policy->admit(w->state, (int32_t)e);
+	plain_admit(&w->queues, (int32_t)e);
 	w->member[e] = w->held[e] = true;
 	w->n++;
 	return true;
@@ -138,9 +160,7 @@ static void remove_any(struct world *w)
 
 	if (!w->member[e])
 		return;
-	w->policy->remove(w->state, (int32_t)e);
-	w->member[e] = w->held[e] = false;
-	w->n--;
+	gone(w, e, false);
 	w->removed++;
 }
 
@@ -223,7 +243,7 @@ static void remember(struct world *w)
 	}
 }
 
-/* frames: only what is asked for is counted; what is held is held for other reasons. */
+/* frames: what is asked for is held for longer than the event, and the fills come when it is over. */
 static void event(struct world *w, bool frames, bool fills)
 {
 	bool mine[PLAIN_EXPERTS] = {false};
@@ -238,9 +258,10 @@ static void event(struct world *w, bool frames, bool fills)
 		if (!w->wanted[e])
 			continue;
 		mine[e] = !frames && (!w->member[e] || !w->held[e]);
-		if (mine[e] && w->member[e])
+		if (w->member[e] && !w->held[e])
 			hold(w, e);
 		w->policy->request(w->state, (int32_t)e, pairs_of(w, e));
+		plain_request(&w->queues, (int32_t)e);
 	}
 	plain_event(&w->plain, &w->tokens, w->wanted);
 	remember(w);
@@ -260,7 +281,7 @@ static void event(struct world *w, bool frames, bool fills)
 		w->policy->settle(w->state);
 }
 
-/* All members are let go, and asked for one by one in the order that sort() says. */
+/* All members are let go, and asked for one by one: by keys, in the order that sort() says. */
 static void compare_sorted(struct world *w)
 {
 	int32_t *order = calloc(w->slots, sizeof *order);
@@ -269,13 +290,20 @@ static void compare_sorted(struct world *w)
 		if (w->member[e] && w->held[e])
 			release(w, e);
 	w->wrong += !order || w->policy->sort(w->state, order) != w->n;
-	for (uint32_t i = 0; w->n > 0 && !w->wrong; i++) {
-		w->wrong += ask(w) != order[i];
-		w->policy->evict(w->state, order[i]);
-		w->member[order[i]] = false;
-		w->n--;
+	if (w->queues.rule && !w->wrong) {
+		int32_t expected[PLAIN_QUEUE_MAX];
+
+		w->wrong += plain_order(&w->queues, expected) != w->n ||
+			    memcmp(order, expected, w->n * sizeof *order) != 0;
 	}
-	w->wrong += ask(w) != -1;
+	for (uint32_t i = 0; w->n > 0 && !w->wrong; i++) {
+		const int32_t victim = ask(w);
+
+		w->wrong += victim < 0 || (!w->queues.rule && victim != order[i]);
+		if (!w->wrong)
+			gone(w, (uint32_t)victim, true);
+	}
+	w->wrong += !w->wrong && ask(w) != -1;
 	free(order);
 }
 
@@ -286,6 +314,12 @@ static void run(struct world *w, const struct policy_ops *policy, uint32_t exper
 	*w = (struct world){.policy = policy, .experts = experts, .slots = 1 + below(experts), .skewed = chance(2)};
 	w->plain.rule = policy->name;
 	w->plain.experts = experts;
+	w->queues.rule = policy == &policy_sieve     ? PLAIN_SIEVE
+			 : policy == &policy_s3_fifo ? PLAIN_S3_FIFO
+			 : policy == &policy_arc     ? PLAIN_ARC
+						     : PLAIN_NONE;
+	w->queues.slots = w->slots;
+	w->queues.hand = -1;
 	w->state = calloc(1, policy->bytes(experts, w->slots));
 	if (!w->state)
 		abort();
@@ -294,7 +328,7 @@ static void run(struct world *w, const struct policy_ops *policy, uint32_t exper
 		/* A hundred events that nobody asks in, now and then. */
 		quiet = quiet ? quiet - 1 : chance(40) ? below(100) : 0;
 		event(w, chance(2), !quiet);
-		for (uint32_t i = below(4 + experts / 8); i > 0; i--)
+		for (uint32_t i = below(4 + experts / 4); i > 0; i--)
 			hold_or_release(w);
 		if (chance(6))
 			remove_any(w);
@@ -333,7 +367,8 @@ static void test_policy(const char *name)
 
 int main(void)
 {
-	static const char *const names[] = {"lru", "lfu", "lfu-decay", "lfru", "ema", "mrs", "ebco-hard", "ebco-soft"};
+	static const char *const names[] = {"lru",       "lfu",       "lfu-decay", "lfru",    "ema", "mrs",
+					    "ebco-hard", "ebco-soft", "sieve",     "s3-fifo", "arc"};
 
 	seed = tap_seed();
 	for (size_t i = 0; i < ARRAY_LEN(names); i++)

@@ -19,7 +19,7 @@ struct arc {
 	uint32_t n_slots;
 	double target;
 	uint8_t *where; /* [n_experts] */
-	bool *known;    /* [n_experts]: it was a ghost when this event asked for it */
+	bool *known;    /* [n_experts]: it was a ghost when it was asked for, and has not come since */
 	int32_t numbers[];
 };
 

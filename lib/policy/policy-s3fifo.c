@@ -132,7 +132,10 @@ static int32_t s3fifo_coldest(void *state)
 		at = oldest_small(s);
 	if (at < 0)
 		at = oldest_main(s);
-	return at < 0 ? oldest_small(s) : at;
+	if (at < 0)
+		at = oldest_small(s);
+	/* Main had none to give, and then all of small have earned their place in it. */
+	return at < 0 ? oldest_main(s) : at;
 }
 
 static void s3fifo_evict(void *state, int32_t expert)
