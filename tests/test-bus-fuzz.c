@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Random calls on every method of every object, and on methods that are none: each has an answer or an error with a
  * name, and the daemon lives on. */
+#include <sys/mman.h>
+
 #include "moe-expert.h"
 #include "tests/bus-fixture.h"
 
@@ -33,6 +35,7 @@ static const struct method {
 	{BUS_ROOT, BUS_MANAGER, "LoadModel", "sa{sv}"},
 	{BUS_ROOT, BUS_MANAGER, "UnloadModel", "s"},
 	{BUS_ROOT, BUS_MANAGER, "SetPolicy", "ss"},
+	{BUS_ROOT, BUS_MANAGER, "StartTrace", "sha{sv}"},
 	{BUS_ROOT, BUS_MANAGER, "StopTrace", ""},
 	{BUS_ROOT, BUS_MANAGER, "Drain", ""},
 	{BUS_ROOT, BUS_MANAGER, "Resume", ""},
@@ -54,11 +57,11 @@ static const struct method {
 	{BUS_ROOT, "org.freedesktop.DBus.Peer", "Ping", ""},
 	{BUS_ROOT, "org.freedesktop.DBus.Peer", "GetMachineId", ""},
 };
-static const char *const texts[] = {"",     "tinymoe", "name",  "/nonexistent", "\xc3\xa9",
-				    "%s%n", "/",       "State", BUS_MANAGER,    BUS_JOB};
+static const char *const texts[] = {"",      "tinymoe",   "name",  "/nonexistent", "\xc3\xa9",  "%s%n",    "/",
+				    "State", BUS_MANAGER, BUS_JOB, "max-bytes",    "max-steps", "max-msec"};
 /* Those that methods have, and those that they have not. */
-static const char *const signatures[] = {"",  "s",  "ss",   "sa{sv}", "ssv", "u", "o",  "a{sv}",
-					 "v", "as", "(sv)", "aay",    "b",   "d", "sss"};
+static const char *const signatures[] = {"",   "s",    "ss",  "sa{sv}", "ssv", "u",   "o", "a{sv}",  "v",
+					 "as", "(sv)", "aay", "b",      "d",   "sss", "h", "sha{st}"};
 
 static unsigned long long seed;
 static char long_text[8192];
@@ -81,6 +84,19 @@ static int append_container(sd_bus_message *m, char type, const char *contents, 
 	return r < 0 ? r : sd_bus_message_close_container(m);
 }
 
+/* A file to record into, or one that is none. */
+static int append_file(sd_bus_message *m)
+{
+	static const char *const files[] = {"/dev/null", "/dev/zero", "/", "/proc/self/maps"};
+	const int fd = tap_random(&seed) % 2 ? memfd_create("trace", MFD_CLOEXEC)
+					     : open(PICK(files), O_RDONLY | O_CLOEXEC);
+	const int r = fd < 0 ? -errno : sd_bus_message_append_basic(m, 'h', &fd);
+
+	if (fd >= 0)
+		close(fd);
+	return r;
+}
+
 /* One complete type of the signature: how many characters it has. */
 static size_t complete(const char *types)
 {
@@ -98,7 +114,7 @@ static size_t complete(const char *types)
 
 static int append_random(sd_bus_message *m, const char *types)
 {
-	static const char *const inside[] = {"s", "u", "b", "as", "a{sv}"};
+	static const char *const inside[] = {"s", "u", "b", "t", "as", "a{sv}"};
 	int r = 0;
 
 	for (size_t n; *types && r >= 0; types += n) {
@@ -121,6 +137,8 @@ static int append_random(sd_bus_message *m, const char *types)
 			r = sd_bus_message_append_basic(m, 's', some_text());
 		else if (*types == 'o')
 			r = sd_bus_message_append_basic(m, 'o', PICK(paths));
+		else if (*types == 'h')
+			r = append_file(m);
 		else
 			r = sd_bus_message_append_basic(m, *types,
 							*types == 'd'   ? (const void *)&real
