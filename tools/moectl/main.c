@@ -100,15 +100,25 @@ static const struct {
 	      "take)"},
 };
 
-/* Of one verb, or all. */
-static void print_options(const char *letters)
+/* Of a letter that two verbs take for different words, the line that names this one. */
+static bool is_of(const struct verb *v, size_t i)
+{
+	if (!v)
+		return true;
+	if (!v->options || !strchr(v->options, option_texts[i].letter))
+		return false;
+	return option_texts[i].letter != 'P' || strstr(option_texts[i].text, v->name);
+}
+
+/* Of one verb, or NULL: of all. */
+static void print_options(const struct verb *v)
 {
 	printf("\n  --socket PATH     the daemon's socket (default $MOE_EXPERTD_SOCKET, else %s)\n",
 	       MOE_SOCKET_DEFAULT);
 	for (size_t i = 0; i < sizeof option_texts / sizeof *option_texts; i++)
-		if (!letters || strchr(letters, option_texts[i].letter))
+		if (is_of(v, i))
 			printf("  %s\n", option_texts[i].text);
-	printf("  -h, --help        this text%s\n", letters ? "" : "; VERB --help: about one verb, with examples");
+	printf("  -h, --help        this text%s\n", v ? "" : "; VERB --help: about one verb, with examples");
 }
 
 static void print_help(void)
@@ -126,7 +136,7 @@ static void print_verb_help(const struct verb *v)
 {
 	printf("Usage: moectl [--socket PATH] %s%s\n%s\n", v->usage,
 	       strchr(v->options ? v->options : "", 'j') ? " [--json]" : "", v->help);
-	print_options(v->options ? v->options : "");
+	print_options(v);
 	if (!v->example)
 		return;
 	printf("\nExamples:\n  ");
