@@ -41,8 +41,8 @@ for verb in $verbs; do
 		case $option in --help | --version) continue ;; esac
 		case $option in
 		--socket | --name | --svg | --config | --root | --policy | --capacity | --mode | --calibrate | --cost | --model | \
-			--output | --to) value="=$dir/x" ;;
-		--seconds | --steps | --max-bytes) value="=1" ;;
+			--output | --to | --weights | --case | --from | --map) value="=$dir/x" ;;
+		--seconds | --steps | --max-bytes | --replicas | --groups | --nodes | --gpus) value="=1" ;;
 		--isa) value="=ref" ;;
 		--huge-pages) value="=1G" ;;
 		--watch) value="=1" ;;
