@@ -250,7 +250,7 @@ perl -MSocket -MFcntl -e 'my ($path, $pid, @daemon) = @ARGV;
 	if (!$child) {
 		fcntl($s, F_SETFD, 0) if fileno($s) == 3;
 		POSIX::dup2(fileno($s), 3) if fileno($s) != 3;
-		@ENV{qw(LISTEN_PID LISTEN_FDS)} = ($$, 1);
+		@ENV{qw(LISTEN_PID LISTEN_FDS LISTEN_FDNAMES)} = ($$, 1, "moe-expertd.socket");
 		exec @daemon;
 	}
 	open(my $out, ">", $pid) or die;
