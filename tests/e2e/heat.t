@@ -89,6 +89,7 @@ ok $? 'a score' "$dir/err"
 ok $? 'its heat' "$dir/err"
 before=$("$moectl" --socket "$socket" status --json | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p')
 kill -9 "$before"
+# shellcheck disable=SC2317 # wait_for calls it
 another() {
 	now=$("$moectl" --socket "$socket" status --json 2>/dev/null | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p')
 	[ -n "$now" ] && [ "$now" != "$before" ]
