@@ -12,6 +12,7 @@
 #include "policy/policy.h"
 #include "simulate/moetrc.h"
 #include "simulate/trace-file.h"
+#include "tests/sim-layers.h"
 #include "tests/tap.h"
 
 #define EXPERTS 64
@@ -103,23 +104,6 @@ static void test_vectors(void)
 }
 
 /* -- recorded traces ---------------------------------------------------------------------------------------------- */
-
-static void run_all(const struct sim_trace *t, const char *policy, uint32_t capacity, struct sim_counts *ret)
-{
-	struct sim_params p = {.policy = policy, .capacity = capacity};
-	struct sim_counts counts;
-	bool final[EXPERTS];
-
-	p.mode = strcmp(policy, "belady") == 0          ? SIM_BELADY
-		 : strcmp(policy, "belady-pinned") == 0 ? SIM_BELADY_PINNED
-							: SIM_PINNED;
-	*ret = (struct sim_counts){0};
-	for (uint32_t layer = 0; layer < t->layers; layer++) {
-		if (sim_layer(t, layer, &p, &counts, final, NULL) < 0)
-			abort();
-		sim_add(ret, &counts);
-	}
-}
 
 static double rate(const struct sim_counts *c)
 {

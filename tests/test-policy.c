@@ -13,6 +13,7 @@
 #include "simulate/moetrc.h"
 #include "simulate/simulate.h"
 #include "tests/plain-policy.h"
+#include "tests/sim-layers.h"
 #include "tests/tap.h"
 
 #define EXPERTS 64
@@ -73,23 +74,6 @@ static void random_trace(struct sim_trace *t, uint32_t experts, uint32_t steps, 
 						again |= t->ids[n - j] == t->ids[n];
 				} while (again);
 			}
-	}
-}
-
-static void run_all(const struct sim_trace *t, const char *policy, uint32_t capacity, struct sim_counts *ret)
-{
-	struct sim_params p = {.policy = policy, .capacity = capacity};
-	struct sim_counts counts;
-	bool final[EXPERTS];
-
-	p.mode = strcmp(policy, "belady") == 0          ? SIM_BELADY
-		 : strcmp(policy, "belady-pinned") == 0 ? SIM_BELADY_PINNED
-							: SIM_PINNED;
-	*ret = (struct sim_counts){0};
-	for (uint32_t layer = 0; layer < t->layers; layer++) {
-		if (sim_layer(t, layer, &p, &counts, final, NULL) < 0)
-			abort();
-		sim_add(ret, &counts);
 	}
 }
 
