@@ -244,6 +244,11 @@ static void add_counters(json_t *o, const struct moe_layer_stats *t)
 				      (json_int_t)t->pairs_cpu, "local", (json_int_t)t->pairs_local));
 	json_object_set_new(o, "resident_pairs", integer(t->pairs_resident));
 	json_object_set_new(o, "hit_rate", pairs ? json_real((double)t->pairs_resident / (double)pairs) : json_null());
+	json_object_set_new(o, "asked_experts", integer(t->experts_asked));
+	json_object_set_new(o, "resident_experts", integer(t->experts_resident));
+	json_object_set_new(o, "hit_rate_experts",
+			    t->experts_asked ? json_real((double)t->experts_resident / (double)t->experts_asked)
+					     : json_null());
 	json_object_set_new(o, "fills", integer(t->fills));
 	json_object_set_new(o, "bytes", integer(t->fill_bytes));
 	json_object_set_new(o, "reads", integer(t->reads));

@@ -468,6 +468,8 @@ void layer_stats_add(struct moe_layer_stats *to, const struct moe_layer_stats *f
 		to->guessed += from->guessed;
 		to->guess_asked += from->guess_asked;
 		to->guess_found += from->guess_found;
+		to->experts_asked += from->experts_asked;
+		to->experts_resident += from->experts_resident;
 	}
 	to->fills += from->fills;
 	to->fill_bytes += from->fill_bytes;

@@ -14,6 +14,7 @@
 #include "base/util.h"
 #include "lanes.h"
 #include "plan.h"
+#include "step.h"
 
 #define SPIN_NS 1000000         /* how long after the last request ... */
 #define NAP_NS 20000            /* ... and then naps */
@@ -76,18 +77,24 @@ static int split(const struct lanes *l, struct lane *lane, const struct asked *a
 {
 	const uint32_t n_experts = l->engine->n_experts;
 	const int32_t *map = l->host_maps + (size_t)a->row * n_experts;
+	uint64_t seen[DIV_UP(CACHE_EXPERTS_MAX, 64)] = {0};
 	uint32_t i;
 	int n = 0;
 
-	lane->pairs_hit = 0;
+	lane->pairs_hit = lane->experts_asked = lane->experts_hit = 0;
 	for (i = 0; i < a->tokens * a->topk; i++) {
 		const int32_t id = lane->ids[i];
 
 		if (id < -1 || id >= (int32_t)n_experts)
 			return -EINVAL;
 		lane->cpu_ids[i] = id >= 0 && map[id] < 0 ? id : -1;
-		lane->pairs_hit += id >= 0 && map[id] >= 0;
-		n += lane->cpu_ids[i] >= 0;
+		if (id < 0)
+			continue;
+		lane->pairs_hit += map[id] >= 0;
+		lane->experts_asked += !(seen[id / 64] >> id % 64 & 1);
+		lane->experts_hit += map[id] >= 0 && !(seen[id / 64] >> id % 64 & 1);
+		seen[id / 64] |= (uint64_t)1 << id % 64;
+		n += map[id] < 0;
 	}
 	return n;
 }
@@ -112,16 +119,22 @@ static int post_compute(struct lanes *l, struct lane *lane, const struct asked *
 	return queue_submit(&s->queue, &sqe, &lane->compute);
 }
 
-/* As step-books.c does for planned steps; one that has failed counts nowhere. */
+/* As step-books.c does for planned steps; one that has failed counts nowhere, nor does a dummy one. */
 static void count(struct lanes *l, const struct lane *lane, const struct asked *a, const struct moe_cqe *cqe)
 {
 	struct moe_layer_stats *stats = &l->engine->session->stats[a->layer];
 
+	if (lane->dummy)
+		return;
 	__atomic_fetch_add(&stats->steps, 1, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&stats->tokens, a->tokens, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&stats->pairs_hit, lane->pairs_hit, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&stats->pairs_resident, lane->pairs_hit, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&stats->pairs_cpu, cqe->pairs, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&stats->experts_asked, lane->experts_asked, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&stats->experts_resident, lane->experts_hit, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&stats->active_sum, lane->experts_asked, __ATOMIC_RELAXED);
+	stats_raise(&stats->active_max, lane->experts_asked);
 	__atomic_fetch_add(&stats->cpu_ns, cqe->work_ns, __ATOMIC_RELAXED);
 }
 
@@ -153,6 +166,7 @@ static void take_request(struct lanes *l, struct lane *lane, uint32_t request)
 	lane->asked = request;
 	lane->since_ns = 0;
 	lane->taken_ns = now_ns();
+	lane->dummy = engine_is_dummy(l->engine);
 	r = l->fixed ? split(l, lane, &a) : -ESTALE;
 	if (r > 0) {
 		r = post_compute(l, lane, &a);

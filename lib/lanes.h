@@ -69,7 +69,9 @@ struct lane {
 	/* the thread's */
 	bool busy; /* a request has been taken and not been answered */
 	uint32_t asked;
+	bool dummy;         /* the phase in which it was taken is a dummy one */
 	uint32_t pairs_hit; /* that the device computes */
+	uint32_t experts_asked, experts_hit;
 	uint64_t taken_ns;
 	struct queue_op compute;
 	uint64_t

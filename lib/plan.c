@@ -129,10 +129,12 @@ static void list_requests(struct plan_work *work, struct moe_plan *plan)
 			continue;
 		plan->requests[plan->n_requests++] = (struct cache_request){(int32_t)e, work->pairs[e],
 									    work->touched[e], false};
-		if (slot_of(work->cache, (int32_t)e) >= 0)
+		if (slot_of(work->cache, (int32_t)e) >= 0) {
 			plan->pairs_resident += work->pairs[e];
-		else
+			plan->n_resident++;
+		} else {
 			work->keys[work->n_missing++] = heat_key(work->pairs[e], (int32_t)e);
+		}
 	}
 }
 

@@ -67,7 +67,8 @@ struct moe_plan {
 	uint32_t n_copies, n_cache_copies;    /* the copies into cache slots come first */
 	uint32_t n_reads;                     /* read in the pool: copies[n_copies ...], whose slots ... */
 	uint32_t first_read;                  /* ... begin here, behind those of the miss buffer */
-	uint32_t n_requests, n_device, n_cpu; /* distinct experts: all, on the device, on the CPU */
+	uint32_t n_requests, n_device, n_cpu; /* distinct experts: all, on the device, on the CPU ... */
+	uint32_t n_resident;                  /* ... and in a cache slot before the step */
 	uint64_t pairs_hit, pairs_miss_buffer, pairs_pool, pairs_cpu, pairs_resident;
 	bool frozen;
 	bool speculative;               /* its copies are: nobody may count on them before they have come */

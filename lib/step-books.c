@@ -18,7 +18,7 @@ static void add(__u64 *number, uint64_t value)
 		__atomic_fetch_add(number, value, __ATOMIC_RELAXED);
 }
 
-static void raise_to(__u64 *number, uint64_t value)
+void stats_raise(__u64 *number, uint64_t value)
 {
 	__u64 seen = __atomic_load_n(number, __ATOMIC_RELAXED);
 
@@ -113,10 +113,12 @@ void step_count(struct moe_step *step, uint64_t wait_ns)
 	add(&stats->read_bytes, read_bytes(step));
 	add(&stats->pairs_cpu, plan->pairs_cpu);
 	add(&stats->pairs_resident, plan->pairs_resident);
+	add(&stats->experts_asked, plan->n_requests);
+	add(&stats->experts_resident, plan->n_resident);
 	add(&stats->fills, plan->n_copies);
 	add(&stats->fill_bytes, copy_bytes);
 	add(&stats->active_sum, plan->n_requests);
-	raise_to(&stats->active_max, plan->n_requests);
+	stats_raise(&stats->active_max, plan->n_requests);
 	add(&stats->wait_ns, wait_ns);
 	add(&stats->cpu_ns, cpu_ns);
 	add(&stats->device_ns, device_ns);

@@ -207,6 +207,9 @@ void step_copy_cost(struct moe_step *step, uint64_t *ret_bytes, uint64_t *ret_ns
 /* step-books.c: whether the step counts in the statistics of its mode: not what is only a part of one, or a guess. */
 bool step_has_mode(const struct moe_step *step);
 
+/* step-books.c: a number of the statistics that is a maximum. */
+void stats_raise(__u64 *number, uint64_t value);
+
 /* step-books.c: the ended step's part of the statistics of its layer and mode, and of the cost model. */
 void step_count(struct moe_step *step, uint64_t wait_ns);
 

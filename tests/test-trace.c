@@ -3,6 +3,7 @@
  * Recordings: what a client has planned is in the file, in its order, to the last bit; the simulator makes of it what
  * the client's cache has made; limits, a full disk, leaving and kill -9 end it with a file that can be read.
  */
+#include <jansson.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -91,6 +92,10 @@ struct routed {
 	float weights[TOKENS_MAX * MOE_TOPK_MAX];
 };
 
+struct found {
+	uint64_t pairs, experts, asked;
+};
+
 struct worker {
 	struct moe_client *client;
 	struct moe_session *session;
@@ -99,7 +104,37 @@ struct worker {
 	struct routed *routed;
 	uint32_t n, room;
 	uint64_t resident[64]; /* pairs by layer */
+	struct found before[64];
 };
+
+/* What the daemon tells of a layer's caches. */
+static void ask_found(struct found *ret)
+{
+	struct moe_client *client;
+	json_t *document, *layer;
+	char *text;
+	size_t i;
+
+	require(moe_open(&client, fixture.socket, NULL) == 0 && moe_query(client, MOE_DOCUMENT_STATS, &text, NULL) == 0,
+		"asked for statistics");
+	document = json_loads(text, 0, NULL);
+	require(document != NULL, "which are JSON");
+	json_array_foreach (json_object_get(json_array_get(json_object_get(document, "models"), 0), "layers"), i,
+			    layer) {
+		const json_int_t number = json_integer_value(json_object_get(layer, "layer"));
+
+		if (number < 0 || number >= 64)
+			abort();
+		ret[number] = (struct found){
+			.pairs = (uint64_t)json_integer_value(json_object_get(layer, "resident_pairs")),
+			.experts = (uint64_t)json_integer_value(json_object_get(layer, "resident_experts")),
+			.asked = (uint64_t)json_integer_value(json_object_get(layer, "asked_experts")),
+		};
+	}
+	json_decref(document);
+	free(text);
+	moe_close(client);
+}
 
 static void worker_open(struct worker *w, struct moe_attach_params p)
 {
@@ -115,6 +150,7 @@ static void worker_open(struct worker *w, struct moe_attach_params p)
 	w->room = 4 * STEPS * w->info.n_layers;
 	w->routed = calloc(w->room, sizeof *w->routed);
 	require(w->x && w->y && w->routed, "memory");
+	ask_found(w->before);
 }
 
 static void worker_close(struct worker *w)
@@ -191,13 +227,14 @@ static void route(struct worker *w, uint64_t first, uint32_t steps)
 /* The recording has begun when the daemon has set the word of the session's tap: it sees routes then. */
 static void await_tap(struct worker *w)
 {
+	struct moe_error err = {0};
 	struct moe_client *client;
 	char *text;
 	bool on = false;
 
 	require(moe_open(&client, fixture.socket, NULL) == 0, "asked for");
 	for (int i = 0; i < 10000 && !on; i++) {
-		require(moe_query(client, MOE_DOCUMENT_SESSIONS, &text, NULL) == 0, "sessions");
+		require(moe_query(client, MOE_DOCUMENT_SESSIONS, &text, &err) == 0, "sessions %s", err.text);
 		on = strstr(text, "\"tapped\":true") || strstr(text, "\"tapped\": true");
 		free(text);
 		if (!on)
@@ -256,25 +293,34 @@ static long compare(const struct worker *w, uint32_t first, const uint8_t *data,
 	return r < 0 ? -1 : n;
 }
 
-/* The cache's own hits and the simulator's, of each layer. */
+/* The cache's own hits, what the daemon tells of them, and the simulator's, of each layer. */
 static void replay(const struct worker *w, const char *policy, uint32_t slots, const uint8_t *data, size_t size)
 {
 	const struct trace_source source = {.name = "trace", .data = data, .size = size};
 	const struct sim_params params = {.mode = SIM_PINNED, .policy = policy, .capacity = slots};
-	bool final[256], same = true;
+	bool final[256], same = true, told = true;
+	struct found now[64] = {0};
 	struct moe_error err = {0};
 	struct trace_file file = {0};
-	uint64_t sum = 0;
+	uint64_t sum = 0, unique = 0;
 
 	require(trace_file_parse(&file, &source, &err) == 0, "read as a trace %s", err.text);
+	ask_found(now);
 	for (uint32_t l = 0; l < w->info.n_layers; l++) {
 		struct sim_counts counts = {0};
 
 		require(sim_layer(&file.cases[0].trace, l, &params, &counts, final, &err) == 0, "simulated %s",
 			err.text);
 		same &= counts.hits_pairs == w->resident[l];
+		told &= counts.hits_pairs == now[l].pairs - w->before[l].pairs &&
+			counts.hits_unique == now[l].experts - w->before[l].experts &&
+			counts.hits_unique + counts.misses_unique == now[l].asked - w->before[l].asked;
 		sum += counts.hits_pairs;
+		unique += counts.hits_unique;
 	}
+	ok(told && unique > 0 && unique < sum,
+	   "%s: so do the statistics, of pairs and of distinct experts, without dummy steps (%llu experts)", policy,
+	   (unsigned long long)unique);
 	ok(same && sum > 0, "%s: the simulator finds what the client's cache has found (%llu pairs)", policy,
 	   (unsigned long long)sum);
 	trace_file_free(&file);

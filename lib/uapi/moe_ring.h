@@ -269,10 +269,11 @@ struct moe_layer_stats {
 	__u64 pairs_pool; /* by the device, on an expert that it read in the pool */
 	__u64 reads;      /* such experts */
 	__u64 read_bytes;
-	__u64 guessed;     /* experts that the client guessed for steps (it counts those that it had a guess for) */
-	__u64 guess_asked; /* distinct experts that these steps asked for */
-	__u64 guess_found; /* of these, those that had been guessed: the recall's numerator */
-	__u64 reserved[2];
+	__u64 guessed;       /* experts that the client guessed for steps (it counts those that it had a guess for) */
+	__u64 guess_asked;   /* distinct experts that these steps asked for */
+	__u64 guess_found;   /* of these, those that had been guessed: the recall's numerator */
+	__u64 experts_asked; /* distinct experts of each step; 0 of a client that does not count the next: */
+	__u64 experts_resident; /* of them, those that were in a cache slot before the step */
 };
 
 /*

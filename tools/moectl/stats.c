@@ -20,14 +20,19 @@ static double all_pairs(const json_t *pairs)
 	return sum;
 }
 
-static void print_rate(const json_t *of)
+/* Of pairs, and of distinct experts. */
+static void print_rates(const json_t *of)
 {
-	const json_t *rate = json_object_get(of, "hit_rate");
+	static const char *const rates[] = {"hit_rate", "hit_rate_experts"};
 
-	if (json_is_real(rate))
-		printf("  %7.1f%%", 100 * json_number_value(rate));
-	else
-		printf("  %8s", "-");
+	for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
+		const json_t *rate = json_object_get(of, rates[i]);
+
+		if (json_is_real(rate))
+			printf("  %7.1f%%", 100 * json_number_value(rate));
+		else
+			printf("  %8s", "-");
+	}
 }
 
 static void print_row(const char *name, const json_t *row)
@@ -39,7 +44,7 @@ static void print_row(const char *name, const json_t *row)
 	printf("%7s  %9.0f", name, get_number(row, "tokens"));
 	for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
 		printf("  %10.0f", get_number(pairs, paths[i]));
-	print_rate(row);
+	print_rates(row);
 	printf("  %8.0f  %10s  %10s  %10s", get_number(row, "fills"), show_bytes(bytes, get_number(row, "bytes")),
 	       show_time(wait, get_number(row, "wait_ns")), show_time(work, compute));
 }
@@ -64,9 +69,9 @@ static void print_model(const json_t *model)
 
 	printf("model %s, top %.0f of %.0f experts\n", get_text(model, "name"), get_number(model, "topk"),
 	       get_number(model, "experts"));
-	printf("%7s  %9s  %10s  %10s  %10s  %10s  %10s  %8s  %8s  %10s  %10s  %10s  %5s  %6s\n", "layer", "tokens",
-	       "hit", "miss_buffer", "pool", "cpu", "local", "hit rate", "fills", "filled", "wait", "compute", "slots",
-	       "slack");
+	printf("%7s  %9s  %10s  %10s  %10s  %10s  %10s  %8s  %8s  %8s  %10s  %10s  %10s  %5s  %6s\n", "layer", "tokens",
+	       "hit", "miss_buffer", "pool", "cpu", "local", "hit rate", "experts", "fills", "filled", "wait",
+	       "compute", "slots", "slack");
 	json_array_foreach (layers, i, layer) {
 		char number[SHOW_TEXT];
 
@@ -97,8 +102,8 @@ static void print_sessions(const json_t *sessions)
 
 	if (json_array_size(sessions) == 0)
 		return;
-	printf("%7s  %7s  %-16s  %5s  %10s  %11s  %10s  %10s  %8s  %8s  %10s  %10s\n", "session", "pid", "model",
-	       "rank", "hit", "miss_buffer", "pool", "cpu", "hit rate", "fills", "wait", "compute");
+	printf("%7s  %7s  %-16s  %5s  %10s  %11s  %10s  %10s  %8s  %8s  %8s  %10s  %10s\n", "session", "pid", "model",
+	       "rank", "hit", "miss_buffer", "pool", "cpu", "hit rate", "experts", "fills", "wait", "compute");
 	json_array_foreach (sessions, i, s) {
 		const json_t *pairs = json_object_get(s, "pairs");
 		const double compute = get_number(s, "cpu_ns") + get_number(s, "device_ns");
@@ -108,7 +113,7 @@ static void print_sessions(const json_t *sessions)
 		       get_number(s, "pid"), get_text(s, "model"), get_number(s, "tp_rank"), get_number(s, "tp_size"),
 		       get_number(pairs, "hit"), get_number(pairs, "miss_buffer"), get_number(pairs, "pool"),
 		       get_number(pairs, "cpu"));
-		print_rate(s);
+		print_rates(s);
 		printf("  %8.0f  %10s  %10s\n", get_number(s, "fills"), show_time(wait, get_number(s, "wait_ns")),
 		       show_time(work, compute));
 	}
