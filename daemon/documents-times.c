@@ -1,31 +1,54 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/documents-times.h"
 
-#include <stdlib.h>
-
 #include "base/util.h"
+#include "daemon/ringsrv.h"
 
-static const char *const names[SESSION_TIMES] = {
-	[SESSION_QUEUE] = "queue", [SESSION_COMPUTE] = "compute", [SESSION_COPY] = "copy"};
-static const char *const shares[] = {"0.5", "0.9", "0.99", "0.999", "1"};
+static const char *const names[TIMES_PARTS] = {
+	[TIMES_WAIT] = "wait", [TIMES_QUEUE] = "queue", [TIMES_COMPUTE] = "compute", [TIMES_COPY] = "copy"};
+static const double shares[] = {.5, .9, .99, .999, 1};
+static const char *const share_names[] = {"0.5", "0.9", "0.99", "0.999", "1"};
 
 static json_t *time_json(const struct histogram *h)
 {
-	const uint64_t n = histogram_count(h);
+	uint64_t values[ARRAY_LEN(shares)];
+	const uint64_t n = histogram_quantiles(h, shares, ARRAY_LEN(shares), values);
 	json_t *quantiles = json_object();
 
 	for (size_t i = 0; i < ARRAY_LEN(shares); i++)
-		json_object_set_new(quantiles, shares[i],
-				    n ? json_integer((json_int_t)histogram_quantile(h, strtod(shares[i], NULL)))
-				      : json_null());
+		json_object_set_new(quantiles, share_names[i], n ? json_integer((json_int_t)values[i]) : json_null());
 	return json_pack("{s:I, s:o}", "count", (json_int_t)n, "quantiles_ns", quantiles);
 }
 
-json_t *documents_times(const struct session *s)
+json_t *documents_times(const struct times *t)
 {
 	json_t *times = json_object();
 
-	for (int i = 0; i < SESSION_TIMES; i++)
-		json_object_set_new(times, names[i], time_json(&s->times[i]));
+	for (int i = 0; i < TIMES_PARTS; i++)
+		json_object_set_new(times, names[i], time_json(&t->part[i]));
 	return times;
+}
+
+/* What its steps waited stands in its region, by layer. */
+json_t *documents_session_times(const struct session *s)
+{
+	struct times all = s->times;
+
+	for (uint32_t l = 0; l < s->entry->model->manifest->n_layers; l++)
+		ringsrv_add_waits(s, l, &all.part[TIMES_WAIT]);
+	return documents_times(&all);
+}
+
+void documents_layer_times(const struct service *s, const struct entry *e, uint32_t layer, struct times *ret)
+{
+	*ret = e->times[layer];
+	for (const struct session *x = s->sessions; x; x = x->next)
+		if (!x->dead && x->entry == e)
+			ringsrv_add_waits(x, layer, &ret->part[TIMES_WAIT]);
+}
+
+void times_add(struct times *to, const struct times *from)
+{
+	for (int i = 0; i < TIMES_PARTS; i++)
+		histogram_merge(&to->part[i], &from->part[i]);
 }

@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* documents-times - how long a session's requests waited and worked: quantiles of its histograms. */
+/* documents-times - how long steps and requests waited and worked: quantiles of histograms (times.h). */
 #ifndef DAEMON_DOCUMENTS_TIMES_H
 #define DAEMON_DOCUMENTS_TIMES_H
 
 #include <jansson.h>
 
-#include "daemon/session.h"
+#include "daemon/service.h"
 
-/* {queue, compute, copy: {count, quantiles_ns: {SHARE: ns, null without any}}}; NULL: no memory. */
-json_t *documents_times(const struct session *session);
+/* {wait, queue, compute, copy: {count, quantiles_ns: {SHARE: ns, null without any}}}; NULL: no memory. */
+json_t *documents_times(const struct times *times);
+json_t *documents_session_times(const struct session *session);
+
+/* Of a model's layer: of all its sessions, those that have ended as well. And the adding of layers. */
+void documents_layer_times(const struct service *service, const struct entry *entry, uint32_t layer, struct times *ret);
+void times_add(struct times *to, const struct times *from);
 
 #endif

@@ -322,6 +322,7 @@ static json_t *model_stats_json(const struct service *s, const struct entry *e)
 	const struct moe_manifest *m = e->model->manifest;
 	struct moe_layer_stats total = {0};
 	struct served_layer served = {0};
+	struct times times, all_times = {0};
 	json_t *layers = json_array(), *totals = json_object();
 
 	for (uint32_t l = 0; l < m->n_layers; l++) {
@@ -335,12 +336,16 @@ static json_t *model_stats_json(const struct service *s, const struct entry *e)
 		add_counters(layer, &now);
 		add_served(layer, &e->served[l]);
 		add_slack(layer, &now);
+		documents_layer_times(s, e, l, &times);
+		json_object_set_new(layer, "times", documents_times(&times));
+		times_add(&all_times, &times);
 		json_array_append_new(layers, layer);
 		layer_stats_add(&total, &now, true);
 		served_add(&served, &e->served[l]);
 	}
 	add_counters(totals, &total);
 	add_served(totals, &served);
+	json_object_set_new(totals, "times", documents_times(&all_times));
 	json_object_set_new(totals, "leases_held", integer(e->model->leases));
 	json_object_set_new(totals, "tier", tier_json(e));
 	return json_pack("{s:s, s:o, s:i, s:i, s:o, s:o}", "name", m->name, "digest", digest_json(m->digest), "experts",
@@ -393,7 +398,7 @@ static json_t *session_stats_json(const struct session *x)
 	}
 	add_counters(o, &total);
 	json_object_set_new(o, "modes", modes_json(x));
-	json_object_set_new(o, "times", documents_times(x));
+	json_object_set_new(o, "times", documents_session_times(x));
 	documents_add_ghosts(o, x, &total);
 	return o;
 }

@@ -26,6 +26,7 @@ static struct entry *entry_free(struct entry *entry)
 		if (entry->books)
 			munmap(entry->books, entry->books->bytes);
 		close_fd(entry->books_fd);
+		free(entry->times);
 		free(entry);
 	}
 	return NULL;
@@ -131,6 +132,9 @@ static int enter(struct registry *registry, struct entry *entry, struct moe_erro
 	const bool new = entry->books_fd < 0;
 	int r = registry_check_name(registry, entry->model->manifest->name, err);
 
+	entry->times = calloc(entry->model->manifest->n_layers, sizeof *entry->times);
+	if (r == 0 && !entry->times)
+		r = moe_error_sys(err, -ENOMEM, "histograms of model '%s'", entry->model->manifest->name);
 	if (r == 0 && new)
 		r = make_books(entry, err);
 	else if (r == 0)

@@ -13,6 +13,7 @@
 #include "daemon/store.h"
 #include "daemon/tier.h"
 #include "daemon/heat.h"
+#include "daemon/times.h"
 #include "uapi/moe_ring.h"
 
 /* What the daemon itself did for one layer. */
@@ -30,6 +31,7 @@ struct entry {
 	struct served_layer *served;     /* [n_layers] */
 	struct moe_layer_stats *retired; /* [n_layers], of sessions that have ended */
 	struct heat_cell *heat;          /* [n_moe_layers][n_experts] */
+	struct times *times;             /* [n_layers], of this daemon */
 	struct tier *tier;               /* NULL: the model is all there */
 	struct entry *next;
 };

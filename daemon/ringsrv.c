@@ -47,11 +47,16 @@ static void count_served(struct session *s, const struct request *q)
 static void count_times(struct session *s, const struct request *q)
 {
 	const bool computes = q->sqe.op == MOE_OP_COMPUTE;
+	const enum times_part part = computes ? TIMES_COMPUTE : TIMES_COPY;
+	struct times *layer;
 
 	if (s->dummy || q->cqe.status < 0 || (!computes && (q->sqe.op != MOE_OP_FILL || q->sqe.flags & MOE_SQE_LEASE)))
 		return;
-	histogram_add(&s->times[SESSION_QUEUE], q->cqe.wait_ns);
-	histogram_add(&s->times[computes ? SESSION_COMPUTE : SESSION_COPY], q->cqe.work_ns);
+	layer = &s->entry->times[q->sqe.layer];
+	histogram_add_alone(&s->times.part[TIMES_QUEUE], q->cqe.wait_ns);
+	histogram_add_alone(&s->times.part[part], q->cqe.work_ns);
+	histogram_add_alone(&layer->part[TIMES_QUEUE], q->cqe.wait_ns);
+	histogram_add_alone(&layer->part[part], q->cqe.work_ns);
 }
 
 /* Before its ids are dropped. */
@@ -440,6 +445,17 @@ void ringsrv_read_stats(const struct session *s, uint32_t layer, struct moe_laye
 	read_counters(s, s->stats_offset + layer * sizeof *ret, (uint64_t *)ret, sizeof *ret / sizeof(uint64_t));
 }
 
+void ringsrv_add_waits(const struct session *s, uint32_t layer, struct histogram *to)
+{
+	const uint64_t *from;
+
+	if (!s->waits_offset)
+		return;
+	from = client_at(&s->client, s->waits_offset + layer * sizeof *to);
+	for (size_t i = 0; i < HISTOGRAM_BUCKETS; i++)
+		to->buckets[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+}
+
 void ringsrv_read_mode(const struct session *s, enum moe_stats_mode mode, struct moe_mode_stats *ret)
 {
 	read_counters(s, offsetof(struct moe_client_page, modes) + mode * sizeof *ret, (uint64_t *)ret,
@@ -488,5 +504,6 @@ void ringsrv_retire_stats(struct session *s)
 
 		ringsrv_read_stats(s, l, &stats);
 		layer_stats_add(&s->entry->retired[l], &stats, s->attach.tp_rank == 0);
+		ringsrv_add_waits(s, l, &s->entry->times[l].part[TIMES_WAIT]);
 	}
 }

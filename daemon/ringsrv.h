@@ -54,6 +54,9 @@ void ringsrv_read_ghosts(const struct session *session, struct moe_ghost_stats *
 void ringsrv_read_stats(const struct session *session, uint32_t layer, struct moe_layer_stats *ret);
 void ringsrv_retire_stats(struct session *session);
 
+/* What the client's steps of a layer waited, added to a histogram. */
+void ringsrv_add_waits(const struct session *session, uint32_t layer, struct histogram *to);
+
 /* A snapshot of the client's counters of one mode. */
 void ringsrv_read_mode(const struct session *session, enum moe_stats_mode mode, struct moe_mode_stats *ret);
 

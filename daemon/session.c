@@ -70,6 +70,12 @@ static void doorbell_gone(struct source *source)
 	session_destroy(container_of(source, struct session, doorbell));
 }
 
+static uint64_t waits_bytes(const struct session *s)
+{
+	return ALIGN_UP(s->entry->model->manifest->n_layers * sizeof(struct moe_histogram), (uint64_t)MOE_RING_PAGE);
+}
+
+/* The tap stands where it stood before there were histograms: what a daemon of another version makes is taken over. */
 static void size_regions(struct session *s)
 {
 	const struct moe_manifest *m = s->entry->model->manifest;
@@ -79,21 +85,39 @@ static void size_regions(struct session *s)
 	s->stats_offset = MOE_RING_PAGE + sqes;
 	s->tap_offset = ALIGN_UP(s->stats_offset + m->n_layers * sizeof(struct moe_layer_stats),
 				 (uint64_t)MOE_RING_PAGE);
-	s->client.bytes = s->tap_offset + SESSION_TAP_BYTES;
+	s->waits_offset = s->tap_offset + SESSION_TAP_BYTES;
+	s->client.bytes = s->waits_offset + waits_bytes(s);
 	s->daemon_bytes = ALIGN_UP(MOE_RING_PAGE + cqes, (uint64_t)MOE_RING_PAGE);
 }
 
-/* Of a daemon that knew of no taps. */
-static void size_without_tap(struct session *s)
+/* Of a daemon that knew of no histograms, or not even of taps. */
+static void size_as_before(struct session *s, uint64_t bytes)
 {
+	if (bytes >= s->client.bytes)
+		return;
+	s->client.bytes = s->waits_offset;
+	s->waits_offset = 0;
+	if (bytes >= s->client.bytes)
+		return;
 	s->client.bytes = s->tap_offset;
 	s->tap_offset = 0;
 }
 
-/* Of the client region, what has pages. */
+/* Of the client region, what has pages: all but the tap. */
 static uint64_t region_bytes(const struct session *s)
 {
-	return s->tap_offset ? s->tap_offset : s->client.bytes;
+	return s->client.bytes - (s->tap_offset ? SESSION_TAP_BYTES : 0);
+}
+
+static int make_client_region(struct session *s, struct moe_error *err)
+{
+	int r;
+
+	s->client_fd = memfd_new_sparse("moe-client-region", s->client.bytes, s->tap_offset, err);
+	if (s->client_fd < 0)
+		return s->client_fd;
+	r = memfd_make_pages(s->client_fd, s->waits_offset, waits_bytes(s));
+	return r < 0 ? moe_error_sys(err, r, "attach: no memory for histograms of waits") : 0;
 }
 
 static size_t hint_words(const struct moe_manifest *m)
@@ -139,9 +163,10 @@ static int open_charge(struct session *s, struct accounts *accounts, uid_t uid, 
 
 static int make_regions(struct session *s, struct moe_error *err)
 {
-	s->client_fd = memfd_new_sparse("moe-client-region", s->client.bytes, region_bytes(s), err);
-	if (s->client_fd < 0)
-		return s->client_fd;
+	int r = make_client_region(s, err);
+
+	if (r < 0)
+		return r;
 	s->daemon_fd = memfd_new("moe-daemon-region", s->daemon_bytes, err);
 	if (s->daemon_fd < 0)
 		return s->daemon_fd;
@@ -183,6 +208,7 @@ static void begin_books(struct session *s)
 		.cqe_offset = MOE_RING_PAGE,
 		.tap_offset = s->tap_offset,
 		.tap_bytes = SESSION_TAP_BYTES,
+		.waits_offset = s->waits_offset,
 	};
 	p->model = s->entry->model->manifest->epoch;
 	p->attach = s->attach;
@@ -432,8 +458,8 @@ static int check_revived(struct session *s, struct registry *registry, struct mo
 	s->attach = p->attach;
 	s->entries = p->entries;
 	size_regions(s);
-	if (fstat(s->client_fd, &st) == 0 && (uint64_t)st.st_size < s->client.bytes)
-		size_without_tap(s);
+	if (fstat(s->client_fd, &st) == 0)
+		size_as_before(s, (uint64_t)st.st_size);
 	if (!slice_is_there(s->entry->model, &s->attach))
 		return moe_error_set(err, -EBADMSG, "session %llu: no such slice", (unsigned long long)p->session);
 	r = memfd_verify(s->client_fd, s->client.bytes, F_SEAL_SHRINK | F_SEAL_GROW, NULL, "client region", err);

@@ -17,7 +17,6 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "base/histogram.h"
 #include "daemon/accounts.h"
 #include "daemon/clientmem.h"
 #include "daemon/guard.h"
@@ -28,6 +27,7 @@
 #include "daemon/registry.h"
 #include "daemon/request.h"
 #include "daemon/scheduler.h"
+#include "daemon/times.h"
 #include "uapi/moe_proto.h"
 
 /* Ids and weights that one session may have copied before it waits for the pool: four of the largest requests. */
@@ -36,9 +36,6 @@
 #define SESSION_TAP_BYTES (1u << 20)
 
 struct agreement;
-
-/* Of COMPUTEs and of FILLs that copy: from the arrival to the first unit of work; of each the work from there on. */
-enum session_time { SESSION_QUEUE, SESSION_COMPUTE, SESSION_COPY, SESSION_TIMES };
 
 struct session {
 	/* What each poll of the rings looks at, together. */
@@ -72,6 +69,7 @@ struct session {
 	uint64_t daemon_bytes;
 	uint64_t stats_offset; /* in the client region ... */
 	uint64_t tap_offset;   /* ... too; 0: it has no tap */
+	uint64_t waits_offset; /* ... too; 0: it has no histograms */
 	struct clientmem arenas[MOE_ARENA_SLOTS + 1];
 	struct push_slots *device;                 /* in the place of the slot arena, or NULL */
 	uint64_t device_bytes;                     /* 0: not there yet */
@@ -101,7 +99,7 @@ struct session {
 	enum moe_phase phase;
 	bool dummy;
 	uint64_t step, ops[MOE_OP_COUNT], failed, cancelled; /* failed: but for the cancelled */
-	struct histogram times[SESSION_TIMES];               /* of this daemon; dummy steps count nowhere */
+	struct times times;                                  /* without what steps waited */
 };
 
 /* What a session is made of in the keeper's hands (handover.h); -1: not there. */

@@ -141,6 +141,23 @@ static int map_manifest(struct moe_session *s, int fd, uint64_t bytes, struct mo
 	return layout_slices(&s->slices, s->layouts, s->manifest->n_layouts, s->params.tp_rank, s->params.tp_size, err);
 }
 
+_Static_assert(sizeof(struct histogram) == sizeof(struct moe_histogram) && HISTOGRAM_BITS == 3 && HISTOGRAM_TOP == 40,
+	       "the buckets are those of the law of the waits");
+
+static int find_waits(struct moe_session *s, const struct moe_daemon_page *page, struct moe_error *err)
+{
+	const uint64_t bytes = (uint64_t)s->manifest->n_layers * sizeof *s->waits;
+
+	if (page->waits_offset == 0)
+		return 0;
+	if (page->waits_offset % sizeof(uint64_t) || !checked_range(page->waits_offset, bytes, s->client_bytes))
+		return moe_error_set(err, -EPROTO, "daemon region: %u histograms at %llu of %llu bytes",
+				     s->manifest->n_layers, (unsigned long long)page->waits_offset,
+				     (unsigned long long)s->client_bytes);
+	s->waits = (struct histogram *)((uint8_t *)s->client_region + page->waits_offset);
+	return 0;
+}
+
 static int map_regions(struct moe_session *s, const struct moe_msg_attached *a, struct moe_error *err)
 {
 	const struct moe_daemon_page *page;
@@ -169,6 +186,9 @@ static int map_regions(struct moe_session *s, const struct moe_msg_attached *a, 
 	    !checked_range(page->cqe_offset, (uint64_t)page->cq_entries * sizeof(struct moe_cqe), s->daemon_bytes))
 		return moe_error_set(err, -EPROTO, "daemon region: not a ring of %u entries", s->params.entries);
 	s->stats = (struct moe_layer_stats *)((uint8_t *)s->client_region + page->stats_offset);
+	r = find_waits(s, page, err);
+	if (r < 0)
+		return r;
 	return s->features & MOE_FEATURE_TRACE ? tap_init(&s->tap, s->client_region, s->client_bytes, page, err) : 0;
 }
 

@@ -9,6 +9,7 @@
 #ifndef LIB_SESSION_H
 #define LIB_SESSION_H
 
+#include "base/histogram.h"
 #include "moe-expert.h"
 #include "queue.h"
 #include "tap.h"
@@ -45,6 +46,7 @@ struct moe_session {
 	uint8_t *data; /* the data arena: offsets in entries count from here */
 	uint64_t data_bytes;
 	struct moe_layer_stats *stats; /* [n_layers], written with relaxed atomics by this process only */
+	struct histogram *waits;       /* the same; NULL: the daemon knows of none */
 	struct engine *engine;
 	uint64_t round; /* of moe_agree, the next; 0: the one that the others are at */
 };

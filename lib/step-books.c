@@ -123,6 +123,8 @@ void step_count(struct moe_step *step, uint64_t wait_ns)
 	add(&stats->cpu_ns, cpu_ns);
 	add(&stats->device_ns, device_ns);
 	add(&stats->copy_ns, copy_ns);
+	if (step_has_mode(step) && e->session->waits)
+		histogram_add(&e->session->waits[plan->layer], wait_ns);
 	if (step_has_mode(step))
 		count_mode(step, copy_ns, device_ns, cpu_ns);
 }

@@ -6,8 +6,9 @@
  * are less than 1/8 apart, and what histogram_quantile says is the middle of the bucket that the exact quantile lies
  * in: off by 1/16 of it at most. From 2^40 on (18 minutes of nanoseconds) all is in the last bucket.
  *
- * Adding is one relaxed atomic addition, from any thread; who reads meanwhile sees some values and not yet others.
- * Histograms are merged by adding their buckets, in any order.
+ * Adding is one relaxed atomic addition, from any thread; of a histogram that has one writer, a load and a store. Who
+ * reads meanwhile sees some values and not yet others. Histograms are merged by adding their buckets, in any order:
+ * nothing is lost, since all have the same buckets.
  */
 #ifndef BASE_HISTOGRAM_H
 #define BASE_HISTOGRAM_H
@@ -49,6 +50,14 @@ static inline void histogram_add(struct histogram *h, uint64_t value)
 	__atomic_fetch_add(&h->buckets[histogram_bucket(value)], 1, __ATOMIC_RELAXED);
 }
 
+/* By the only thread that ever writes it. */
+static inline void histogram_add_alone(struct histogram *h, uint64_t value)
+{
+	uint64_t *bucket = &h->buckets[histogram_bucket(value)];
+
+	__atomic_store_n(bucket, __atomic_load_n(bucket, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
+}
+
 static inline void histogram_merge(struct histogram *to, const struct histogram *from)
 {
 	for (uint32_t i = 0; i < HISTOGRAM_BUCKETS; i++)
@@ -66,21 +75,32 @@ static inline uint64_t histogram_count(const struct histogram *h)
 }
 
 /* Of n values in ascending order the one at place ceil(share * n), counted from 1, but the first at least; 0 of none.
- * share: 0 to 1. */
-static inline uint64_t histogram_quantile(const struct histogram *h, double share)
+ * shares: 0 to 1, ascending. Returns n. */
+static inline uint64_t histogram_quantiles(const struct histogram *h, const double *shares, uint32_t n_shares,
+					   uint64_t *ret)
 {
 	const uint64_t n = histogram_count(h);
-	const double place = share * (double)n;
 	uint64_t seen = 0;
+	uint32_t k = 0;
 
-	for (uint32_t i = 0; i < HISTOGRAM_BUCKETS && n > 0; i++) {
+	for (uint32_t i = 0; i < HISTOGRAM_BUCKETS && n > 0 && k < n_shares; i++) {
 		const uint64_t least = histogram_floor(i);
 
 		seen += __atomic_load_n(&h->buckets[i], __ATOMIC_RELAXED);
-		if (seen > 0 && ((double)seen >= place || seen >= n))
-			return least + (histogram_floor(i + 1) - least) / 2;
+		for (; k < n_shares && seen > 0 && ((double)seen >= shares[k] * (double)n || seen >= n); k++)
+			ret[k] = least + (histogram_floor(i + 1) - least) / 2;
 	}
-	return 0;
+	while (k < n_shares)
+		ret[k++] = 0;
+	return n;
+}
+
+static inline uint64_t histogram_quantile(const struct histogram *h, double share)
+{
+	uint64_t value;
+
+	histogram_quantiles(h, &share, 1, &value);
+	return value;
 }
 
 #endif

@@ -18,6 +18,10 @@ const struct metrics_way metrics_ways[METRICS_SCOPES] = {
 			  {{"sessions", {"session", "model"}, {"id", "model"}}, {"modes", {"mode"}, {NULL}}}},
 	[METRICS_TIME] = {METRICS_STATS,
 			  {{"sessions", {"session", "model"}, {"id", "model"}}, {"times", {"part"}, {NULL}}}},
+	[METRICS_LAYER_TIME] = {METRICS_STATS,
+				{{"models", {"model"}, {"name"}},
+				 {"layers", {"layer"}, {"layer"}},
+				 {"times", {"part"}, {NULL}}}},
 	[METRICS_GHOST] = {METRICS_STATS,
 			   {{"sessions", {"session", "model"}, {"id", "model"}},
 			    {"ghosts.caches", {"policy", "slots"}, {"policy", "slots"}}}},
@@ -271,9 +275,14 @@ const struct metrics_family metrics_families[] = {
 
 	/* Requests: the parts are those of moectl(1). */
 	{"moe_expertd_session_timed_requests_total", COUNTER, METRICS_TIME, "count", NULL, PLAIN,
-		"Requests whose part of this name was timed"},
+		"Requests whose part of this name was timed, and steps that were waited for"},
 	{"moe_expertd_session_request_seconds", GAUGE, METRICS_TIME, "quantiles_ns", "quantile", NS,
 		"Quantiles of how long it took, off by 1/16 at most"},
+
+	{"moe_expertd_layer_timed_requests_total", COUNTER, METRICS_LAYER_TIME, "count", NULL, PLAIN,
+		"The same of a layer's, of all sessions, those that have ended as well"},
+	{"moe_expertd_layer_request_seconds", GAUGE, METRICS_LAYER_TIME, "quantiles_ns", "quantile", NS,
+		"Quantiles of how long it took in a layer, off by 1/16 at most"},
 
 	/* Ghost caches. */
 	{"moe_expertd_ghost_hit_rate", GAUGE, METRICS_GHOST, "hit_rate", NULL, PLAIN,

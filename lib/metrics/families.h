@@ -21,6 +21,7 @@ enum metrics_scope {
 	METRICS_MODE,
 	METRICS_GHOST,
 	METRICS_TIME,
+	METRICS_LAYER_TIME,
 	METRICS_SCOPES,
 };
 
@@ -51,7 +52,7 @@ struct metrics_step {
 	const char *key[2];   /* its value in the element; NULL: the member's name */
 };
 
-#define METRICS_STEPS 2
+#define METRICS_STEPS 3
 
 struct metrics_way {
 	enum metrics_document document;

@@ -44,6 +44,11 @@
  * record that has no room is not waited for: the client counts it in tap_lost. It loads tap_on with acquire order,
  * since the pages of the tap are made, and tap_head is moved to its tail, before that is set.
  *
+ * Law of the waits. At waits_offset (0: there are none, as of a daemon before them) the client region has a histogram
+ * for each of the model's layers, of how long moe_wait waited for each step of it, in nanoseconds, dummy steps excepted.
+ * Values below 16 have a bucket each; above, each power of two is cut into 8 buckets of equal width, so value v with
+ * highest bit h is in bucket 8 (h - 3) + (v >> (h - 3)); from 2^40 on all are in the last. Buckets only grow.
+ *
  * All integers are little-endian; every reserved byte is zero, and a set one is refused with -EINVAL, so that it can be
  * given a meaning later. Two arenas, memfds that the client makes, seals and registers (MOE_MSG_ARENA), hold what
  * moves: offsets named x, ids, weights, y count bytes from the start of the data arena, `dst` of a fill from the start
@@ -240,8 +245,16 @@ struct moe_daemon_page {
 	__u32 tap_bytes;
 	__u32 tap_on; /* 1: routes are wanted */
 	__u32 tap_head;
-	__u32 tap_made; /* 1: the tap has its pages */
-	__u32 pad3[10];
+	__u32 tap_made;     /* 1: the tap has its pages */
+	__u64 waits_offset; /* in the client region: struct moe_histogram[n_layers], or 0 */
+	__u32 pad3[8];
+};
+
+#define MOE_HISTOGRAM_BUCKETS 304
+
+/* How often a value was seen, by the law of the waits. */
+struct moe_histogram {
+	__u64 buckets[MOE_HISTOGRAM_BUCKETS];
 };
 
 /*
@@ -365,5 +378,6 @@ MOE_AT(struct moe_daemon_page, sq_head, 64);
 MOE_AT(struct moe_daemon_page, cq_tail, 128);
 MOE_AT(struct moe_daemon_page, sq_wait, 192);
 MOE_AT(struct moe_daemon_page, tap_offset, 256);
+MOE_AT(struct moe_daemon_page, waits_offset, 280);
 
 #endif

@@ -67,6 +67,17 @@ sed -n 's/^# TYPE \([a-z_]*\) .*/\1/p' "$dir/metrics.txt" | sort >"$dir/exported
 diff "$dir/table" "$dir/exported" >"$dir/diff"
 ok $? "what the table has is exported" "$dir/diff"
 "$moectl" --socket "$socket" stats --json >"$dir/stats.json" 2>"$dir/err" && "$moectl" --socket "$socket" stats >"$dir/stats"
+is "$(json "$dir/stats.json" sessions.0.times.wait.count)" "$(json "$dir/stats.json" sessions.0.steps)" 'each step has waited'
+for part in wait queue compute copy; do
+	sum=0
+	for layer in 0 1 2 3 4 5; do
+		sum=$((sum + $(json "$dir/stats.json" "models.0.layers.$layer.times.$part.count")))
+	done
+	is "$sum $(json "$dir/stats.json" "models.0.totals.times.$part.count")" \
+		"$(json "$dir/stats.json" "sessions.0.times.$part.count") $sum" "$part: the layers' times add up to the session's and the totals"
+	[ "$sum" -gt 0 ]
+	ok $? "$part: there are some"
+done
 is "$(json "$dir/stats.json" sessions.0.times.compute.count)" "$(json "$dir/stats.json" sessions.0.requests.compute)" \
 	'each computation is timed'
 within "$(json "$dir/stats.json" sessions.0.times.compute.quantiles_ns.1)" 1 1e12 'and the longest has a length'
@@ -85,10 +96,12 @@ forget "$scorer"
 # Nothing moves any more: both say the same.
 wait_for have_sessions 0
 require $? 'the session is gone'
+before=$(json "$dir/stats.json" models.0.totals.times.wait.count)
 "$moectl" --socket "$socket" stats --prometheus >"$dir/metrics.txt" 2>"$dir/err" &&
 	"$moectl" --socket "$socket" stats --json >"$dir/stats.json" &&
 	"$moectl" --socket "$socket" status --json >"$dir/status.json"
 require $? 'both are printed' "$dir/err"
+within "$(json "$dir/stats.json" models.0.totals.times.wait.count)" "$before" 1e12 'what its steps waited is remembered'
 model='model=tiny "moe"'
 for path in hit miss_buffer pool cpu local; do
 	is "$(prometheus "$dir/metrics.txt" moe_expertd_layer_pairs_total "$model" "path=$path")" \

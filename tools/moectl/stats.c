@@ -58,6 +58,44 @@ static void print_recall(const json_t *predict)
 		       get_number(predict, "guessed"));
 }
 
+/* A layer's times, a median and a 99th of a hundred of each part. */
+static void print_layer_times(const char *name, const json_t *row)
+{
+	static const char *const parts[] = {"wait", "queue", "compute", "copy"};
+
+	printf("%7s", name);
+	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+		const json_t *time = json_object_get(json_object_get(row, "times"), parts[i]);
+		const json_t *quantiles = json_object_get(time, "quantiles_ns");
+		char median[SHOW_TEXT], high[SHOW_TEXT];
+
+		if (get_number(time, "count") > 0)
+			printf("  %10s  %10s", show_time(median, get_number(quantiles, "0.5")),
+			       show_time(high, get_number(quantiles, "0.99")));
+		else
+			printf("  %10s  %10s", "-", "-");
+	}
+	putchar('\n');
+}
+
+static void print_all_times(const json_t *model)
+{
+	const json_t *totals = json_object_get(model, "totals"), *layer;
+	size_t i;
+
+	if (get_number(totals, "tokens") == 0)
+		return;
+	printf("%7s  %10s  %10s  %10s  %10s  %10s  %10s  %10s  %10s\n", "layer", "wait 50%", "99%", "queue 50%", "99%",
+	       "compute", "99%", "copy 50%", "99%");
+	json_array_foreach (json_object_get(model, "layers"), i, layer) {
+		char number[SHOW_TEXT];
+
+		snprintf(number, sizeof number, "%.0f", get_number(layer, "layer"));
+		print_layer_times(number, layer);
+	}
+	print_layer_times("all", totals);
+}
+
 static void print_model(const json_t *model)
 {
 	const json_t *layers = json_object_get(model, "layers"), *totals = json_object_get(model, "totals"), *layer;
@@ -93,6 +131,7 @@ static void print_model(const json_t *model)
 	print_tier("  ", json_object_get(totals, "tier"));
 	if (warning)
 		printf("  warning: %s\n", warning);
+	print_all_times(model);
 }
 
 static void print_sessions(const json_t *sessions)
