@@ -7,6 +7,7 @@
 #include <systemd/sd-bus.h>
 
 #include "daemon/bus.h"
+#include "daemon/documents.h"
 #include "daemon/service.h"
 
 #define BUS_ROOT "/org/moeexpertd"
@@ -97,6 +98,9 @@ struct bus {
 	uint32_t trace_job;                        /* the recording that was asked for here */
 	sd_bus_slot *trace_watch, *trace_question; /* of its caller */
 
+	struct documents figures; /* what they are made of (bus-figures.c), and when it was made */
+	uint64_t figures_ns;
+
 	/* Views of the object that was found last. */
 	struct manager_view manager;
 	struct model_view model;
@@ -128,6 +132,11 @@ struct job *bus_find_job(const struct bus *b, const char *path);
 const char *bus_job_kind(const struct job *job);
 const char *bus_job_result(const struct job *job); /* "" while it runs */
 double bus_job_progress(const struct bus *b, const struct job *job);
+
+/* -- bus-figures.c ------------------------------------------------------------------------------------------------ */
+
+/* The interfaces with the figures. 0 or -errno. */
+int bus_add_figures(struct bus *b);
 
 /* -- bus-words.c -------------------------------------------------------------------------------------------------- */
 

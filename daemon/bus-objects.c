@@ -489,5 +489,7 @@ int bus_add_objects(struct bus *b)
 	for (size_t i = 0; i < ARRAY_LEN(rooms) && r >= 0; i++)
 		r = sd_bus_add_fallback_vtable(b->link, NULL, BUS_ROOT, rooms[i].interface, rooms[i].table,
 					       rooms[i].find, b);
+	if (r >= 0)
+		r = bus_add_figures(b);
 	return r < 0 ? r : sd_bus_add_node_enumerator(b->link, NULL, BUS_ROOT, enumerate, b);
 }

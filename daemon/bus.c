@@ -92,6 +92,7 @@ static void unlink_bus(struct bus *b)
 	b->up = false;
 	b->ask_ns = 0;
 	b->link = sd_bus_close_unref(b->link);
+	documents_free(&b->figures);
 	free(b->told);
 	b->told = NULL;
 	b->n_told = 0;

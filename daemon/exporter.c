@@ -72,7 +72,8 @@ static const char *text_now(struct exporter *e)
 	if (e->text && now_ns() - e->text_ns < FRESH_NS)
 		return e->text;
 	if (wait_for_documents(e, &documents))
-		metrics_write(&text, documents.status, documents.stats, documents.models, NULL);
+		metrics_write(&text, &(struct metrics_documents){{documents.status, documents.stats, documents.models}},
+			      NULL);
 	documents_free(&documents);
 	free(e->text);
 	e->text = text;

@@ -15,7 +15,8 @@ static char *text_of(const char *status, const char *stats, const char *models)
 				models ? json_loads(models, 0, NULL) : NULL};
 	struct moe_error err = {0};
 	char *text = NULL;
-	const int r = metrics_write(&text, documents[0], documents[1], documents[2], &err);
+	const int r = metrics_write(&text, &(struct metrics_documents){{documents[0], documents[1], documents[2]}},
+				    &err);
 
 	require(r == 0 && text, "text is made");
 	for (int i = 0; i < 3; i++)

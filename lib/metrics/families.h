@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* families - what is exported: of each metric its name, type, meaning and where in the documents it stands. */
+/*
+ * families - the one table of figures: of each its name, type, unit, meaning, whose it is and where in the documents it
+ * stands. Prometheus' text, the figures on D-Bus and those of moectl are made of it; what the documents say in numbers
+ * and is no name is in it (tests/test-figures.c). A model's totals are its layers', added up.
+ */
 #ifndef METRICS_FAMILIES_H
 #define METRICS_FAMILIES_H
 
@@ -41,6 +45,9 @@ struct metrics_family {
 	enum metrics_unit unit;
 	const char *help;
 };
+
+/* A word for a person. */
+extern const char *const metrics_scope_names[METRICS_SCOPES];
 
 extern const struct metrics_family metrics_families[];
 extern const size_t metrics_n_families;

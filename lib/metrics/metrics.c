@@ -11,22 +11,18 @@
 #include "base/error.h"
 #include "metrics/families.h"
 
-#define NAME_MAX_BYTES 64 /* of a key's step or a label's name */
-#define LABELS_MAX 8
+#define NAME_MAX_BYTES METRICS_LABEL_MAX /* of a key's step or a label's name */
 
-/* A label's value is a JSON text or integer; NULL: the name of a member. */
-struct label {
-	char name[NAME_MAX_BYTES];
-	const json_t *value;
-	const char *member;
+struct walk {
+	struct metrics_sample sample;
+	struct metrics_label labels[METRICS_LABELS_MAX];
+	void (*take)(void *userdata, const struct metrics_sample *sample);
+	void *userdata;
 };
 
 struct writer {
 	FILE *out;
-	const struct metrics_family *family;
-	bool begun; /* HELP and TYPE are written */
-	struct label labels[LABELS_MAX];
-	unsigned n_labels;
+	const struct metrics_family *begun; /* its HELP and TYPE are written */
 };
 
 /* Steps with dots between them, each a member of the object before. */
@@ -44,17 +40,19 @@ static const json_t *look_up(const json_t *object, const char *path)
 	return object;
 }
 
-static void push_label(struct writer *w, const char *name, const json_t *value, const char *member)
+static void push_label(struct walk *w, const char *name, const json_t *value, const char *member)
 {
-	struct label *label = &w->labels[w->n_labels];
+	struct metrics_label *label = &w->labels[w->sample.n_labels];
 
-	if (w->n_labels == LABELS_MAX || (!member && !json_is_string(value) && !json_is_integer(value)))
+	if (w->sample.n_labels == METRICS_LABELS_MAX || (!member && !json_is_string(value) && !json_is_integer(value)))
 		return;
 	snprintf(label->name, sizeof label->name, "%s", name);
 	label->value = value;
 	label->member = member;
-	w->n_labels++;
+	w->sample.n_labels++;
 }
+
+/* -- the text ----------------------------------------------------------------------------------------------------- */
 
 /* Backslash and newline, and in a label's value the quotation mark. */
 static void write_escaped(FILE *out, const char *text)
@@ -69,22 +67,27 @@ static void write_escaped(FILE *out, const char *text)
 	}
 }
 
-static void write_labels(const struct writer *w)
+const char *metrics_label_text(const struct metrics_label *label, char *to, size_t size)
 {
-	for (unsigned i = 0; i < w->n_labels; i++) {
-		const struct label *label = &w->labels[i];
+	if (label->member)
+		return label->member;
+	if (json_is_string(label->value))
+		return json_string_value(label->value);
+	snprintf(to, size, "%" JSON_INTEGER_FORMAT, json_integer_value(label->value));
+	return to;
+}
 
-		fprintf(w->out, "%c%s=\"", i ? ',' : '{', label->name);
-		if (label->member)
-			write_escaped(w->out, label->member);
-		else if (json_is_string(label->value))
-			write_escaped(w->out, json_string_value(label->value));
-		else
-			fprintf(w->out, "%" JSON_INTEGER_FORMAT, json_integer_value(label->value));
-		fputc('"', w->out);
+static void write_labels(FILE *out, const struct metrics_sample *sample)
+{
+	for (unsigned i = 0; i < sample->n_labels; i++) {
+		char text[METRICS_LABEL_MAX];
+
+		fprintf(out, "%c%s=\"", i ? ',' : '{', sample->labels[i].name);
+		write_escaped(out, metrics_label_text(&sample->labels[i], text, sizeof text));
+		fputc('"', out);
 	}
-	if (w->n_labels)
-		fputc('}', w->out);
+	if (sample->n_labels)
+		fputc('}', out);
 }
 
 static bool is_value(const struct metrics_family *f, const json_t *value)
@@ -102,46 +105,59 @@ static bool is_value(const struct metrics_family *f, const json_t *value)
 }
 
 /* Counters are 64 bits without a sign, which JSON's integers have: a client's may be any number. */
-static void write_value(const struct writer *w, const json_t *value)
+void metrics_value_text(const struct metrics_sample *sample, char *to, size_t size)
 {
+	const struct metrics_family *f = sample->family;
+	const json_t *value = sample->value;
 	const json_int_t n = json_is_boolean(value) ? json_is_true(value) : json_integer_value(value);
 	const uint64_t u = (uint64_t)n;
 
-	if (w->family->unit == METRICS_ONE)
-		fputs(" 1\n", w->out);
-	else if (w->family->unit == METRICS_READY)
-		fprintf(w->out, " %d\n", strcmp(json_string_value(value), "ready") == 0);
-	else if (w->family->unit == METRICS_NS)
-		fprintf(w->out, " %llu.%09llu\n", (unsigned long long)(u / 1000000000u),
-			(unsigned long long)(u % 1000000000u));
+	if (f->unit == METRICS_ONE)
+		snprintf(to, size, "1");
+	else if (f->unit == METRICS_READY)
+		snprintf(to, size, "%d", strcmp(json_string_value(value), "ready") == 0);
+	else if (f->unit == METRICS_NS)
+		snprintf(to, size, "%llu.%09llu", (unsigned long long)(u / 1000000000u),
+			 (unsigned long long)(u % 1000000000u));
 	else if (json_is_real(value))
-		fprintf(w->out, " %.17g\n", json_real_value(value));
-	else if (w->family->type == METRICS_COUNTER)
-		fprintf(w->out, " %llu\n", (unsigned long long)u);
+		snprintf(to, size, "%.17g", json_real_value(value));
+	else if (f->type == METRICS_COUNTER)
+		snprintf(to, size, "%llu", (unsigned long long)u);
 	else
-		fprintf(w->out, " %lld\n", (long long)n);
+		snprintf(to, size, "%lld", (long long)n);
 }
 
-static void write_sample(struct writer *w, const json_t *value)
+static void write_sample(void *userdata, const struct metrics_sample *sample)
 {
-	const struct metrics_family *f = w->family;
+	const struct metrics_family *f = sample->family;
+	struct writer *w = userdata;
+	char text[METRICS_VALUE_MAX];
 
-	if (!is_value(f, value))
-		return;
-	if (!w->begun)
+	if (w->begun != f)
 		fprintf(w->out, "# HELP %s %s\n# TYPE %s %s\n", f->name, f->help, f->name,
 			f->type == METRICS_COUNTER ? "counter" : "gauge");
-	w->begun = true;
+	w->begun = f;
 	fputs(f->name, w->out);
-	write_labels(w);
-	write_value(w, value);
+	write_labels(w->out, sample);
+	metrics_value_text(sample, text, sizeof text);
+	fprintf(w->out, " %s\n", text);
+}
+
+/* -- the way to the values ---------------------------------------------------------------------------------------- */
+
+static void give(struct walk *w, const json_t *value)
+{
+	if (!is_value(w->sample.family, value))
+		return;
+	w->sample.value = value;
+	w->take(w->userdata, &w->sample);
 }
 
 /* The keys in `split`, each with the last step of its name as the label. */
-static void write_info(struct writer *w, const json_t *object)
+static void write_info(struct walk *w, const json_t *object)
 {
-	const char *key = w->family->split;
-	const unsigned before = w->n_labels;
+	const char *key = w->sample.family->split;
+	const unsigned before = w->sample.n_labels;
 
 	while (key) {
 		const char *comma = strchr(key, ',');
@@ -153,13 +169,13 @@ static void write_info(struct writer *w, const json_t *object)
 		push_label(w, dot ? dot + 1 : path, look_up(object, path), NULL);
 		key = comma ? comma + 1 : NULL;
 	}
-	write_sample(w, NULL);
-	w->n_labels = before;
+	give(w, NULL);
+	w->sample.n_labels = before;
 }
 
-static void write_object(struct writer *w, const json_t *object)
+static void write_object(struct walk *w, const json_t *object)
 {
-	const struct metrics_family *f = w->family;
+	const struct metrics_family *f = w->sample.family;
 	const json_t *value = look_up(object, f->key), *member;
 	const char *name;
 
@@ -169,34 +185,34 @@ static void write_object(struct writer *w, const json_t *object)
 		return;
 	}
 	if (!f->split) {
-		write_sample(w, value);
+		give(w, value);
 		return;
 	}
 	json_object_foreach ((json_t *)value, name, member) {
-		const unsigned before = w->n_labels;
+		const unsigned before = w->sample.n_labels;
 
 		push_label(w, f->split, NULL, name);
-		write_sample(w, member);
-		w->n_labels = before;
+		give(w, member);
+		w->sample.n_labels = before;
 	}
 }
 
-static void walk(struct writer *w, const json_t *object, const struct metrics_step *step, unsigned steps);
+static void walk(struct walk *w, const json_t *object, const struct metrics_step *step, unsigned steps);
 
 /* One element of a list, by its labels. */
-static void walk_into(struct writer *w, const json_t *element, const char *member, const struct metrics_step *step,
+static void walk_into(struct walk *w, const json_t *element, const char *member, const struct metrics_step *step,
 		      unsigned steps)
 {
-	const unsigned before = w->n_labels;
+	const unsigned before = w->sample.n_labels;
 
 	for (unsigned i = 0; i < 2 && step->label[i]; i++)
 		push_label(w, step->label[i], step->key[i] ? look_up(element, step->key[i]) : NULL,
 			   step->key[i] ? NULL : member);
 	walk(w, element, step + 1, steps - 1);
-	w->n_labels = before;
+	w->sample.n_labels = before;
 }
 
-static void walk(struct writer *w, const json_t *object, const struct metrics_step *step, unsigned steps)
+static void walk(struct walk *w, const json_t *object, const struct metrics_step *step, unsigned steps)
 {
 	const json_t *list = steps && step->list ? look_up(object, step->list) : NULL, *element;
 	const char *name;
@@ -213,10 +229,18 @@ static void walk(struct writer *w, const json_t *object, const struct metrics_st
 	}
 }
 
-int metrics_write(char **ret, const json_t *status, const json_t *stats, const json_t *models, struct moe_error *err)
+void metrics_walk(const struct metrics_family *family, const struct metrics_documents *documents,
+		  void (*take)(void *userdata, const struct metrics_sample *sample), void *userdata)
 {
-	const json_t *documents[METRICS_DOCUMENTS] = {
-		[METRICS_STATUS] = status, [METRICS_STATS] = stats, [METRICS_MODELS] = models};
+	const struct metrics_way *way = &metrics_ways[family->scope];
+	struct walk w = {.sample.family = family, .take = take, .userdata = userdata};
+
+	w.sample.labels = w.labels;
+	walk(&w, documents->of[way->document], way->step, METRICS_STEPS);
+}
+
+int metrics_write(char **ret, const struct metrics_documents *documents, struct moe_error *err)
+{
 	struct writer w = {0};
 	char *text = NULL;
 	size_t bytes;
@@ -225,13 +249,8 @@ int metrics_write(char **ret, const json_t *status, const json_t *stats, const j
 	w.out = open_memstream(&text, &bytes);
 	if (!w.out)
 		return moe_error_sys(err, -ENOMEM, "metrics");
-	for (size_t i = 0; i < metrics_n_families; i++) {
-		const struct metrics_way *way = &metrics_ways[metrics_families[i].scope];
-
-		w.family = &metrics_families[i];
-		w.begun = false;
-		walk(&w, documents[way->document], way->step, METRICS_STEPS);
-	}
+	for (size_t i = 0; i < metrics_n_families; i++)
+		metrics_walk(&metrics_families[i], documents, write_sample, &w);
 	failed = ferror(w.out);
 	if (fclose(w.out) != 0 || failed) {
 		free(text);

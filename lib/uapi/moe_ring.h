@@ -45,7 +45,7 @@
  * since the pages of the tap are made, and tap_head is moved to its tail, before that is set.
  *
  * Law of the waits. At waits_offset (0: there are none, as of a daemon before them) the client region has a histogram
- * for each of the model's layers, of how long moe_wait waited for each step of it, in nanoseconds, dummy steps excepted.
+ * for each of the model's layers, of how long moe_wait waited for each step of it, in nanoseconds, but for dummy steps.
  * Values below 16 have a bucket each; above, each power of two is cut into 8 buckets of equal width, so value v with
  * highest bit h is in bucket 8 (h - 3) + (v >> (h - 3)); from 2^40 on all are in the last. Buckets only grow.
  *

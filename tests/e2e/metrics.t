@@ -45,7 +45,7 @@ is "$(prometheus "$dir/metrics.txt" moe_expertd_ready)" 1 'the daemon is ready'
 is "$(prometheus "$dir/metrics.txt" moe_expertd_session_info)" none 'no session is no series'
 
 long_text
-"$worker" score --model "$sample" --experts cache --slots 4 --decode --ghosts 2 --daemon "$socket" --text "$dir/long.txt" >"$dir/score" 2>"$dir/err" &
+"$worker" score --model "$sample" --experts cache --slots 4 --decode --ghosts 2 --predict 4 --daemon "$socket" --text "$dir/long.txt" >"$dir/score" 2>"$dir/err" &
 scorer=$!
 started="$started $scorer"
 # shellcheck disable=SC2317 # wait_for calls it
@@ -242,8 +242,10 @@ require $? 'the daemon serves the sample again' "$dir/daemon.log"
 # -- what goes wrong ----------------------------------------------------------------------------------------------
 
 for other in --json --watch; do
-	"$moectl" --socket "$socket" stats --prometheus $other >"$dir/out" 2>"$dir/err"
-	is $? 2 "--prometheus with $other is refused" "$dir/err"
+	for form in --prometheus --figures; do
+		"$moectl" --socket "$socket" stats $form $other >"$dir/out" 2>"$dir/err"
+		is $? 2 "$form with $other is refused" "$dir/err"
+	done
 done
 stop_daemon
 is $? 0 'the daemon ends'

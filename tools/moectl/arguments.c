@@ -73,6 +73,7 @@ static const struct option options[] = {
 	{"name", required_argument, NULL, 'n'},
 	{"isa", required_argument, NULL, 'i'},
 	{"prometheus", no_argument, NULL, 'p'},
+	{"figures", no_argument, NULL, 'E'},
 	{"once", no_argument, NULL, 'o'},
 	{"svg", required_argument, NULL, 'g'},
 	{"config", required_argument, NULL, 'c'},
@@ -169,6 +170,9 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 		case 'p':
 			ret->prometheus = true;
 			break;
+		case 'E':
+			ret->figures = true;
+			break;
 		case 'f':
 			ret->fix = true;
 			break;
@@ -209,6 +213,8 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 		return wrong(ret, "a verb is missing", NULL);
 	if (ret->prometheus && (ret->json || ret->watch))
 		return wrong(ret, "--prometheus prints one document of its own", ret->json ? "--json" : "--watch");
+	if (ret->figures && (ret->json || ret->watch || ret->prometheus))
+		return wrong(ret, "--figures is a form of its own: leave the other one out", NULL);
 	if (ret->svg && ret->json)
 		return wrong(ret, "--svg and --json are two forms of one thing: leave one of them out", NULL);
 	ret->n = argc - optind - 1;

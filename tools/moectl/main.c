@@ -10,7 +10,7 @@
 const struct verb verbs[] = {
 	{"status", verb_status, 0, "status", "is the daemon ready, what runs", "j", "moectl status --json | jq .state"},
 	{"stats", verb_stats, 0, "stats [--watch[=SECONDS]]",
-	 "pairs by path, hit rate, fills: per layer, model, session", "jwp",
+	 "pairs by path, hit rate, fills: per layer, model, session", "jwpE",
 	 "moectl stats --watch=2\nmoectl stats --prometheus > /var/lib/prometheus/node-exporter/moe.prom"},
 	{"top", verb_top, 0, "top [--watch=SECONDS] [--once]", "who computes what just now, on a screen of its own",
 	 "wo", "moectl top --watch=2\nmoectl top --once > top.txt"},
@@ -62,6 +62,7 @@ static const struct {
 	{'w', "--watch[=SECONDS] stats: again and again, every second or so often; top: how often"},
 	{'o', "--once            top: one frame, as text"},
 	{'p', "--prometheus      stats: print what Prometheus reads"},
+	{'E', "--figures         stats: every figure that Prometheus reads, with what it means"},
 	{'g', "--svg FILE        heat, simulate: write the picture there; - is standard output"},
 	{'P', "--policy LIST     simulate: lru,ema,belady; default: what the file names, else all that make room"},
 	{'k', "--capacity LIST   simulate: slots of a layer; default: what the file names, else 1/8, 1/4, 1/2 of the "

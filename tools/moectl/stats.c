@@ -284,24 +284,59 @@ static int print_once(const struct arguments *arg)
 	return EXIT_DONE;
 }
 
-static int print_prometheus(const struct arguments *arg)
+struct figures {
+	const struct metrics_family *begun; /* its head is printed */
+};
+
+static void print_figure(void *userdata, const struct metrics_sample *sample)
 {
-	json_t *status = ask(arg, MOE_DOCUMENT_STATUS), *stats = NULL, *models = NULL;
+	const struct metrics_family *f = sample->family;
+	char label[METRICS_LABEL_MAX], value[METRICS_VALUE_MAX];
+	struct figures *figures = userdata;
+
+	if (figures->begun != f)
+		printf("%s (%s, of %s): %s\n", f->name, f->type == METRICS_COUNTER ? "counter" : "gauge",
+		       metrics_scope_names[f->scope], f->help);
+	figures->begun = f;
+	metrics_value_text(sample, value, sizeof value);
+	printf("  %20s%s", value, f->unit == METRICS_NS ? " s" : "");
+	for (unsigned i = 0; i < sample->n_labels; i++)
+		printf("%s %s %s", i ? "," : " ", sample->labels[i].name,
+		       metrics_label_text(&sample->labels[i], label, sizeof label));
+	putchar('\n');
+}
+
+/* All of the table, as lines for a person or as text for Prometheus. */
+static int print_table(const struct metrics_documents *documents, bool prometheus)
+{
+	struct figures figures = {0};
 	struct moe_error err = {0};
 	char *text = NULL;
+
+	for (size_t i = 0; i < metrics_n_families && !prometheus; i++)
+		metrics_walk(&metrics_families[i], documents, print_figure, &figures);
+	if (!prometheus)
+		return EXIT_DONE;
+	if (metrics_write(&text, documents, &err) < 0) {
+		fail(&err);
+		return EXIT_FAILED;
+	}
+	fputs(text, stdout);
+	free(text);
+	return EXIT_DONE;
+}
+
+static int print_figures(const struct arguments *arg)
+{
+	json_t *status = ask(arg, MOE_DOCUMENT_STATUS), *stats = NULL, *models = NULL;
 	int r = EXIT_FAILED;
 
 	if (status)
 		stats = ask(arg, MOE_DOCUMENT_STATS);
 	if (stats)
 		models = ask(arg, MOE_DOCUMENT_MODELS);
-	if (models && metrics_write(&text, status, stats, models, &err) < 0) {
-		fail(&err);
-	} else if (models) {
-		fputs(text, stdout);
-		r = EXIT_DONE;
-	}
-	free(text);
+	if (models)
+		r = print_table(&(struct metrics_documents){{status, stats, models}}, arg->prometheus);
 	json_decref(models);
 	json_decref(stats);
 	json_decref(status);
@@ -315,8 +350,8 @@ int verb_stats(const struct arguments *arg)
 	const bool screen = arg->watch && !arg->json && isatty(STDOUT_FILENO);
 	int r;
 
-	if (arg->prometheus)
-		return print_prometheus(arg);
+	if (arg->prometheus || arg->figures)
+		return print_figures(arg);
 	do {
 		if (screen)
 			printf("\033[H\033[2J");

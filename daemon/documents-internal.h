@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT */
+/* documents-internal - what the files of the documents share: each makes those of one noun. NULL: no memory. */
+#ifndef DAEMON_DOCUMENTS_INTERNAL_H
+#define DAEMON_DOCUMENTS_INTERNAL_H
+
+#include <jansson.h>
+
+#include "daemon/service.h"
+
+static inline json_t *integer(uint64_t value)
+{
+	return json_integer((json_int_t)value);
+}
+
+/* A path may be any bytes; JSON is UTF-8. */
+json_t *path_json(const char *path);
+json_t *digest_json(const uint8_t *digest);
+
+json_t *status_json(const struct service *service);
+json_t *models_json(const struct service *service);
+json_t *stats_json(const struct service *service);
+json_t *accounts_json(const struct service *service);
+
+/* Of a model that is all there null. */
+json_t *tier_json(const struct entry *entry);
+json_t *session_json(const struct session *session);
+json_t *sessions_array(const struct service *service);
+
+#endif
