@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <getopt.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -265,6 +266,19 @@ static int apply_bus(struct config *c, struct moe_error *err)
 	return 0;
 }
 
+/* $STATE_DIRECTORY is the service manager's: of several folders the first. A private daemon is its parent's alone. */
+static const char *state_directory(const struct config *c)
+{
+	static char folder[PATH_MAX];
+	const char *set = c->settings.values[SETTING_STATE_DIRECTORY].text;
+	const char *from = c->private_mode ? NULL : getenv("STATE_DIRECTORY");
+
+	if (set || !from || *from != '/')
+		return set;
+	snprintf(folder, sizeof folder, "%.*s", (int)strcspn(from, ":"), from);
+	return folder;
+}
+
 /* From what is set to the daemon's own types. */
 static int apply(struct config *c, struct moe_error *err)
 {
@@ -291,6 +305,8 @@ static int apply(struct config *c, struct moe_error *err)
 	c->memory_max = v[SETTING_MEMORY_MAX].number;
 	c->pool_max = v[SETTING_POOL_MAX].number;
 	c->tier_policy = policy_find(v[SETTING_TIER_POLICY].text); /* the table's words are those of policy.h */
+	c->heat_steps = (uint32_t)v[SETTING_HEAT_STEPS].number;
+	c->state_directory = state_directory(c);
 	c->writable_weights = v[SETTING_WRITABLE_WEIGHTS].number;
 	c->threads = (uint32_t)v[SETTING_THREADS].number;
 	c->spin_us = (uint32_t)v[SETTING_SPIN].number;

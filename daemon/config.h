@@ -46,6 +46,8 @@ struct config {
 	const char *bus, *bus_name; /* bus: "system", "user" or unix:..., NULL: none */
 	bool metrics;               /* tell them to who asks there */
 	struct exporter_address metrics_address;
+	const char *state_directory; /* NULL: none */
+	uint32_t heat_steps;
 	bool private_mode; /* end with the parent or with stdin */
 	bool keep;         /* be the keeper, not the daemon */
 	int ready_fd;      /* -1: none */

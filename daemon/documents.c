@@ -39,13 +39,26 @@ static json_t *layer_heat_json(const struct entry *e, uint32_t layer)
 {
 	const uint32_t experts = e->model->manifest->n_experts;
 	const struct heat_cell *row = &e->heat[(size_t)e->model->layer_index[layer] * experts];
-	json_t *pairs = json_array(), *copies = json_array();
+	const uint32_t *lasting = e->lasting ? &e->lasting->page->cells[row - e->heat] : NULL;
+	json_t *pairs = json_array(), *copies = json_array(), *heat = json_array();
 
 	for (uint32_t i = 0; i < experts; i++) {
 		json_array_append_new(pairs, integer(row[i].pairs));
 		json_array_append_new(copies, integer(row[i].copies));
+		json_array_append_new(heat, integer(lasting ? lasting[i] : 0));
 	}
-	return json_pack("{s:i, s:o, s:o}", "layer", (int)layer, "pairs", pairs, "copies", copies);
+	return json_pack("{s:i, s:o, s:o, s:o}", "layer", (int)layer, "pairs", pairs, "copies", copies, "heat", heat);
+}
+
+/* Where it is from: its age in steps. */
+static void add_origin(json_t *to, const struct service *s, const struct entry *e)
+{
+	const struct heats_table *t = e->lasting;
+
+	json_object_set_new(to, "steps", integer(t ? t->page->steps : 0));
+	json_object_set_new(to, "saved_steps", integer(t ? t->page->saved_steps : 0));
+	json_object_set_new(to, "halved_every", integer(s->heats.every));
+	json_object_set_new(to, "folder", s->heats.folder ? path_json(s->heats.folder) : json_null());
 }
 
 static json_t *heat_json(const struct service *s)
@@ -54,14 +67,15 @@ static json_t *heat_json(const struct service *s)
 
 	for (const struct entry *e = s->registry.head; e; e = e->next) {
 		const struct moe_manifest *m = e->model->manifest;
-		json_t *layers = json_array();
+		json_t *layers = json_array(), *model;
 
 		for (uint32_t l = 0; l < m->n_layers; l++)
 			if (e->model->layer_index[l] >= 0)
 				json_array_append_new(layers, layer_heat_json(e, l));
-		json_array_append_new(models, json_pack("{s:s, s:o, s:i, s:o}", "name", m->name, "digest",
-							digest_json(m->digest), "experts", (int)m->n_experts, "layers",
-							layers));
+		model = json_pack("{s:s, s:o, s:i, s:o}", "name", m->name, "digest", digest_json(m->digest), "experts",
+				  (int)m->n_experts, "layers", layers);
+		add_origin(model, s, e);
+		json_array_append_new(models, model);
 	}
 	return json_pack("{s:o}", "models", models);
 }

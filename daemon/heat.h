@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * heat - how often each expert was used, as far as the daemon sees it: what it computed with, and what it copied or
- * lent. A worker's hits in its own slots it does not see.
+ * lent. A worker's hits in its own slots it does not see; heat-table.h is what the worker tells of them.
  *
  * Cost: 8 bytes for each expert of each layer, and one addition for each pair, after the client has its answer. A
  * counter stops at its largest value. It lies in the model's books, so a daemon that takes over goes on with it. The

@@ -226,6 +226,16 @@ static void send_attached(struct peer *peer, const struct session *s, int region
 	reply(peer, &answer, sizeof answer, MOE_MSG_ATTACH | MOE_MSG_REPLY, fds, n);
 }
 
+/* Another rank of its group: of what ranks cache in common all must have been told the same. */
+static const struct session *alike_of(const struct peer *peer, const struct session *s)
+{
+	const struct session *x = s->attach.group ? peer->service->sessions : NULL;
+
+	while (x && (x->dead || x->attach.group != s->attach.group || x->entry != s->entry || x->uid != peer->uid))
+		x = x->next;
+	return x;
+}
+
 static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, struct moe_error *err)
 {
 	_cleanup_close_ int region = -1;
@@ -252,6 +262,8 @@ static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, str
 	if (r < 0)
 		return r;
 	s->pid = peer->pid;
+	service_take_heat(peer->service);
+	session_tell_hottest(s, alike_of(peer, s));
 	service_add_session(peer->service, s);
 	r = a.dp_size ? agreement_join(&peer->service->agreements, s, err) : 0;
 	if (r == 0)
@@ -359,8 +371,11 @@ static int on_query(struct peer *peer, const struct moe_msg_query *query, struct
 	struct moe_msg_document answer = {0};
 	_cleanup_free_ char *text = NULL;
 	_cleanup_close_ int fd = -1;
-	int r = document_make(peer->service, query->what, &text, err);
+	int r;
 
+	if (query->what == MOE_QUERY_HEAT)
+		service_take_heat(peer->service);
+	r = document_make(peer->service, query->what, &text, err);
 	if (r < 0)
 		return r;
 	answer.bytes = strlen(text);
@@ -422,6 +437,20 @@ static int on_policy(struct peer *peer, const struct moe_msg_policy *m, struct m
 	return r;
 }
 
+static int on_forget(struct peer *peer, const struct moe_msg_forget *m, struct moe_error *err)
+{
+	struct moe_msg answer = {0};
+	int r = check_steers(peer, "heat --forget", err);
+
+	if (r == 0 && !memchr(m->name, 0, sizeof m->name))
+		r = moe_error_set(err, -EINVAL, "heat --forget: name is not terminated");
+	if (r == 0)
+		r = service_forget_heat(peer->service, m->name, err);
+	if (r == 0)
+		reply(peer, &answer, sizeof answer, MOE_MSG_FORGET | MOE_MSG_REPLY, NULL, 0);
+	return r;
+}
+
 /* Answered when it has ended. */
 static int on_trace(struct peer *peer, const struct moe_msg_trace *m, int fd, struct moe_error *err)
 {
@@ -459,7 +488,7 @@ static const struct {
 	[MOE_MSG_LOAD] = {sizeof(struct moe_msg_load), 0},     [MOE_MSG_UNLOAD] = {sizeof(struct moe_msg_unload), 0},
 	[MOE_MSG_REGISTRAR] = {sizeof(struct moe_msg), 0},     [MOE_MSG_DEVICE] = {sizeof(struct moe_msg_device), 1},
 	[MOE_MSG_POLICY] = {sizeof(struct moe_msg_policy), 0}, [MOE_MSG_TRACE] = {sizeof(struct moe_msg_trace), 1},
-	[MOE_MSG_TRACE_STOP] = {sizeof(struct moe_msg), 0},
+	[MOE_MSG_TRACE_STOP] = {sizeof(struct moe_msg), 0},    [MOE_MSG_FORGET] = {sizeof(struct moe_msg_forget), 0},
 };
 
 int peer_answer(struct peer *peer, const void *message, const int *fds, struct moe_error *err)
@@ -487,6 +516,8 @@ int peer_answer(struct peer *peer, const void *message, const int *fds, struct m
 		return on_trace(peer, message, fds[0], err);
 	case MOE_MSG_TRACE_STOP:
 		return on_trace_stop(peer, err);
+	case MOE_MSG_FORGET:
+		return on_forget(peer, message, err);
 	default:
 		return on_unload(peer, message, err);
 	}

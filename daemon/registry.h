@@ -14,6 +14,7 @@
 #include "daemon/tier.h"
 #include "daemon/heat.h"
 #include "daemon/times.h"
+#include "daemon/heats.h"
 #include "uapi/moe_ring.h"
 
 /* What the daemon itself did for one layer. */
@@ -32,6 +33,7 @@ struct entry {
 	struct moe_layer_stats *retired; /* [n_layers], of sessions that have ended */
 	struct heat_cell *heat;          /* [n_moe_layers][n_experts] */
 	struct times *times;             /* [n_layers], of this daemon */
+	struct heats_table *lasting;     /* the service's: heat of all sessions of these weights; NULL: none */
 	struct tier *tier;               /* NULL: the model is all there */
 	struct entry *next;
 };

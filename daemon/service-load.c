@@ -187,6 +187,8 @@ void service_finish_load(struct service *s)
 	}
 	if (r == 0)
 		r = start_tier(s, entry, &err);
+	if (r == 0)
+		heats_join(&s->heats, s->handover, entry);
 	if (r == 0 && handover_keeps(s->handover) && estate_keep_model(s->handover, entry) < 0)
 		log_warning("model %s will not outlive this daemon: the keeper does not take it",
 			    entry->model->manifest->name);
@@ -228,12 +230,28 @@ int service_unload(struct service *s, const char *name, struct moe_error *err)
 
 	if (*name && registry_find(&s->registry, name, NULL, &entry, err) == 0 && entry->model->sessions == 0) {
 		estate_drop_model(s->handover, entry);
+		heats_part(&s->heats, s->handover, entry);
 		s->weight_bytes_read += entry->tier ? tier_read_bytes(entry->tier) : 0;
 	}
 	bus_note(s->bus);
 	r = registry_remove(&s->registry, name, err);
 	if (r == 0)
 		service_tell_status(s);
+	return r;
+}
+
+int service_forget_heat(struct service *s, const char *model, struct moe_error *err)
+{
+	struct entry *entry;
+	int r = registry_find(&s->registry, model, NULL, &entry, err);
+
+	if (r < 0)
+		return r;
+	service_take_heat(s); /* or it would come after */
+	r = heats_forget(&s->heats, entry, err);
+	if (r == 0)
+		event_log(EVENT_HEAT_FORGOTTEN, FACTS(.model = entry->model->manifest->name),
+			  "model %s: its heat begins anew", entry->model->manifest->name);
 	return r;
 }
 

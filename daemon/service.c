@@ -28,6 +28,8 @@
 #include "daemon/ringsrv.h"
 
 #define COMPLETIONS_TURN 32 /* of requests, before the rings have their turn again */
+#define HEAT_LOOK_NS 200000000u
+#define TURNS_PER_LOOK 1024 /* at the clock, while the reactor does not sleep */
 
 /* -- the reactor's turn ------------------------------------------------------------------------------------------- */
 
@@ -129,6 +131,25 @@ static bool serve_opened(struct service *s)
 	return any;
 }
 
+void service_take_heat(struct service *s)
+{
+	for (struct session *session = s->sessions; session; session = session->next)
+		if (!session->dead)
+			ringsrv_take_heat(session);
+}
+
+/* Who has it all in its own slots asks for nothing: what it tells waits until somebody does, or asks for it. */
+static void look_at_heat(struct service *s)
+{
+	const uint64_t now = now_ns();
+
+	if (now - s->heats.looked_ns < HEAT_LOOK_NS)
+		return;
+	s->heats.looked_ns = now;
+	service_take_heat(s);
+	heats_look(&s->heats, now);
+}
+
 static bool service_turn(void *userdata)
 {
 	struct service *s = userdata;
@@ -150,6 +171,8 @@ static bool service_turn(void *userdata)
 		exporter_give(s->exporter, &documents);
 		any = true;
 	}
+	if (++s->turns % TURNS_PER_LOOK == 0)
+		look_at_heat(s);
 	if (s->load && atomic_load(&s->load->finished)) {
 		service_finish_load(s);
 		any = true;
@@ -170,6 +193,7 @@ static bool service_park(void *userdata)
 	}
 	s->trim = false;
 	agreements_park(&s->agreements);
+	look_at_heat(s);
 	return pollset_park(&s->rings, s->sched);
 }
 
@@ -356,6 +380,8 @@ static int revive(struct service *s, struct moe_error *err)
 	uint32_t sessions = 0;
 	int sock, r = estate_take_models(s->handover, &s->registry, s->loop, s->host, err);
 
+	for (struct entry *e = s->registry.head; e; e = e->next)
+		heats_join(&s->heats, s->handover, e);
 	while (r >= 0 &&
 	       (r = estate_take_session(s->handover, &s->registry, s->accounts, s->loop, &session, &sock, err)) > 0) {
 		r = peer_revive(s, sock, session, err);
@@ -417,6 +443,7 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 	s->started_ns = now_ns();
 	s->listener.socket = s->signal_source.fd = s->manager.watchdog.fd = s->sums.fd = s->registrar_fd = -1;
 	s->agreements.timer.fd = -1;
+	s->heats.every = config->heat_steps;
 	s->leaves = handover_succeeds(handover);
 	handover_hold(handover);
 	door_init(&s->door, enters);
@@ -425,7 +452,9 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 	if (getrandom(&s->instance, sizeof s->instance, GRND_NONBLOCK) != sizeof s->instance)
 		s->instance = s->started_ns;
 	s->host = calloc(1, sizeof *s->host);
-	r = s->host ? service_check_models(s, err) : moe_error_sys(err, -ENOMEM, "service");
+	s->heats.folder = config->state_directory ? strdup(config->state_directory) : NULL;
+	r = s->host && (s->heats.folder || !config->state_directory) ? service_check_models(s, err)
+								     : moe_error_sys(err, -ENOMEM, "service");
 	if (r == 0)
 		r = open_signals(s, err);
 	if (r == 0) {
@@ -515,6 +544,8 @@ struct service *service_free(struct service *s)
 	push_free(s->push);
 	pool_free(s->pool);
 	sched_free(s->sched);
+	for (struct entry *e = s->registry.head; e; e = e->next)
+		heats_part(&s->heats, s->leaves ? NULL : s->handover, e);
 	registry_clear(&s->registry);
 	loop_free(s->loop); /* where io_uring takes nothing any more, the last sources go only now */
 	accounts_free(s->accounts);
@@ -537,6 +568,7 @@ struct service *service_free(struct service *s)
 	close_fd(s->registrar_fd);
 	agreements_close(&s->agreements);
 	door_free(&s->door);
+	free(s->heats.folder);
 	free(s->host);
 	free(s);
 	return NULL;

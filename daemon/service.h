@@ -20,6 +20,7 @@
 #include "daemon/bus.h"
 #include "daemon/config.h"
 #include "daemon/door.h"
+#include "daemon/heats.h"
 #include "daemon/jobs.h"
 #include "daemon/listener.h"
 #include "daemon/load.h"
@@ -58,6 +59,8 @@ struct service {
 	struct estate_page *estate;
 	int registrar_fd;
 	struct agreements agreements;
+	struct heats heats;
+	uint32_t turns;
 	struct push *push;         /* NULL: not asked for */
 	struct exporter *exporter; /* the same */
 	struct accounts *accounts;
@@ -141,6 +144,11 @@ void service_drained(struct service *service);
 int service_unload(struct service *service, const char *name, struct moe_error *err);
 /* Of a tiered model ("": the only model): registry_set_policy(). */
 int service_set_policy(struct service *s, const char *model, const char *policy, struct moe_error *err);
+
+/* What all sessions have told of their routers' choices is in the models' heat. */
+void service_take_heat(struct service *s);
+/* A model's heat begins anew, also on disk; 0 or -errno. */
+int service_forget_heat(struct service *s, const char *model, struct moe_error *err);
 
 /* Records what clients route into the file, for `peer` (NULL: the bus). The job is s->trace_job. -EBUSY, -ENOENT, and
  * as trace_start. */

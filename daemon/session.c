@@ -75,19 +75,38 @@ static uint64_t waits_bytes(const struct session *s)
 	return ALIGN_UP(s->entry->model->manifest->n_layers * sizeof(struct moe_histogram), (uint64_t)MOE_RING_PAGE);
 }
 
+/* Cells of the model's heat, in whole pages. */
+static uint64_t heat_room(const struct moe_manifest *m)
+{
+	return ALIGN_UP((uint64_t)m->n_moe_layers * m->n_experts * sizeof(uint32_t), (uint64_t)MOE_RING_PAGE);
+}
+
+static uint64_t hottest_offset(uint32_t entries)
+{
+	return ALIGN_UP(MOE_RING_PAGE + (uint64_t)entries * sizeof(struct moe_cqe), (uint64_t)MOE_RING_PAGE);
+}
+
 /* The tap stands where it stood before there were histograms: what a daemon of another version makes is taken over. */
 static void size_regions(struct session *s)
 {
 	const struct moe_manifest *m = s->entry->model->manifest;
 	const uint64_t sqes = (uint64_t)s->entries * sizeof(struct moe_sqe);
-	const uint64_t cqes = (uint64_t)s->entries * sizeof(struct moe_cqe);
 
 	s->stats_offset = MOE_RING_PAGE + sqes;
 	s->tap_offset = ALIGN_UP(s->stats_offset + m->n_layers * sizeof(struct moe_layer_stats),
 				 (uint64_t)MOE_RING_PAGE);
 	s->waits_offset = s->tap_offset + SESSION_TAP_BYTES;
-	s->client.bytes = s->waits_offset + waits_bytes(s);
-	s->daemon_bytes = ALIGN_UP(MOE_RING_PAGE + cqes, (uint64_t)MOE_RING_PAGE);
+	s->heat_offset = s->waits_offset + waits_bytes(s);
+	s->client.bytes = s->heat_offset + heat_room(m);
+	s->daemon_bytes = hottest_offset(s->entries) + 2 * heat_room(m);
+}
+
+/* Of a daemon that knew of no heat. */
+static void size_without_heat(struct session *s)
+{
+	s->client.bytes = s->heat_offset;
+	s->daemon_bytes = hottest_offset(s->entries);
+	s->heat_offset = 0;
 }
 
 /* Of a daemon that knew of no histograms, or not even of taps. */
@@ -111,13 +130,16 @@ static uint64_t region_bytes(const struct session *s)
 
 static int make_client_region(struct session *s, struct moe_error *err)
 {
+	const uint64_t bytes = s->client.bytes - s->waits_offset;
 	int r;
 
 	s->client_fd = memfd_new_sparse("moe-client-region", s->client.bytes, s->tap_offset, err);
 	if (s->client_fd < 0)
 		return s->client_fd;
-	r = memfd_make_pages(s->client_fd, s->waits_offset, waits_bytes(s));
-	return r < 0 ? moe_error_sys(err, r, "attach: no memory for histograms of waits") : 0;
+	r = memfd_make_pages(s->client_fd, s->waits_offset, bytes);
+	return r < 0 ? moe_error_sys(err, r, "client region: %llu bytes for histograms and heat",
+				     (unsigned long long)bytes)
+		     : 0;
 }
 
 static size_t hint_words(const struct moe_manifest *m)
@@ -191,6 +213,9 @@ static int map_regions(struct session *s, struct moe_error *err)
 	if (r < 0)
 		return r;
 	s->page = daemon;
+	if (s->heat_offset)
+		s->taken = (uint32_t *)((uint8_t *)daemon + hottest_offset(s->entries) +
+					heat_room(s->entry->model->manifest));
 	return 0;
 }
 
@@ -209,6 +234,8 @@ static void begin_books(struct session *s)
 		.tap_offset = s->tap_offset,
 		.tap_bytes = SESSION_TAP_BYTES,
 		.waits_offset = s->waits_offset,
+		.heat_offset = s->heat_offset,
+		.hottest_offset = hottest_offset(s->entries),
 	};
 	p->model = s->entry->model->manifest->epoch;
 	p->attach = s->attach;
@@ -410,6 +437,20 @@ static int revive_tap(struct session *s, struct moe_error *err)
 	return s->tap_made ? charge_take(&s->charge, ACCOUNT_BYTES, SESSION_TAP_BYTES, "tap", err) : 0;
 }
 
+/* -- heat --------------------------------------------------------------------------------------------------------- */
+
+void session_tell_hottest(struct session *s, const struct session *alike)
+{
+	const struct moe_manifest *m = s->entry->model->manifest;
+	const uint64_t bytes = (uint64_t)m->n_moe_layers * m->n_experts * sizeof(uint32_t);
+	uint8_t *to = (uint8_t *)s->page + hottest_offset(s->entries);
+
+	if (alike && alike->heat_offset)
+		memcpy(to, (const uint8_t *)alike->page + hottest_offset(alike->entries), bytes);
+	else if (s->entry->lasting)
+		memcpy(to, s->entry->lasting->page->cells, bytes);
+}
+
 /* -- leases ------------------------------------------------------------------------------------------------------- */
 
 int session_room_for_lease(struct session *s, uint64_t lease)
@@ -438,6 +479,15 @@ static bool slice_is_there(const struct resident *model, const struct moe_msg_at
 	return good;
 }
 
+static bool had_heat(const struct session *s)
+{
+	uint64_t offset;
+
+	return pread(s->daemon_fd, &offset, sizeof offset, offsetof(struct moe_daemon_page, heat_offset)) ==
+		       sizeof offset &&
+	       offset == s->heat_offset;
+}
+
 /* The journal is the daemon's own; the rest is checked against it all the same, because a bad map ends the daemon. */
 static int check_revived(struct session *s, struct registry *registry, struct moe_error *err)
 {
@@ -458,6 +508,8 @@ static int check_revived(struct session *s, struct registry *registry, struct mo
 	s->attach = p->attach;
 	s->entries = p->entries;
 	size_regions(s);
+	if (!had_heat(s))
+		size_without_heat(s);
 	if (fstat(s->client_fd, &st) == 0)
 		size_as_before(s, (uint64_t)st.st_size);
 	if (!slice_is_there(s->entry->model, &s->attach))
@@ -569,6 +621,7 @@ void session_kill(struct session *s, struct sched *sched)
 	if (s->dead)
 		return;
 	ringsrv_retire_stats(s);
+	ringsrv_take_heat(s);
 	let_go(s, sched);
 	journal_release_all(&s->journal);
 }

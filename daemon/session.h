@@ -70,6 +70,8 @@ struct session {
 	uint64_t stats_offset; /* in the client region ... */
 	uint64_t tap_offset;   /* ... too; 0: it has no tap */
 	uint64_t waits_offset; /* ... too; 0: it has no histograms */
+	uint64_t heat_offset;  /* ... too; 0: it has no heat */
+	uint32_t *taken;       /* in the daemon region: of its heat, by this daemon and those before; or NULL */
 	struct clientmem arenas[MOE_ARENA_SLOTS + 1];
 	struct push_slots *device;                 /* in the place of the slot arena, or NULL */
 	uint64_t device_bytes;                     /* 0: not there yet */
@@ -121,6 +123,9 @@ int session_add_arena(struct session *session, uint32_t kind, int fd, uint64_t b
 
 /* The pages of the tap, which are on the account from then on. -EDQUOT, -ENOMEM. */
 int session_make_tap(struct session *session);
+
+/* Before the client has the regions: what the model's heat is now, or what `alike` was told of it (NULL: nobody). */
+void session_tell_hottest(struct session *session, const struct session *alike);
 
 /* The connection is gone: cancels what waits and drops the leases. The model is held until session_free, because the
  * pool may still read it. */

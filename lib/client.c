@@ -244,6 +244,28 @@ int moe_trace_stop(struct moe_client *client, struct moe_error *err)
 	return r;
 }
 
+int moe_forget_heat(struct moe_client *client, const char *name, struct moe_error *err)
+{
+	struct moe_msg_forget message = {0};
+	struct moe_msg reply;
+	int r = copy_word(message.name, sizeof message.name, name, "model name", err);
+
+	if (r < 0)
+		return r;
+	wire_begin(&message, sizeof message, MOE_MSG_FORGET, 0);
+	pthread_mutex_lock(&client->lock);
+	r = be_connected(client, err);
+	if (r == 0 && !(client->hello.features & MOE_FEATURE_HEAT))
+		r = moe_error_set(err, -EOPNOTSUPP,
+				  "%s: this daemon keeps no heat that lasts: it is older than the library",
+				  client->path);
+	if (r == 0)
+		r = wire_call(client->socket, &message, MOE_MSG_FORGET, &reply, sizeof reply, err);
+	note_loss(client, r);
+	pthread_mutex_unlock(&client->lock);
+	return r;
+}
+
 int moe_set_policy(struct moe_client *client, const char *name, const char *policy, struct moe_error *err)
 {
 	struct moe_msg_policy message = {0};

@@ -45,10 +45,28 @@ static struct plan_params base_params(const struct engine *e, uint32_t layer, ui
 	};
 }
 
+/* moe_ring.h, the law of the heat. The ids of a lane are whatever its stream has written. */
+static void count_heat(const struct moe_session *s, const struct plan_params *p)
+{
+	struct moe_client_page *page = s->client_region;
+	const int32_t row = s->info.layer_index[p->layer];
+	uint32_t *cells = s->heat + (size_t)row * s->info.n_experts;
+	size_t i, pairs = (size_t)p->tokens * p->topk;
+
+	for (i = 0; i < pairs; i++)
+		if (p->ids[i] >= 0 && (uint32_t)p->ids[i] < s->info.n_experts)
+			__atomic_store_n(&cells[p->ids[i]], cells[p->ids[i]] + 1, __ATOMIC_RELAXED);
+	/* Partner: the daemon's load of it, before it looks at the pairs. */
+	if (row == 0)
+		__atomic_store_n(&page->heat_steps, page->heat_steps + 1, __ATOMIC_RELEASE);
+}
+
 void engine_tell_route(struct engine *e, const struct plan_params *p)
 {
 	struct tap *tap = &e->session->tap;
 
+	if (!p->frozen && e->session->heat)
+		count_heat(e->session, p);
 	if (p->frozen || !tap_is_on(tap))
 		return;
 	tap_write(tap, &(struct tap_route){.layer = p->layer,

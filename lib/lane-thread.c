@@ -143,7 +143,7 @@ static void tell_route(struct lanes *l, const struct lane *lane, const struct as
 {
 	struct engine *e = l->engine;
 
-	if (!tap_is_on(&e->session->tap))
+	if (!e->session->heat && !tap_is_on(&e->session->tap))
 		return;
 	pthread_mutex_lock(&e->lock);
 	engine_tell_route(e, &(struct plan_params){.mode = MOE_MODE_DECODE,

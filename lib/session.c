@@ -158,6 +158,25 @@ static int find_waits(struct moe_session *s, const struct moe_daemon_page *page,
 	return 0;
 }
 
+/* Where heat is counted and told, if this daemon knows of it. */
+static int find_heat(struct moe_session *s, struct moe_error *err)
+{
+	const struct moe_daemon_page *page = s->daemon_region;
+	const uint64_t bytes = (uint64_t)s->manifest->n_moe_layers * s->manifest->n_experts * sizeof(uint32_t);
+
+	if (!page->heat_offset)
+		return 0;
+	if (page->heat_offset % sizeof(uint32_t) || page->hottest_offset % sizeof(uint32_t) ||
+	    !checked_range(page->heat_offset, bytes, s->client_bytes) ||
+	    !checked_range(page->hottest_offset, bytes, s->daemon_bytes))
+		return moe_error_set(err, -EPROTO, "daemon region: heat of %llu bytes at %llu and %llu has no room",
+				     (unsigned long long)bytes, (unsigned long long)page->heat_offset,
+				     (unsigned long long)page->hottest_offset);
+	s->heat = (uint32_t *)((uint8_t *)s->client_region + page->heat_offset);
+	s->hottest = (const uint32_t *)((const uint8_t *)s->daemon_region + page->hottest_offset);
+	return 0;
+}
+
 static int map_regions(struct moe_session *s, const struct moe_msg_attached *a, struct moe_error *err)
 {
 	const struct moe_daemon_page *page;
@@ -187,6 +206,8 @@ static int map_regions(struct moe_session *s, const struct moe_msg_attached *a, 
 		return moe_error_set(err, -EPROTO, "daemon region: not a ring of %u entries", s->params.entries);
 	s->stats = (struct moe_layer_stats *)((uint8_t *)s->client_region + page->stats_offset);
 	r = find_waits(s, page, err);
+	if (r == 0 && s->features & MOE_FEATURE_HEAT)
+		r = find_heat(s, err);
 	if (r < 0)
 		return r;
 	return s->features & MOE_FEATURE_TRACE ? tap_init(&s->tap, s->client_region, s->client_bytes, page, err) : 0;

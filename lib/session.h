@@ -43,7 +43,9 @@ struct moe_session {
 	uint64_t client_bytes, daemon_bytes;
 	struct queue queue;
 	struct tap tap;
-	uint8_t *data; /* the data arena: offsets in entries count from here */
+	uint32_t *heat;          /* in the client region: [n_moe_layers][n_experts]; NULL: the daemon knows of none */
+	const uint32_t *hottest; /* in the daemon region, the same shape; with it */
+	uint8_t *data;           /* the data arena: offsets in entries count from here */
 	uint64_t data_bytes;
 	struct moe_layer_stats *stats; /* [n_layers], written with relaxed atomics by this process only */
 	struct histogram *waits;       /* the same; NULL: the daemon knows of none */

@@ -74,6 +74,10 @@ int moe_unload(struct moe_client *client, const char *name, struct moe_error *er
  * daemon's user. */
 int moe_set_policy(struct moe_client *client, const char *name, const char *policy, struct moe_error *err);
 
+/* A model's heat, which lasts over sessions and daemons, begins anew ("": the only model). For root and the daemon's
+ * user. */
+int moe_forget_heat(struct moe_client *client, const char *name, struct moe_error *err);
+
 /*
  * Records what the routers of attached sessions choose (moe-trace(5)) into the file, empty and open for writing, until
  * a limit is met, moe_trace_stop is called on another client, or this connection ends. -EBUSY while somebody records.

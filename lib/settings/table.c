@@ -74,6 +74,16 @@ const struct setting_def settings_table[SETTINGS] = {
 			.preset = "org.moeexpertd",
 			.help = "the name to have there: of several daemons each needs its own, org.moeexpertd.X",
 		},
+	[SETTING_STATE_DIRECTORY] =
+		{
+			.section = "Daemon",
+			.key = "StateDirectory",
+			.option = "state-directory",
+			.argument = "PATH",
+			.type = SETTING_TYPE_PATH,
+			.computed = "that of the service manager, else none",
+			.help = "keep there what outlives a reboot: which experts are hot",
+		},
 	[SETTING_MODEL] =
 		{
 			.section = "Models",
@@ -137,6 +147,19 @@ const struct setting_def settings_table[SETTINGS] = {
 			.live = true,
 			.help = "of a layer of such a model, which expert makes room: lru, lfu, lfu-decay, lfru, ema, "
 				"mrs, arc, s3-fifo, sieve, ebco-soft or ebco-hard",
+		},
+	[SETTING_HEAT_STEPS] =
+		{
+			.section = "Models",
+			.key = "HeatSteps",
+			.option = "heat-steps",
+			.argument = "N",
+			.type = SETTING_TYPE_NUMBER,
+			.min = 1,
+			.max = 1000000000,
+			.preset = "4096",
+			.unit = "steps",
+			.help = "a model's heat is halved every so many steps of its sessions",
 		},
 	[SETTING_WRITABLE_WEIGHTS] =
 		{

@@ -40,6 +40,7 @@ enum moe_msg_type {
 	MOE_MSG_POLICY = 11,     /* MOE_FEATURE_POLICY */
 	MOE_MSG_TRACE = 12,      /* one fd: a regular file that is open for writing. MOE_FEATURE_TRACE */
 	MOE_MSG_TRACE_STOP = 13, /* struct moe_msg both ways: the recording ends */
+	MOE_MSG_FORGET = 14,     /* MOE_FEATURE_HEAT: a model's heat begins anew; reply: struct moe_msg */
 	MOE_MSG_REPLY = 0x100
 };
 
@@ -53,7 +54,8 @@ enum moe_msg_type {
 #define MOE_FEATURE_POLICY 0x40    /* MOE_MSG_POLICY */
 #define MOE_FEATURE_TRACE 0x80     /* MOE_MSG_TRACE, MOE_MSG_TRACE_STOP; the tap of moe_ring.h */
 #define MOE_FEATURE_AGREE 0x100    /* AGREE; ATTACH may have dp_size */
-#define MOE_FEATURES_ALL 0x1ff
+#define MOE_FEATURE_HEAT 0x200     /* FORGET; the heat of moe_ring.h */
+#define MOE_FEATURES_ALL 0x3ff
 
 struct moe_msg {
 	__u32 magic; /* MOE_PROTO_MAGIC */
@@ -171,6 +173,11 @@ struct moe_msg_policy {
 	char policy[MOE_POLICY_BYTES]; /* by which its experts make room for each other from now on */
 };
 
+struct moe_msg_forget {
+	struct moe_msg msg;
+	char name[MOE_NAME_BYTES]; /* of a model; empty: the only one loaded */
+};
+
 /* What the routers choose, into the file (moe_trace.h), until a limit is met, it is stopped, or the asker leaves. */
 struct moe_msg_trace {
 	struct moe_msg msg;
@@ -219,6 +226,7 @@ MOE_PROTO_SIZE(moe_msg_progress, 48);
 MOE_PROTO_SIZE(moe_msg_loaded, 112);
 MOE_PROTO_SIZE(moe_msg_unload, 80);
 MOE_PROTO_SIZE(moe_msg_policy, 112);
+MOE_PROTO_SIZE(moe_msg_forget, 80);
 MOE_PROTO_SIZE(moe_msg_trace, 120);
 MOE_PROTO_SIZE(moe_msg_traced, 64);
 MOE_PROTO_SIZE(moe_msg_error, 512);

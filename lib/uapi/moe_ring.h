@@ -5,9 +5,9 @@
  * Two regions, each one memfd made and sized by the daemon, size-sealed:
  *
  *   client region  (client writes; the daemon trusts nothing in it)
- *     struct moe_client_page | sqes[sq_entries] | struct moe_layer_stats[n_layers] | the tap
+ *     struct moe_client_page | sqes[sq_entries] | struct moe_layer_stats[n_layers] | the tap | the heat
  *   daemon region  (daemon writes; the client maps it read-only)
- *     struct moe_daemon_page | cqes[cq_entries]
+ *     struct moe_daemon_page | cqes[cq_entries] | the hottest | what the daemon has taken of the heat
  *
  * Law of the queues. Both are single-producer, single-consumer; indices run freely modulo 2^32 and entries lie at
  * index & (entries - 1). The producer fills the entry, then stores the tail with release order; the consumer loads the
@@ -48,6 +48,13 @@
  * for each of the model's layers, of how long moe_wait waited for each step of it, in nanoseconds, but for dummy steps.
  * Values below 16 have a bucket each; above, each power of two is cut into 8 buckets of equal width, so value v with
  * highest bit h is in bucket 8 (h - 3) + (v >> (h - 3)); from 2^40 on all are in the last. Buckets only grow.
+ *
+ * Law of the heat. At heat_offset, in cells __u32[n_moe_layers][n_experts], the client counts the (token, expert) pairs
+ * that its routers choose, modulo 2^32, and in heat_steps the steps, those of its first MoE layer; dummy ones excepted.
+ * The daemon reads both when it likes, and adds what has come to the model's heat; of a group's tensor ranks, which
+ * route alike, it reads rank 0's alone. At hottest_offset it has written, in cells of the same shape, what the model's
+ * heat was when the session was attached, for all sessions of a group the same. With heat_offset 0 there is neither, as
+ * of a daemon before them. Nothing that is computed depends on them.
  *
  * All integers are little-endian; every reserved byte is zero, and a set one is refused with -EINVAL, so that it can be
  * given a meaning later. Two arenas, memfds that the client makes, seals and registers (MOE_MSG_ARENA), hold what
@@ -219,9 +226,10 @@ struct moe_client_page {
 	__u32 pad2[15];
 	struct moe_mode_stats modes[MOE_STATS_MODES];
 	__u32 tap_tail;
-	__u32 tap_able; /* 1: the client knows of the tap */
-	__u64 tap_lost; /* routes that had no room, cumulative */
-	__u64 pad3[6];
+	__u32 tap_able;   /* 1: the client knows of the tap */
+	__u64 tap_lost;   /* routes that had no room, cumulative */
+	__u64 heat_steps; /* cumulative */
+	__u64 pad3[5];
 	struct moe_ghost_stats ghosts;
 };
 
@@ -247,7 +255,10 @@ struct moe_daemon_page {
 	__u32 tap_head;
 	__u32 tap_made;     /* 1: the tap has its pages */
 	__u64 waits_offset; /* in the client region: struct moe_histogram[n_layers], or 0 */
-	__u32 pad3[8];
+	__u64 heat_offset;  /* in the client region; 0: none */
+	__u64 hottest_offset; /* in the daemon region */
+	__u64 heat_taken;   /* of heat_steps, by the daemon */
+	__u32 pad3[2];
 };
 
 #define MOE_HISTOGRAM_BUCKETS 304

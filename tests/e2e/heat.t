@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 #
-# heat - the daemon's counts of experts add up to its counts of layers, and moectl draws them.
+# heat - the daemon's counts of experts add up to its counts of layers, and moectl draws them; what routers chose lasts over
+# daemons, with the keeper and in a folder.
 # shellcheck source=tests/e2e/lib.sh
 . "$(dirname -- "$0")/lib.sh"
 
@@ -99,6 +100,96 @@ ok $? 'another daemon serves' "$dir/daemon.log"
 "$moectl" --socket "$socket" heat tiny --json >"$dir/after.json" 2>"$dir/err"
 cmp -s "$dir/before.json" "$dir/after.json"
 ok $? 'and goes on with the same heat' "$dir/after.json"
+[ "$(sed -n 's/.*"steps": *\([0-9]*\).*/\1/p' "$dir/after.json")" -gt 0 ]
+ok $? 'of so many steps' "$dir/after.json"
 stop_daemon
 is $? 0 'it ends'
+
+# -- over the daemon's end, without a keeper -------------------------------------------------------------------------
+
+# heat KEY [FILE]: a number of the model's document
+heat() { sed -n "s/.*\"$1\": *\([0-9]*\).*/\1/p" "${2-$dir/map.json}"; }
+# cells FILE: the heat that lasts, of all layers
+cells() { perl -MJSON::PP -e 'local $/; print join(",", map { @{$_->{heat}} } @{decode_json(<>)->{layers}})' "$1"; }
+
+start_daemon --model "$sample" --name tiny
+require $? 'a daemon without a folder' "$dir/daemon.log"
+score() { "$worker" score --model "$sample" "$@" --daemon "$socket" --text "$sample/text.txt" >"$dir/out" 2>"$dir/err"; }
+score --experts cpu
+ok $? 'a score' "$dir/err"
+LC_ALL=C "$moectl" --socket "$socket" heat tiny >"$dir/map"
+grep -q 'steps, halved every 4096; only in memory' "$dir/map"
+ok $? 'without a folder heat is only in memory' "$dir/map"
+stop_daemon
+is $? 0 'it ends'
+
+mkdir "$dir/state"
+start_daemon --model "$sample" --name tiny --state-directory "$dir/state"
+require $? 'one with a folder' "$dir/daemon.log"
+score --experts cpu
+ok $? 'a score by the CPU' "$dir/err"
+"$moectl" --socket "$socket" heat tiny --json >"$dir/cpu.json" 2>"$dir/err"
+score --experts cache --slots 32
+ok $? 'a score with all experts in slots' "$dir/err"
+"$moectl" --socket "$socket" heat tiny --json >"$dir/map.json" 2>"$dir/err"
+steps=$(heat steps "$dir/cpu.json")
+is "$((2 * steps))" "$(heat steps)" 'it has as many steps, though the daemon saw few of its requests' "$dir/map.json"
+perl -MJSON::PP -e '
+	my ($cpu, $both) = map { open(my $in, "<", $_) or die; local $/; decode_json(<$in>) } @ARGV;
+	my ($wrong, $any) = (0, 0);
+	for my $l (0 .. $#{$cpu->{layers}}) {
+		my ($a, $b) = ($cpu->{layers}[$l]{heat}, $both->{layers}[$l]{heat});
+		$any += $_ for @$a;
+		$wrong += abs($b->[$_] - 2 * $a->[$_]) for 0 .. $#$a;
+	}
+	# A token of many that lies between two experts may choose another one where others add up.
+	print "$any pairs, $wrong differ\n";
+	exit(!$any || $wrong > $any / 100);
+' "$dir/cpu.json" "$dir/map.json" >"$dir/sums" 2>&1
+ok $? 'and its routers have chosen the same, which heat has, hits included' "$dir/sums"
+stop_daemon
+is $? 0 'it ends'
+saved=$(ls "$dir/state")
+echo "$saved" | grep -qx 'heat-[0-9a-f]\{32\}'
+ok $? 'its heat is in the folder' "$dir/daemon.log"
+
+start_daemon --model "$sample" --name other --state-directory "$dir/state"
+require $? 'another one, where the model has another name' "$dir/daemon.log"
+"$moectl" --socket "$socket" heat other --json >"$dir/after.json" 2>"$dir/err"
+is "$(cells "$dir/after.json")" "$(cells "$dir/map.json")" 'goes on with the same heat' "$dir/err"
+LC_ALL=C "$moectl" --socket "$socket" heat other >"$dir/map"
+grep -q "^from $(heat steps) steps, halved every 4096; saved in $dir/state, 0 steps ago\$" "$dir/map"
+ok $? 'and says where it is from' "$dir/map"
+"$moectl" --socket "$socket" heat other --forget >"$dir/out" 2>"$dir/err"
+is "$?:$(wc -c <"$dir/out")" 0:0 'heat --forget' "$dir/err"
+"$moectl" --socket "$socket" heat other --json >"$dir/after.json" 2>"$dir/err"
+is "$(heat steps "$dir/after.json"):$(cells "$dir/after.json" | tr -d '0,')" 0: 'nothing is hot any more' "$dir/after.json"
+is "$(ls "$dir/state")" '' 'nor in the folder'
+"$moectl" --socket "$socket" heat nobody --forget 2>"$dir/err"
+is $? 1 'of a model that is not loaded there is nothing to forget' "$dir/err"
+"$moectl" --socket "$socket" heat other --forget --json 2>"$dir/err"
+is $? 2 'it prints nothing' "$dir/err"
+stop_daemon
+is $? 0 'it ends'
+
+printf 'not heat' >"$dir/state/$saved"
+start_daemon --model "$sample" --name tiny --state-directory "$dir/state"
+require $? 'a file that is none stops nobody' "$dir/daemon.log"
+is "$(grep -c "its heat begins anew: $dir/state/$saved" "$dir/daemon.log")" 1 'it is named once' "$dir/daemon.log"
+score --experts cpu
+ok $? 'a score' "$dir/err"
+"$moectl" --socket "$socket" unload tiny 2>"$dir/err"
+ok $? 'unloaded' "$dir/err"
+[ "$(wc -c <"$dir/state/$saved")" -gt 100 ]
+ok $? 'the file is written over then'
+stop_daemon
+is $? 0 'it ends'
+
+start_daemon --model "$sample" --name tiny --state-directory "$dir/nowhere"
+require $? 'nor does a folder that is not there' "$dir/daemon.log"
+score --experts cpu
+ok $? 'a score' "$dir/err"
+stop_daemon
+is $? 0 'it ends'
+is "$(grep -c "$dir/nowhere.*StateDirectory=" "$dir/daemon.log")" 2 'it is named at the load and at the save' "$dir/daemon.log"
 finish

@@ -103,6 +103,7 @@ static const struct option options[] = {
 	{"steps", required_argument, NULL, 'U'},
 	{"max-bytes", required_argument, NULL, 'B'},
 	{"to", required_argument, NULL, 'A'},
+	{"forget", no_argument, NULL, 'z'},
 	{"help", no_argument, NULL, 'h'},
 	{"version", no_argument, NULL, 'V'},
 	{0},
@@ -197,6 +198,9 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 		case 'e':
 			ret->evictions = true;
 			break;
+		case 'z':
+			ret->forget = true;
+			break;
 		case 'h':
 			help = true;
 			break;
@@ -217,6 +221,8 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 		return wrong(ret, "--figures is a form of its own: leave the other one out", NULL);
 	if (ret->svg && ret->json)
 		return wrong(ret, "--svg and --json are two forms of one thing: leave one of them out", NULL);
+	if (ret->forget && (ret->svg || ret->json))
+		return wrong(ret, "--forget prints nothing: leave it or the others out", ret->svg ? "--svg" : "--json");
 	ret->n = argc - optind - 1;
 	ret->words = argv + optind + 1;
 	return ARGUMENTS_VERB;

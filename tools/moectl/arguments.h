@@ -27,7 +27,7 @@ struct plan_arguments {
 struct arguments {
 	char given[ARGUMENTS_OPTIONS + 1]; /* a letter for each option, as in `arguments_options`, each once */
 	const char *socket;
-	bool json, watch, prometheus, figures, once, fix, yes, together, evictions;
+	bool json, watch, prometheus, figures, once, fix, yes, together, evictions, forget;
 	double interval; /* seconds, of --watch */
 	const char *name, *isa, *config, *root, *svg, *huge_pages, *verb;
 	struct plan_arguments plan;

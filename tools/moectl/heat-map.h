@@ -2,8 +2,9 @@
 /*
  * heat-map - a model's layers and experts as a picture: in lines of a terminal, or as SVG.
  *
- * Law: pure. A cell's use is its pairs and copies; its level is its share of the hottest one's, and what was used at
- * all is never blank. Folded to a width, a cell stands for neighbours: the mean of them.
+ * Law: pure. A cell's use is its heat that lasts, or, where there is none, its pairs and copies; its level is its share
+ * of the hottest one's, and what was used at all is never blank. Folded to a width, a cell stands for neighbours: the
+ * mean of them.
  */
 #ifndef TOOLS_HEAT_MAP_H
 #define TOOLS_HEAT_MAP_H
@@ -23,6 +24,7 @@ struct heat_map {
 	unsigned *numbers; /* [layers]: of the layers */
 	double *uses;      /* [layers][experts] */
 	double total;
+	bool lasts; /* uses are pairs that routers chose, aged */
 };
 
 enum heat_style { HEAT_ASCII, HEAT_BLOCKS, HEAT_COLOURS };

@@ -59,14 +59,54 @@ static int write_svg(const struct heat_map *map, const char *path)
 	return EXIT_FAILED;
 }
 
+/* Where it is from. */
+static void print_origin(const json_t *model)
+{
+	const json_int_t steps = json_integer_value(json_object_get(model, "steps"));
+	const json_int_t saved = json_integer_value(json_object_get(model, "saved_steps"));
+	const char *folder = json_string_value(json_object_get(model, "folder"));
+
+	if (steps == 0)
+		return;
+	printf("from %lld steps, halved every %lld; ", (long long)steps,
+	       (long long)json_integer_value(json_object_get(model, "halved_every")));
+	if (!folder)
+		puts("only in memory (StateDirectory=)");
+	else if (saved == 0)
+		printf("not yet saved in %s\n", folder);
+	else
+		printf("saved in %s, %lld steps ago\n", folder, (long long)(steps - saved));
+}
+
+static void print_map(const struct heat_map *map, const json_t *model)
+{
+	heat_map_print(map, columns_of(stdout), style_of(), stdout);
+	print_origin(model);
+}
+
+static int forget(const struct arguments *arg)
+{
+	struct moe_client *client;
+	struct moe_error err = {0};
+	int r = moe_open(&client, arg->socket, &err);
+
+	if (r == 0) {
+		r = moe_forget_heat(client, arg->words[0], &err);
+		moe_close(client);
+	}
+	return r < 0 ? fail(&err) : EXIT_DONE;
+}
+
 int verb_heat(const struct arguments *arg)
 {
-	json_t *document = ask(arg, MOE_DOCUMENT_HEAT);
+	json_t *document = arg->forget ? NULL : ask(arg, MOE_DOCUMENT_HEAT);
 	const json_t *model = document ? find_model(document, arg->words[0]) : NULL;
 	struct moe_error err = {0};
 	struct heat_map map;
 	int r = EXIT_FAILED;
 
+	if (arg->forget)
+		return forget(arg);
 	if (model && arg->json) {
 		json_dumpf(model, stdout, JSON_COMPACT);
 		putchar('\n');
@@ -78,7 +118,7 @@ int verb_heat(const struct arguments *arg)
 		if (arg->svg)
 			r = write_svg(&map, arg->svg);
 		else
-			heat_map_print(&map, columns_of(stdout), style_of(), stdout);
+			print_map(&map, model);
 		heat_map_free(&map);
 	}
 	json_decref(document);

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * heats - the lasting heat of the loaded models: one table for each digest, in memory and on disk.
+ *
+ * Law: a table is there as long as a model of its digest is loaded. It begins with what a daemon before has left in
+ * memory (with the keeper), else with what is on disk, else empty. It is saved when its steps have grown by
+ * HEATS_SAVE_STEPS, at most every HEATS_SAVE_NS, and when its last model is unloaded or the daemon ends; without a
+ * folder it is never saved. What cannot be read or saved is said once, and costs nobody anything but heat.
+ */
+#ifndef DAEMON_HEATS_H
+#define DAEMON_HEATS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/heat-table.h"
+
+#define HEATS_SAVE_STEPS 1024u
+#define HEATS_SAVE_NS 10000000000u
+
+struct entry;
+struct handover;
+struct heat_save;
+
+struct heats_table {
+	struct heats_table *next;
+	struct heat_page *page; /* of `fd` */
+	int fd;
+	uint64_t bytes;
+	uint64_t every; /* steps that halve it */
+	uint32_t users; /* entries */
+};
+
+struct heats {
+	struct heats_table *first;
+	char *folder; /* NULL: none */
+	uint64_t every;
+	struct heat_save *save; /* in progress */
+	struct heats_table *saving;
+	uint64_t saved_ns, looked_ns;
+	bool complained; /* a save has failed, and none was good since */
+};
+
+/* A model that is loaded gets its table; without memory it has none, and the log says so. */
+void heats_join(struct heats *heats, struct handover *handover, struct entry *entry);
+/* Before it is unloaded: its sessions have told theirs. Saves what is new, and waits for it. Without `handover` it
+ * stays kept. */
+void heats_part(struct heats *heats, struct handover *handover, struct entry *entry);
+
+/* Saves what is due, without waiting. */
+void heats_look(struct heats *heats, uint64_t now);
+
+/* 0, or -errno: what is on disk stays. */
+int heats_forget(struct heats *heats, struct entry *entry, struct moe_error *err);
+
+#endif

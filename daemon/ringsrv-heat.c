@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * ringsrv-heat - what a client says that its routers have chosen (moe_ring.h, the law of the heat).
+ *
+ * Each counter is loaded once. Whatever is there is a number, taken as one: a client that lies spoils what is advice,
+ * for those who ask for it, and nothing that is computed. What was taken stands in the daemon region, so that a
+ * successor takes nothing twice.
+ */
+#include "base/util.h"
+#include "daemon/ringsrv-internal.h"
+
+void ringsrv_take_heat(struct session *s)
+{
+	const struct moe_manifest *m = s->entry->model->manifest;
+	const struct moe_client_page *client = client_at(&s->client, 0);
+	struct heats_table *t = s->entry->lasting;
+	const uint32_t *cells;
+	uint64_t steps, divisor;
+
+	if (!s->heat_offset || !t || s->attach.tp_rank != 0)
+		return;
+	/* Partner: the client's store of it, behind the pairs of the step. */
+	steps = __atomic_load_n(&client->heat_steps, __ATOMIC_ACQUIRE);
+	divisor = heat_table_age(t->page, steps - s->page->heat_taken, t->every);
+	s->page->heat_taken = steps;
+	cells = client_at(&s->client, s->heat_offset);
+	for (uint32_t i = 0; i < m->n_moe_layers * m->n_experts; i++) {
+		const uint32_t now = __atomic_load_n(&cells[i], __ATOMIC_RELAXED), pairs = now - s->taken[i];
+
+		if (pairs == 0)
+			continue;
+		s->taken[i] = now;
+		heat_table_add(t->page, i, pairs / divisor);
+	}
+}
