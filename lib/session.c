@@ -17,6 +17,7 @@
 #include "layout.h"
 #include "manifest/manifest-check.h"
 #include "registrar.h"
+#include "warm.h"
 #include "wire.h"
 
 #define FDS_BEFORE_POOLS 4 /* manifest, client region, daemon region, doorbell */
@@ -344,6 +345,8 @@ static int attach_once(struct moe_client *client, struct moe_session **ret, cons
 	 * the answer was heard. One whose ring has answered after all messages goes on from now on. */
 	if (r == 0)
 		r = moe_nop(s, err);
+	if (r == 0 && s->params.warm)
+		r = warm_caches(s, err);
 	if (r < 0) {
 		moe_detach(s);
 		return r;

@@ -204,6 +204,9 @@ struct moe_attach_params {
 	/* Of so many layers, evenly spread, it is counted what caches of other sizes and policies would have found; 0:
 	 * none. Never changes results. */
 	uint32_t ghost_layers;
+	/* The caches begin with the model's hottest experts, as far as the daemon knows of any: moe_attach fills the
+	 * slots with them. Never changes results. */
+	bool warm;
 };
 
 struct moe_session_info {

@@ -239,6 +239,7 @@ int experts_daemon_new(struct experts **ret, const struct options *o, const char
 		.zero_copy = cached ? o->zero_copy : MOE_ZERO_COPY_OFF,
 		.predict = o->predict,
 		.ghost_layers = o->ghosts,
+		.warm = o->warm,
 		.pages = o->pages_fill,
 		.answers = o->answers,
 		.share = o->share,

@@ -82,6 +82,9 @@ static const char usage_text[] =
 	"  --ghosts N                 of N layers it is counted what caches of other sizes and policies would have "
 	"found:\n"
 	"                             moectl stats (default 0)\n"
+	"  --warm                     the slots begin with the experts that the daemon's heat says are hottest; never "
+	"changes\n"
+	"                             results\n"
 	"\n"
 	"Daemon\n"
 	"  --daemon SOCKET            use the running daemon at SOCKET, which has the model loaded\n"
@@ -142,6 +145,7 @@ enum option_code {
 	OPTION_DEFER,
 	OPTION_PREDICT,
 	OPTION_GHOSTS,
+	OPTION_WARM,
 	OPTION_DAEMON,
 	OPTION_THREADS,
 	OPTION_PAGES,
@@ -183,6 +187,7 @@ static const struct option long_options[] = {
 	{"defer", required_argument, NULL, OPTION_DEFER},
 	{"predict", required_argument, NULL, OPTION_PREDICT},
 	{"ghosts", required_argument, NULL, OPTION_GHOSTS},
+	{"warm", no_argument, NULL, OPTION_WARM},
 	{"daemon", required_argument, NULL, OPTION_DAEMON},
 	{"threads", required_argument, NULL, OPTION_THREADS},
 	{"pages", required_argument, NULL, OPTION_PAGES},
@@ -396,6 +401,9 @@ static int parse_experts(struct options *o, int option, const char *name, const 
 		break;
 	case OPTION_GHOSTS:
 		r = parse_u32(name, arg, 0, 4096, &o->ghosts);
+		break;
+	case OPTION_WARM:
+		o->warm = true;
 		break;
 	case OPTION_DAEMON:
 		o->daemon = *arg ? arg : NULL; /* names none: a private one */

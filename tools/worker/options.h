@@ -28,6 +28,7 @@ struct options {
 	enum moe_fill fill;
 	bool fill_given;
 	uint32_t predict, ghosts;
+	bool warm;
 	enum moe_zero_copy zero_copy;
 	enum moe_pages pages_fill;
 	enum moe_answers answers;
