@@ -30,6 +30,10 @@ struct agreement {
 	struct session *members[MOE_AGREE_MAX]; /* NULL: not attached */
 	struct request *waiting[MOE_AGREE_MAX];
 	uint64_t rounds[MOE_AGREE_MAX]; /* that they wait for */
+	struct {
+		uint64_t session;
+		pid_t pid;
+	} who[MOE_AGREE_MAX]; /* is or was the member last */
 };
 
 static uint32_t n_members(const struct agreement *a)
@@ -134,6 +138,7 @@ int agreement_join(struct agreements *all, struct session *s, struct moe_error *
 	s->agreement = a;
 	s->member = member;
 	a->members[member] = s;
+	a->who[member].session = s->id;
 	recall(a, s->journal.page);
 	return 0;
 }
@@ -171,6 +176,8 @@ void agreement_part(struct session *s)
 		ringsrv_drop(q);
 	}
 	a->members[s->member] = NULL;
+	a->who[s->member].pid = s->pid;
+	a->who[s->member].session = s->id;
 	a->lost |= bit(s->member) & ~a->given_up;
 	a->given_up |= bit(s->member);
 	a->all->dirty = true;
@@ -286,14 +293,26 @@ static uint64_t collect(struct agreement *a)
 	return here;
 }
 
-static void log_lost(const struct agreement *a, uint64_t silent)
+/* Those without whom the round is decided. */
+static void log_lost(const struct agreement *a)
 {
-	for (uint32_t i = 0; i < n_members(a); i++)
-		if (silent & bit(i))
-			log_warning("group %llx: data-parallel rank %u of %u (tensor rank %u, pid %d) has kept step "
-				    "%llu waiting for too long: the others go on without it",
-				    (unsigned long long)a->group, i / a->tp_size, a->dp_size, i % a->tp_size,
-				    a->members[i] ? a->members[i]->pid : 0, (unsigned long long)a->round);
+	for (uint32_t i = 0; i < n_members(a); i++) {
+		const bool ended = !a->members[i];
+		char rank[160];
+
+		if (!(a->lost & bit(i)))
+			continue;
+		snprintf(rank, sizeof rank, "group %llx: data-parallel rank %u of %u (tensor rank %u, pid %d)",
+			 (unsigned long long)a->group, i / a->tp_size, a->dp_size, i % a->tp_size,
+			 ended ? a->who[i].pid : a->members[i]->pid);
+		event_log(EVENT_RANK_LOST,
+			  FACTS(.session = a->who[i].session, .pid = ended ? a->who[i].pid : a->members[i]->pid,
+				.uid = a->uid, .model = a->entry->model->manifest->name, .count = a->round,
+				.reason = rank),
+			  "%s %s step %llu%s: the others go on without it", rank,
+			  ended ? "has ended before" : "has kept", (unsigned long long)a->round,
+			  ended ? "" : " waiting for too long");
+	}
 }
 
 static void look(struct agreement *a)
@@ -305,8 +324,8 @@ static void look(struct agreement *a)
 	missing = all_members(a) & ~a->given_up & ~here;
 	if (!here || (missing && now_ns() < a->due_ns))
 		return;
-	log_lost(a, missing);
 	a->lost |= missing;
+	log_lost(a);
 	a->given_up |= missing;
 	decide(a);
 	for (uint32_t i = 0; i < n_members(a); i++)

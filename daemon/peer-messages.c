@@ -15,6 +15,7 @@
 #include "daemon/documents.h"
 #include "daemon/estate.h"
 #include "daemon/events.h"
+#include "daemon/group.h"
 #include "daemon/service.h"
 
 /* -- replies ------------------------------------------------------------------------------------------------------ */
@@ -166,6 +167,9 @@ static int check_attach(const struct peer *peer, const struct moe_msg_attach *a,
 		return moe_error_set(err, -EINVAL,
 				     "attach: %u queue entries found, a power of two from %d to %d expected",
 				     a->entries, MOE_RING_ENTRIES_MIN, MOE_RING_ENTRIES_MAX);
+	r = group_check(peer, a, entry, err);
+	if (r < 0)
+		return r;
 	for (const struct session *s = peer->service->sessions; s; s = s->next) {
 		sharers += a->device && s->attach.device == a->device && s->uid == peer->uid;
 		if (s->dead || a->group == 0 || s->attach.group != a->group || s->entry != entry || s->uid != peer->uid)
