@@ -35,6 +35,25 @@ COUNTER(exports); /* dma-bufs that exist */
 COUNTER(adopted); /* pools since the module was loaded */
 COUNTER(leased);  /* leases since then */
 COUNTER(dropped); /* of these, those that ended without DROP */
+COUNTER(queues);    /* that have not ended */
+COUNTER(requests);  /* that wait, are worked on, or are to be reaped */
+COUNTER(submitted); /* requests since the module was loaded */
+COUNTER(answered);  /* of these, those that were answered */
+COUNTER(reissued);  /* how often one was fetched again */
+COUNTER(abandoned); /* those whose client took them back or went */
+
+/* A line for each queue. */
+static ssize_t queue_show(struct device *dev, struct device_attribute *attr,
+			  char *to)
+{
+	ssize_t bytes;
+
+	mutex_lock(&moe_lock);
+	bytes = moe_queue_show(to);
+	moe_unlock();
+	return bytes;
+}
+static DEVICE_ATTR_RO(queue);
 
 static struct attribute *moe_attrs[] = {
 	&dev_attr_clients.attr,
@@ -46,6 +65,13 @@ static struct attribute *moe_attrs[] = {
 	&dev_attr_adopted.attr,
 	&dev_attr_leased.attr,
 	&dev_attr_dropped.attr,
+	&dev_attr_queues.attr,
+	&dev_attr_requests.attr,
+	&dev_attr_submitted.attr,
+	&dev_attr_answered.attr,
+	&dev_attr_reissued.attr,
+	&dev_attr_abandoned.attr,
+	&dev_attr_queue.attr,
 	NULL
 };
 

@@ -47,18 +47,30 @@ static void detach(struct moe_client *client, struct moe_lease *lease)
 	lease->pool = NULL;
 }
 
+bool moe_event_room(void)
+{
+	const bool room = moe_counters.events < MOE_KMOD_EVENTS_MAX;
+
+	lockdep_assert_held(&moe_lock);
+	if (moe_watcher && room)
+		moe_counters.events++;
+	else if (moe_watcher)
+		moe_events_lost++;
+	return moe_watcher && room;
+}
+
+void moe_event_wake(void)
+{
+	wake_up_interruptible_poll(&moe_event_wait, EPOLLIN);
+}
+
 /* With moe_lock held: the watcher will read of it, or that it cannot. */
 static void become_event(struct moe_lease *lease)
 {
-	if (!moe_watcher) {
-		lease_free(lease);
-	} else if (moe_counters.events < MOE_KMOD_EVENTS_MAX) {
-		moe_counters.events++;
+	if (moe_event_room())
 		list_add_tail(&lease->by_id, &moe_events);
-	} else {
-		moe_events_lost++;
+	else
 		lease_free(lease);
-	}
 }
 
 /* With moe_lock held: what it has not read is of no use to the next one. */
@@ -70,6 +82,7 @@ static void unwatch(void)
 		list_del(&lease->by_id);
 		lease_free(lease);
 	}
+	moe_request_forget();
 	WRITE_ONCE(moe_watcher, NULL);
 	moe_counters.events = 0;
 	moe_events_lost = 0;
@@ -81,6 +94,7 @@ void moe_lease_close(struct moe_client *client)
 
 	mutex_lock(&moe_lock);
 	client->closes++;
+	moe_queue_close(client);
 	list_for_each_entry_safe(lease, next, &client->leases, by_client) {
 		trace_moe_end(lease);
 		detach(client, lease);
@@ -90,7 +104,7 @@ void moe_lease_close(struct moe_client *client)
 	if (moe_watcher == client)
 		unwatch();
 	moe_unlock();
-	wake_up_interruptible(&moe_event_wait);
+	moe_event_wake();
 }
 
 /* With moe_lock held. */
@@ -275,7 +289,7 @@ long moe_event_watch(struct moe_call *call)
 }
 
 /* Without moe_lock: asked again under it. */
-static bool watches(struct moe_client *client)
+bool moe_event_watches(const struct moe_client *client)
 {
 	return READ_ONCE(moe_watcher) == client;
 }
@@ -306,6 +320,10 @@ static bool pop(struct moe_kmod_event *to)
 		list_del(&lease->by_id);
 		moe_counters.events--;
 		lease_free(lease);
+		return true;
+	}
+	if (moe_request_notice(to)) {
+		moe_counters.events--;
 		return true;
 	}
 	if (!moe_events_lost)
@@ -356,7 +374,7 @@ ssize_t moe_event_read(struct moe_client *client, char __user *to,
 	ret = read_events(client, to, bytes);
 	while (ret == -EAGAIN && wait) {
 		if (wait_event_interruptible(moe_event_wait,
-					     has_events() || !watches(client)))
+					     has_events() || !moe_event_watches(client)))
 			return -ERESTARTSYS;
 		ret = read_events(client, to, bytes);
 	}
@@ -367,6 +385,6 @@ __poll_t moe_event_poll(struct moe_client *client, struct file *file,
 			poll_table *table)
 {
 	poll_wait(file, &moe_event_wait, table);
-	return watches(client) && has_events() ?
+	return moe_event_watches(client) && has_events() ?
 	       EPOLLIN | EPOLLRDNORM : 0;
 }

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * moe_expert - /dev/moe-expert: pools that outlive the daemon, and leases
- * whose holders the kernel knows. lib/uapi/moe_kmod.h is its specification.
+ * moe_expert - /dev/moe-expert: pools that outlive the daemon, leases whose
+ * holders the kernel knows, and queues of requests between the two. lib/uapi/moe_kmod.h is its specification.
  *
  * Lock order:
+ *   0. the lock of the caller's io_uring, which the kernel holds when a
+ *	command of it begins, goes on in its task, or is cancelled
  *   1. mmap_lock of the caller (vm_mmap, pinning, and any copy from or to
  *      user memory, which may fault)
  *   2. moe_lock
- *   3. the locks of lists that wait (poll, the end of a process), of pid
- *	and slab
- * So nothing touches user memory, maps or pins under moe_lock, which guards
+ *   3. the locks of lists that wait (poll, the end of a process, the work of
+ *	a task), of pid and slab
+ * So a command of another's io_uring is never completed where that is found
+ * out, but in its own task (uring.c), and nothing touches user memory, maps or pins under moe_lock, which guards
  * all lists, all counts and what they hold; files, pages and blobs of a pool
  * never change while it has a reference. Pools are freed after moe_lock is
  * given back (moe_unlock): unpinning half a terabyte takes its time.
@@ -35,6 +38,7 @@
 DEFINE_MUTEX(moe_lock); /* of all lists and counts, see above */
 LIST_HEAD(moe_gone);
 static LIST_HEAD(moe_clients);
+static u64 moe_client_ids = 1; /* the next one */
 struct moe_counters moe_counters;
 
 void moe_unlock(void)
@@ -65,6 +69,19 @@ u32 moe_user_leases(kuid_t uid, u32 *devices)
 	return leases;
 }
 
+u32 moe_user_requests(kuid_t uid)
+{
+	struct moe_client *client;
+	u32 requests = 0;
+
+	lockdep_assert_held(&moe_lock);
+	list_for_each_entry(client, &moe_clients, list) {
+		if (uid_eq(client->uid, uid))
+			requests += client->n_requests;
+	}
+	return requests;
+}
+
 int moe_give(struct moe_call *call, struct file *file)
 {
 	int fd = get_unused_fd_flags(O_CLOEXEC);
@@ -84,7 +101,7 @@ int moe_give(struct moe_call *call, struct file *file)
  * program with more rights that is talked into a call helps anybody. Asked
  * only where it matters: a refused capability may be an entry in the audit.
  */
-static bool is_keeper(struct file *file)
+bool moe_is_keeper(struct file *file)
 {
 	kuid_t owner = file_inode(file)->i_uid;
 
@@ -100,12 +117,22 @@ static long get_features(struct moe_call *call)
 	if (f->reserved[0] || f->reserved[1])
 		return -EINVAL;
 	f->features = MOE_KMOD_HAS_POOLS | MOE_KMOD_HAS_LEASES |
-		      MOE_KMOD_HAS_EVENTS | MOE_KMOD_HAS_SEAL;
+		      MOE_KMOD_HAS_EVENTS | MOE_KMOD_HAS_SEAL |
+		      MOE_KMOD_HAS_QUEUE;
 	if (IS_ENABLED(CONFIG_DMA_SHARED_BUFFER))
 		f->features |= MOE_KMOD_HAS_DMABUF;
+#ifdef MOE_HAVE_URING
+	f->features |= MOE_KMOD_HAS_URING;
+#endif
 	f->abi = MOE_KMOD_ABI;
-	f->keeper = is_keeper(call->file);
+	f->keeper = moe_is_keeper(call->file);
 	return 0;
+}
+
+/* By io_uring only. */
+static long not_an_ioctl(struct moe_call *call)
+{
+	return -EOPNOTSUPP;
 }
 
 /**
@@ -144,6 +171,15 @@ static const struct command commands[] = {
 	COMMAND(MOE_KMOD_MAP, moe_kmod_map, 32, TELLS, moe_seal_map, moe_seal_undo),
 	COMMAND(MOE_KMOD_SEAL, moe_kmod_seal, 16, 0, moe_seal, NULL),
 	COMMAND(MOE_KMOD_DMABUF, moe_kmod_dmabuf, 16, TELLS, moe_export, NULL),
+	COMMAND(MOE_KMOD_QUEUE_NEW, moe_kmod_queue_new, 80, KEEPER | TELLS, moe_queue_new, moe_queue_undo),
+	COMMAND(MOE_KMOD_QUEUE, moe_kmod_queue, 96, TELLS, moe_queue_next, NULL),
+	COMMAND(MOE_KMOD_RECOVER, moe_kmod_recover, 16, KEEPER | TELLS, moe_queue_recover, NULL),
+	COMMAND(MOE_KMOD_QUEUE_END, moe_kmod_queue_end, 8, KEEPER, moe_queue_end, NULL),
+	COMMAND(MOE_KMOD_FETCH, moe_kmod_tag, 80, KEEPER, moe_queue_ioctl_fetch, NULL),
+	COMMAND(MOE_KMOD_COMMIT, moe_kmod_tag, 80, KEEPER, moe_queue_ioctl_commit, NULL),
+	COMMAND(MOE_KMOD_COMMIT_AND_FETCH, moe_kmod_tag, 80, KEEPER, not_an_ioctl, NULL),
+	COMMAND(MOE_KMOD_SUBMIT, moe_kmod_request, 80, 0, moe_request_ioctl_submit, NULL),
+	COMMAND(MOE_KMOD_REAP, moe_kmod_reap, 64, TELLS, moe_request_reap, NULL),
 };
 
 /* Runs it, tells the caller, and only then gives the descriptor. */
@@ -168,7 +204,7 @@ static long run(const struct command *c, struct moe_call *call,
 	return ret;
 }
 
-static bool is_mine(const struct moe_client *client)
+bool moe_is_mine(const struct moe_client *client)
 {
 	return task_tgid(current) == client->tgid;
 }
@@ -186,7 +222,7 @@ static long moe_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	    _IOC_DIR(cmd) != (_IOC_READ | _IOC_WRITE))
 		return -ENOTTY;
 	c = &commands[array_index_nospec(nr, ARRAY_SIZE(commands))];
-	if (is_mine(call.client) && !(c->flags & KEEPER && !is_keeper(file))) {
+	if (moe_is_mine(call.client) && !(c->flags & KEEPER && !moe_is_keeper(file))) {
 		call.closes = READ_ONCE(call.client->closes);
 		ret = bytes < c->least ? -EINVAL :
 		      copy_struct_from_user(&call.arg, c->bytes, user, bytes);
@@ -236,12 +272,18 @@ static int moe_open(struct inode *inode, struct file *file)
 	client->tgid = get_pid(task_tgid(current));
 	client->uid = current_fsuid();
 	INIT_LIST_HEAD(&client->leases);
+	INIT_LIST_HEAD(&client->requests);
+	INIT_LIST_HEAD(&client->waiting);
+	INIT_LIST_HEAD(&client->answers);
+	INIT_LIST_HEAD(&client->turn);
+	init_waitqueue_head(&client->wait);
 	INIT_WORK(&client->died, moe_died);
 	init_waitqueue_func_entry(&client->death, death_wakes);
 	file->private_data = client;
 	mutex_lock(&moe_lock);
 	moe_user_leases(client->uid, &devices);
 	if (devices < MOE_KMOD_USER_DEVICES_MAX) {
+		client->id = moe_client_ids++;
 		list_add_tail(&client->list, &moe_clients);
 		moe_counters.clients++;
 		trace_moe_open(client);
@@ -268,7 +310,7 @@ static int moe_flush(struct file *file, fl_owner_t id)
 	struct moe_client *client = file->private_data;
 	bool ends = current->flags & PF_EXITING;
 
-	if (is_mine(client) && !(ends && atomic_read(&current->signal->live)))
+	if (moe_is_mine(client) && !(ends && atomic_read(&current->signal->live)))
 		moe_lease_close(client);
 	return 0;
 }
@@ -294,7 +336,7 @@ static int moe_release(struct inode *inode, struct file *file)
 static ssize_t moe_read(struct file *file, char __user *to, size_t bytes,
 			loff_t *at)
 {
-	if (!is_mine(file->private_data) || !is_keeper(file))
+	if (!moe_is_mine(file->private_data) || !moe_is_keeper(file))
 		return -EPERM;
 	return moe_event_read(file->private_data, to, bytes,
 			      !(file->f_flags & O_NONBLOCK));
@@ -302,9 +344,13 @@ static ssize_t moe_read(struct file *file, char __user *to, size_t bytes,
 
 static __poll_t moe_poll(struct file *file, poll_table *table)
 {
-	if (!is_mine(file->private_data) || !is_keeper(file))
+	struct moe_client *client = file->private_data;
+
+	if (!moe_is_mine(client) ||
+	    (moe_event_watches(client) && !moe_is_keeper(file)))
 		return EPOLLERR;
-	return moe_event_poll(file->private_data, file, table);
+	return moe_event_poll(client, file, table) |
+	       moe_queue_poll(client, file, table);
 }
 
 static const struct file_operations moe_operations = {
@@ -316,6 +362,9 @@ static const struct file_operations moe_operations = {
 	.poll = moe_poll,
 	.unlocked_ioctl = moe_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
+#ifdef MOE_HAVE_URING
+	.uring_cmd = moe_uring,
+#endif
 };
 
 static struct miscdevice moe_device = {
@@ -331,11 +380,14 @@ static int __init moe_init(void)
 	return misc_register(&moe_device);
 }
 
-/* Each pool and each open device holds the module: there is nothing left. */
+/* Each pool, each queue and each open device holds the module: there is nothing left. */
 static void __exit moe_exit(void)
 {
 	misc_deregister(&moe_device);
-	WARN_ON(moe_counters.pools || moe_counters.leases || moe_counters.clients);
+	moe_queue_exit();
+	WARN_ON(moe_counters.pools || moe_counters.leases ||
+		moe_counters.clients || moe_counters.queues ||
+		moe_counters.requests);
 }
 
 module_init(moe_init);

@@ -18,9 +18,13 @@
 
 #include "uapi/moe_kmod.h"
 
+struct io_uring_cmd;
+struct moe_queue;
+
 /**
  * struct moe_client - one open device
  * @list: in moe_clients
+ * @id: grows, is never used again
  * @tgid: the process that opened it, the only one it serves
  * @uid: who that was
  * @leases: that it has, by moe_lease.by_client
@@ -28,9 +32,18 @@
  * @closes: how often its process closed a descriptor of it
  * @death: waits for the end of @tgid, whoever else has its descriptors
  * @died: ends its leases then
+ * @serves: the queue from which it fetches
+ * @requests: that it waits for or may reap, by moe_request.by_client
+ * @n_requests: their number
+ * @queue: the id of the queue in which they are
+ * @waiting: those that were never fetched, by moe_request.in
+ * @answers: those that it may reap, by moe_request.in
+ * @turn: in moe_queue.turns while there are any waiting
+ * @wait: polls for requests to fetch, and for answers
  */
 struct moe_client {
 	struct list_head list;
+	u64 id;
 	struct pid *tgid;
 	kuid_t uid;
 	struct list_head leases;
@@ -38,6 +51,14 @@ struct moe_client {
 	u32 closes;
 	struct wait_queue_entry death;
 	struct work_struct died;
+	struct moe_queue *serves;
+	struct list_head requests;
+	u32 n_requests;
+	u32 queue;
+	struct list_head waiting;
+	struct list_head answers;
+	struct list_head turn;
+	wait_queue_head_t wait;
 };
 
 /**
@@ -125,6 +146,13 @@ union moe_arg {
 	struct moe_kmod_map map;
 	struct moe_kmod_seal seal;
 	struct moe_kmod_dmabuf dmabuf;
+	struct moe_kmod_queue_new queue_new;
+	struct moe_kmod_queue queue;
+	struct moe_kmod_recover recover;
+	struct moe_kmod_queue_end queue_end;
+	struct moe_kmod_tag tag;
+	struct moe_kmod_request request;
+	struct moe_kmod_reap reap;
 };
 
 /**
@@ -157,6 +185,12 @@ struct moe_counters {
 	u64 adopted;
 	u64 leased;
 	u64 dropped;
+	u64 queues;
+	u64 requests;
+	u64 submitted;
+	u64 answered;
+	u64 reissued;
+	u64 abandoned;
 };
 
 extern struct mutex moe_lock;
@@ -169,6 +203,13 @@ void moe_unlock(void);
 
 /* With moe_lock held: leases of this user, and how many devices are open. */
 u32 moe_user_leases(kuid_t uid, u32 *devices);
+
+/* With moe_lock held: requests of all open devices of this user. */
+u32 moe_user_requests(kuid_t uid);
+
+/* Whether it serves this process; and whether this process is the keeper. */
+bool moe_is_mine(const struct moe_client *client);
+bool moe_is_keeper(struct file *file);
 
 /* Gives the caller a descriptor of @file, whose reference it takes. */
 int moe_give(struct moe_call *call, struct file *file);
@@ -221,6 +262,38 @@ static inline void moe_export_end(struct moe_lease *lease)
 {
 }
 #endif
+
+long moe_queue_new(struct moe_call *call);
+void moe_queue_undo(struct moe_call *call);
+long moe_queue_next(struct moe_call *call);
+long moe_queue_recover(struct moe_call *call);
+long moe_queue_end(struct moe_call *call);
+long moe_queue_ioctl_fetch(struct moe_call *call);
+long moe_queue_ioctl_commit(struct moe_call *call);
+long moe_request_ioctl_submit(struct moe_call *call);
+long moe_request_reap(struct moe_call *call);
+
+/* With moe_lock held: its requests are dropped, the queue it serves is parked. */
+void moe_queue_close(struct moe_client *client);
+void moe_queue_exit(void);
+__poll_t moe_queue_poll(struct moe_client *client, struct file *file,
+			poll_table *table);
+
+/* With moe_lock held: a line for each queue, as sysfs_emit. */
+ssize_t moe_queue_show(char *to);
+
+/* With moe_lock held: the oldest orphan as an event; none of them is one. */
+bool moe_request_notice(struct moe_kmod_event *to);
+void moe_request_forget(void);
+
+#ifdef MOE_HAVE_URING
+int moe_uring(struct io_uring_cmd *cmd, unsigned int issue_flags);
+#endif
+
+/* With moe_lock held: one more event is to be, if there is room and a watcher. */
+bool moe_event_room(void);
+void moe_event_wake(void);
+bool moe_event_watches(const struct moe_client *client);
 
 long moe_event_watch(struct moe_call *call);
 ssize_t moe_event_read(struct moe_client *client, char __user *to,

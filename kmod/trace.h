@@ -13,6 +13,7 @@
 #include <linux/tracepoint.h>
 
 #include "moe_expert.h"
+#include "queue.h"
 
 DECLARE_EVENT_CLASS(moe_client_class,
 	TP_PROTO(const struct moe_client *client),
@@ -111,6 +112,51 @@ DEFINE_EVENT(moe_lease_class, moe_seal,
 	TP_PROTO(const struct moe_lease *lease), TP_ARGS(lease));
 DEFINE_EVENT(moe_lease_class, moe_export,
 	TP_PROTO(const struct moe_lease *lease), TP_ARGS(lease));
+
+DECLARE_EVENT_CLASS(moe_request_class,
+	TP_PROTO(const struct moe_request *request),
+	TP_ARGS(request),
+	TP_STRUCT__entry(
+		__field(u64, seq)
+		__field(u64, client)
+		__field(pid_t, pid)
+		__field(u32, queue)
+		__field(u32, tag)
+		__field(u32, op)
+		__field(s32, status)
+	),
+	TP_fast_assign(
+		__entry->seq = request->seq;
+		__entry->client = request->client_id;
+		__entry->pid = pid_nr(request->tgid);
+		__entry->queue = request->body.queue;
+		__entry->tag = request->tag;
+		__entry->op = (request->body.sqe[1]) & 0xff;
+		__entry->status = request->answer.status;
+	),
+	TP_printk("seq=%llu client=%llu pid=%d queue=%u tag=%u op=%u status=%d",
+		  __entry->seq, __entry->client, __entry->pid, __entry->queue,
+		  __entry->tag, __entry->op, __entry->status)
+);
+
+/*
+ * Submitted; given to the daemon; answered; its daemon has gone; given to the
+ * next one; its client has gone; taken back.
+ */
+DEFINE_EVENT(moe_request_class, moe_request_submit,
+	TP_PROTO(const struct moe_request *request), TP_ARGS(request));
+DEFINE_EVENT(moe_request_class, moe_request_fetch,
+	TP_PROTO(const struct moe_request *request), TP_ARGS(request));
+DEFINE_EVENT(moe_request_class, moe_request_commit,
+	TP_PROTO(const struct moe_request *request), TP_ARGS(request));
+DEFINE_EVENT(moe_request_class, moe_request_park,
+	TP_PROTO(const struct moe_request *request), TP_ARGS(request));
+DEFINE_EVENT(moe_request_class, moe_request_reissue,
+	TP_PROTO(const struct moe_request *request), TP_ARGS(request));
+DEFINE_EVENT(moe_request_class, moe_request_drop,
+	TP_PROTO(const struct moe_request *request), TP_ARGS(request));
+DEFINE_EVENT(moe_request_class, moe_request_cancel,
+	TP_PROTO(const struct moe_request *request), TP_ARGS(request));
 
 /* A command that was refused: its number, and the error. */
 TRACE_EVENT(moe_refused,

@@ -13,6 +13,9 @@
  * CPU can write through it again, whatever the process does. What was pinned before still can: it was meant for that.
  * Whether a lease was mapped, and sealed, is told by LEASES and by events.
  *
+ * Queues: the daemon makes one (QUEUE_NEW) and fetches requests from it; clients put them there (SUBMIT). The law of it
+ * stands below, at struct moe_kmod_queue_new.
+ *
  * An open device belongs to the process that opened it: any other gets EPERM, however it came by the descriptor. The
  * keeper is the owner of the device's node (a udev rule names it) or has CAP_SYS_ADMIN; what only the keeper may do is
  * marked so, and of a pool only the user who adopted it, or CAP_SYS_ADMIN, may do it.
@@ -29,21 +32,27 @@
 
 #define MOE_KMOD_DEVICE "/dev/moe-expert"
 #define MOE_KMOD_ABI 1
-#define MOE_KMOD_NAME 64               /* bytes of a pool's name, with its zero */
-#define MOE_KMOD_BLOB_MAX 0x1000000    /* bytes of what lies with a pool: 16 MiB */
-#define MOE_KMOD_POOLS_MAX 1024        /* EMFILE: release one first */
-#define MOE_KMOD_LEASES_MAX 4096       /* of one open device, EMFILE: drop one first */
-#define MOE_KMOD_USER_DEVICES_MAX 1024 /* open devices of one user, EDQUOT from open(2) */
-#define MOE_KMOD_USER_LEASES_MAX 16384 /* of all open devices of one user, EDQUOT: drop one first */
-#define MOE_KMOD_EVENTS_MAX 4096       /* not yet read; of those above only the number is known */
+#define MOE_KMOD_NAME 64                /* bytes of a pool's name, with its zero */
+#define MOE_KMOD_BLOB_MAX 0x1000000     /* bytes of what lies with a pool: 16 MiB */
+#define MOE_KMOD_POOLS_MAX 1024         /* EMFILE: release one first */
+#define MOE_KMOD_LEASES_MAX 4096        /* of one open device, EMFILE: drop one first */
+#define MOE_KMOD_USER_DEVICES_MAX 1024  /* open devices of one user, EDQUOT from open(2) */
+#define MOE_KMOD_USER_LEASES_MAX 16384  /* of all open devices of one user, EDQUOT: drop one first */
+#define MOE_KMOD_EVENTS_MAX 4096        /* not yet read; of those above only the number is known */
+#define MOE_KMOD_QUEUES_MAX 64          /* EMFILE: end one first */
+#define MOE_KMOD_DEPTH_MAX 1024         /* tags of a queue */
+#define MOE_KMOD_REQUESTS_MAX 256       /* of one open device in flight, EBUSY: take answers first */
+#define MOE_KMOD_USER_REQUESTS_MAX 4096 /* of all open devices of one user, EDQUOT: likewise */
 
 /* What this module can do: bits of moe_kmod_features.features. */
 enum moe_kmod_feature {
-	MOE_KMOD_HAS_POOLS = 1,  /* ADOPT, POOL, TAKE, RELEASE, EPOCH */
-	MOE_KMOD_HAS_LEASES = 2, /* LEASE, DROP, LEASES */
-	MOE_KMOD_HAS_EVENTS = 4, /* WATCH, read, poll */
-	MOE_KMOD_HAS_SEAL = 8,   /* MAP, SEAL */
-	MOE_KMOD_HAS_DMABUF = 16 /* DMABUF */
+	MOE_KMOD_HAS_POOLS = 1,   /* ADOPT, POOL, TAKE, RELEASE, EPOCH */
+	MOE_KMOD_HAS_LEASES = 2,  /* LEASE, DROP, LEASES */
+	MOE_KMOD_HAS_EVENTS = 4,  /* WATCH, read, poll */
+	MOE_KMOD_HAS_SEAL = 8,    /* MAP, SEAL */
+	MOE_KMOD_HAS_DMABUF = 16, /* DMABUF */
+	MOE_KMOD_HAS_QUEUE = 32,  /* QUEUE_NEW, QUEUE, RECOVER, QUEUE_END, FETCH, COMMIT, SUBMIT, REAP, poll */
+	MOE_KMOD_HAS_URING = 64   /* FETCH, COMMIT, COMMIT_AND_FETCH, SUBMIT by IORING_OP_URING_CMD */
 };
 
 struct moe_kmod_features {
@@ -185,7 +194,10 @@ struct moe_kmod_watch {
 
 enum moe_kmod_event_type {
 	MOE_KMOD_EVENT_DROPPED = 1, /* a lease ended because the device was closed, or its taker died */
-	MOE_KMOD_EVENT_LOST = 2     /* events were lost, list the leases: `lease` is the number */
+	MOE_KMOD_EVENT_LOST = 2,    /* events were lost, list the leases: `lease` is the number */
+	/* a client that has gone, or that took it back, had a request that was fetched and not answered: `lease` is its
+	 * seq, `pool` the queue, `epoch` the client, `state` the tag, which is to be committed all the same */
+	MOE_KMOD_EVENT_ORPHAN = 3
 };
 
 struct moe_kmod_event {
@@ -198,6 +210,132 @@ struct moe_kmod_event {
 	__u64 epoch;
 	__u64 offset;
 	__u64 bytes;
+};
+
+/*
+ * Law of the queue. A queue has tags, 0 to depth - 1. The daemon that serves it, which is who made it or recovered it,
+ * fetches: a request of a client is given a tag, and written to where FETCH says. COMMIT answers what has this tag, and
+ * frees the tag. Each request is answered exactly once, by COMMIT or by the end of its queue; one that its client takes
+ * back or leaves behind is answered into nothing. Clients take turns, one request each, in the order of their SUBMITs.
+ *
+ * When the daemon closes the device or dies the queue is parked: what it had fetched and not answered is kept, and
+ * clients wait on, and may submit. RECOVER makes its successor the one that serves. It fetches first what its
+ * predecessor had fetched, in the order of seq, marked REISSUED; the request may have been worked on, so work must bear
+ * to be done twice. A queue that nobody recovers within recover_ms ends.
+ *
+ * Two ways to say the same, which mix: as ioctls, or, where HAS_URING is told, as IORING_OP_URING_CMD on the device by
+ * a ring with SQE128. There cmd_op is the ioctl's number, the 80 bytes of the entry's cmd are its struct, and addr, len
+ * and uring_cmd_flags are zero but for what is named here. Not with IOSQE_ASYNC (EOPNOTSUPP).
+ *
+ *   FETCH              completes when a request has this tag: res is 0
+ *   COMMIT             completes at once
+ *   COMMIT_AND_FETCH   is COMMIT, and unless that fails FETCH: io_uring only
+ *   SUBMIT             completes when it is answered: res is answer.status; a struct moe_kmod_answer is written to
+ *                      sqe.addr, unless that is 0; with CQE32 big_cqe[0] is answer.bytes
+ *
+ * io_uring's own cancelling, its ring's end among it, takes back a FETCH that waits and a SUBMIT that is not answered:
+ * ECANCELED. As ioctls none of them waits: FETCH without a request and REAP without an answer are EAGAIN, and poll(2)
+ * tells with POLLPRI, to who serves a queue that FETCH has one, to a client that REAP has one. An answer of a SUBMIT is
+ * taken by the way that the SUBMIT came.
+ */
+
+/* The keeper's, who serves it from now on. EEXIST: it has one already, which is to be recovered or ended. A device
+ * serves one queue (EBUSY). */
+struct moe_kmod_queue_new {
+	__u32 id;                 /* out: a number that is never used again until the module is unloaded */
+	__u32 depth;              /* tags, 1 to MOE_KMOD_DEPTH_MAX */
+	__u32 recover_ms;         /* how long it stays without anybody who serves it; 0: for ever */
+	__u32 flags;              /* 0 */
+	char name[MOE_KMOD_NAME]; /* only told again; ends with a zero, zeros behind it */
+};
+
+/* Anybody's: the queue with the smallest id that is greater than the one given; ENOENT when there is none. */
+struct moe_kmod_queue {
+	__u32 id; /* in: after which; out: whose */
+	__u32 depth;
+	__u32 recover_ms;
+	__u32 owner;   /* the user who made it */
+	__u32 served;  /* 1: by a daemon; 0: it is parked */
+	__u32 waiting; /* requests that were not fetched yet, or are to be fetched again */
+	__u32 fetched; /* and not answered yet */
+	__u32 reserved;
+	char name[MOE_KMOD_NAME];
+};
+
+/* The keeper's, of its own queues: EPERM. EBUSY: it is served. ESTALE: it has ended; ENOENT: there never was one. */
+struct moe_kmod_recover {
+	__u32 id;
+	__u32 reissued; /* out: requests that were fetched before, and will be again */
+	__u32 depth;    /* out */
+	__u32 reserved;
+};
+
+/* The keeper's, of its own queues: all requests are answered with ESHUTDOWN. After recover_ms: with EHOSTDOWN. */
+struct moe_kmod_queue_end {
+	__u32 id;
+	__u32 reserved;
+};
+
+/* What a request came to. The fields are those of struct moe_cqe. */
+struct moe_kmod_answer {
+	__s32 status; /* 0 or a negative errno value */
+	__u32 pairs;
+	__u64 wait_ns;
+	__u64 work_ns;
+	__u64 bytes;
+	__u64 lease; /* of the ring ABI, not of this device */
+	__u64 offset;
+};
+
+/* FETCH, COMMIT, COMMIT_AND_FETCH: of who serves the queue (EPERM). ENOENT: it has no such queue or tag. */
+struct moe_kmod_tag {
+	__u32 queue;
+	__u32 tag;
+	__u64 to;  /* FETCH: address for a struct moe_kmod_fetched; EFAULT: it is fetched again; COMMIT: 0 */
+	__u64 seq; /* COMMIT: of the request, ESTALE: the tag has another or none; FETCH: 0, EBUSY: the tag has one */
+	struct moe_kmod_answer answer; /* COMMIT; FETCH: zeros */
+	__u64 reserved;
+};
+
+enum moe_kmod_fetched_flag {
+	MOE_KMOD_FETCHED_REISSUED = 1 /* a daemon before this one had fetched it, or this one before it recovered */
+};
+
+/* A request with what the kernel vouches for: who asks, and which range of which pool it has leased. */
+struct moe_kmod_fetched {
+	__u64 seq;    /* of the request: grows, is never used again, stays the same when it is re-issued */
+	__u64 client; /* its open device: a number that is never used again */
+	__u32 pid;    /* of the process, as the daemon's namespace counts; 0: not in it */
+	__u32 uid;    /* who that was when it opened the device */
+	__u32 tag;
+	__u32 flags; /* enum moe_kmod_fetched_flag */
+	__u64 lease; /* 0: it named none, and the next four are 0 */
+	__u64 pool;
+	__u64 epoch;
+	__u64 offset;
+	__u64 bytes;
+	__u64 sqe[8]; /* struct moe_sqe of moe_ring.h, as it was when it was checked */
+};
+
+/*
+ * Anybody's: SUBMIT. Checked when it is submitted, and copied once before: that the entry is well formed (EINVAL; of an
+ * operation that the module does not know: EOPNOTSUPP), that the lease is the caller's (ENOENT) and of its pool's
+ * present epoch (ESTALE), and that the pool is the queue's owner's (EPERM). Which expert lies in the lease's range
+ * is for the daemon to judge. ESTALE: the queue has ended; ENOENT: there never was one. A client with requests in one
+ * queue is refused in another (EXDEV).
+ */
+struct moe_kmod_request {
+	__u32 queue;
+	__u32 flags;  /* 0 */
+	__u64 lease;  /* a lease of this device on which the request stands, or 0 */
+	__u64 sqe[8]; /* struct moe_sqe of moe_ring.h, by its own reserved fields */
+};
+
+/* Anybody's: the oldest answer to a SUBMIT by ioctl that was not reaped; EAGAIN: there is none. */
+struct moe_kmod_reap {
+	__u64 user_data; /* out: of the entry */
+	struct moe_kmod_answer answer;
+	__u64 reserved;
 };
 
 #define MOE_KMOD_IOC 0xe7
@@ -214,5 +352,14 @@ struct moe_kmod_event {
 #define MOE_KMOD_MAP _IOWR(MOE_KMOD_IOC, 10, struct moe_kmod_map)
 #define MOE_KMOD_SEAL _IOWR(MOE_KMOD_IOC, 11, struct moe_kmod_seal)
 #define MOE_KMOD_DMABUF _IOWR(MOE_KMOD_IOC, 12, struct moe_kmod_dmabuf)
+#define MOE_KMOD_QUEUE_NEW _IOWR(MOE_KMOD_IOC, 13, struct moe_kmod_queue_new)
+#define MOE_KMOD_QUEUE _IOWR(MOE_KMOD_IOC, 14, struct moe_kmod_queue)
+#define MOE_KMOD_RECOVER _IOWR(MOE_KMOD_IOC, 15, struct moe_kmod_recover)
+#define MOE_KMOD_QUEUE_END _IOWR(MOE_KMOD_IOC, 16, struct moe_kmod_queue_end)
+#define MOE_KMOD_FETCH _IOWR(MOE_KMOD_IOC, 17, struct moe_kmod_tag)
+#define MOE_KMOD_COMMIT _IOWR(MOE_KMOD_IOC, 18, struct moe_kmod_tag)
+#define MOE_KMOD_COMMIT_AND_FETCH _IOWR(MOE_KMOD_IOC, 19, struct moe_kmod_tag)
+#define MOE_KMOD_SUBMIT _IOWR(MOE_KMOD_IOC, 20, struct moe_kmod_request)
+#define MOE_KMOD_REAP _IOWR(MOE_KMOD_IOC, 21, struct moe_kmod_reap)
 
 #endif

@@ -58,10 +58,10 @@ whole() {
 whole libmoe-expert1 '^usr/lib/[^/]+/libmoe-expert\.so\.1(\.0\.0)?$' 'the library, so that two versions can lie beside each other'
 whole libmoe-expert-dev '^usr/(include/moe-(expert|error)\.h|lib/[^/]+/(libmoe-expert\.(a|so)|pkgconfig/.*)|share/man/man[37]/.*)$' \
 	'what a compiler and its user need'
-whole moe-expertd-dkms "^usr/src/moe-expert-$(sed -n 's/^PACKAGE_VERSION="\(.*\)"$/\1/p' kmod/dkms.conf)/(Kbuild|dkms\.conf|kmod/(Kbuild|.*\.[ch])|lib/uapi/moe_kmod\.h)$|^usr/share/man/man4/" \
+whole moe-expertd-dkms "^usr/src/moe-expert-$(sed -n 's/^PACKAGE_VERSION="\(.*\)"$/\1/p' kmod/dkms.conf)/(Kbuild|dkms\.conf|kmod/(Kbuild|.*\.[ch])|lib/uapi/moe_(kmod|ring)\.h)$|^usr/share/man/man4/" \
 	'the source that DKMS builds, by its version, and its page'
 sources=$(echo "$tree"/usr/src/moe-expert-*)
-for file in Kbuild kmod/Kbuild kmod/*.[ch] lib/uapi/moe_kmod.h; do
+for file in Kbuild kmod/Kbuild kmod/*.[ch] lib/uapi/moe_kmod.h lib/uapi/moe_ring.h; do
 	cmp "$file" "$sources/$file"
 done >"$dir/out" 2>&1
 [ ! -s "$dir/out" ] && cmp -s kmod/dkms.conf "$sources/dkms.conf"

@@ -28,7 +28,7 @@
 #ifndef MFD_HUGE_2MB
 #define MFD_HUGE_2MB (21u << 26)
 #endif
-#define COMMANDS 13   /* that there are */
+#define COMMANDS 22   /* that there are */
 #define SOMEBODY 1000 /* users of this machine, which has no names for them */
 #define SOMEBODY_ELSE 1001
 #define ALL_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
@@ -88,6 +88,7 @@ void test_events(void);
 void test_deaths(void);
 void test_seals(void);
 void test_exports(void);
+void test_queues(void);
 void test_traces(void);
 void test_hostile(unsigned long long *seed);
 

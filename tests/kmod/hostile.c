@@ -70,7 +70,8 @@ static void *fuzz(void *arg)
 	for (unsigned i = 0; i < f->count; i++) {
 		const unsigned long long r = tap_random(&f->seed);
 		const unsigned nr = r >> 60 == 0 ? r >> 8 & 0xff : (r >> 8) % COMMANDS;
-		static const unsigned right[COMMANDS] = {32, 112, 120, 24, 16, 16, 48, 16, 56, 8, 32, 16, 16};
+		static const unsigned right[COMMANDS] = {32, 112, 120, 24, 16, 16, 48, 16, 56, 8,  32,
+							 16, 16,  80,  96, 16, 8,  80, 80, 80, 80, 64};
 		const unsigned bytes = nr < COMMANDS && r >> 59 & 1 ? right[nr] : (r >> 16) % (sizeof words + 1);
 
 		if ((r >> 40) % 64 == 0) {

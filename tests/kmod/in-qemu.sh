@@ -6,6 +6,7 @@
 # comes from within.
 #
 #   TEST_CYCLES    how often the module is loaded and unloaded, 100 by default
+#   TEST_PART      one part of it alone, by its name in test-kmod.c
 #   TEST_COMMANDS  how many random commands it gets, 60000 by default
 set -u
 
@@ -68,6 +69,7 @@ test_kernel() {
 	! grep -E '/(kmod|importer)/.*warning|modpost' "$dir/build.log" | sed 's/^/# /' | grep . ||
 		fail "the module does not build for $1 without a warning"
 	words="TEST_SEED=${TEST_SEED:-$(date +%s)}"
+	[ -z "${TEST_PART-}" ] || words="$words TEST_PART=$TEST_PART"
 	words="$words TEST_CYCLES=${TEST_CYCLES:-100} TEST_COMMANDS=${TEST_COMMANDS:-60000}"
 	write_initrd || fail "no initrd: $(cat "$dir/log")"
 	"$lane" boot --kernel "$1" --initrd "$dir/initrd" --memory 1024 --nodes 2 --limit 600 --console "$dir/console" \

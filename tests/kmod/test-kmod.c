@@ -13,7 +13,8 @@ static int64_t huge_before;
 
 static void nothing_is_left(const char *part)
 {
-	static const char *const names[] = {"clients", "pools", "pages", "leases", "events", "exports"};
+	static const char *const names[] = {"clients", "pools",   "pages",  "leases",
+					    "events",  "exports", "queues", "requests"};
 
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
 		ok(counter_becomes(names[i], 0), "%s: no %s are left", part, names[i]);
@@ -59,7 +60,7 @@ int main(void)
 		{"commands", test_commands}, {"adopt", test_adopt},   {"pools", test_pools},
 		{"keepers", test_keepers},   {"leases", test_leases}, {"events", test_events},
 		{"deaths", test_deaths},     {"seals", test_seals},   {"traces", test_traces},
-		{"exports", test_exports},
+		{"exports", test_exports},   {"queues", test_queues},
 	};
 	unsigned long long seed = tap_seed();
 	struct utsname name;
@@ -71,6 +72,8 @@ int main(void)
 	log_is_clean();
 	require(module_load() == 0, "the module loads");
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+		if (getenv("TEST_PART") && strcmp(getenv("TEST_PART"), parts[i].name) != 0)
+			continue;
 		parts[i].run();
 		nothing_is_left(parts[i].name);
 	}
