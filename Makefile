@@ -4,7 +4,7 @@ BUILD = build
 prefix = /usr/local
 DESTDIR =
 
-.PHONY: all run check check-amx check-vm check-kmod kmod bench breakeven install deb clean format
+.PHONY: all run check check-amx check-vm check-kmod check-kmod-debug kmod bench breakeven install deb clean format
 
 all: $(BUILD)/build.ninja
 	ninja -C $(BUILD)
@@ -33,6 +33,13 @@ check-kmod: $(BUILD)/build.ninja
 	scripts/qemu-lane.sh prepare tools kernel-6.1-cloud headers-6.1-cloud kernel-6.12-cloud headers-6.12-cloud
 	ninja -C $(BUILD) tests/test-kmod
 	MOE_BUILD=$(BUILD) TAP_TIMEOUT=900 PERL5LIB=scripts prove --timer --jobs 2 --harness TapCount --exec scripts/tap-run tests/kmod/
+
+# The same with kernels that look for faults, built from source once: 10 to 20 minutes each.
+check-kmod-debug: $(BUILD)/build.ninja
+	scripts/qemu-lane.sh prepare tools headers-6.1-cloud headers-6.12-cloud
+	scripts/debug-kernel.sh prepare build-tools source-6.12 6.12-kasan 6.12-kcsan
+	ninja -C $(BUILD) tests/test-kmod
+	MOE_BUILD=$(BUILD) TAP_TIMEOUT=3600 PERL5LIB=scripts prove --timer --harness TapCount --exec scripts/tap-run tests/kmod-debug/
 
 # In a virtual machine: scripts/vm-lane.sh prepare fetches what it is made of, once.
 check-vm:

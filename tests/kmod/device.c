@@ -220,8 +220,9 @@ int module_unload(void)
 
 bool log_is_clean(void)
 {
-	static const char *const bad[] = {"WARNING:",           "BUG:", "Call Trace", "refcount_t", "Bad page",
-					  "general protection", "Oops", "INFO: task", "leaked"};
+	static const char *const bad[] = {
+		"WARNING:", "BUG:",       "Call Trace", "refcount_t", "Bad page", "general protection",
+		"Oops",     "INFO: task", "leaked",     "UBSAN:",     "DMA-API:", "kmemleak:"};
 	static char text[LOG_BYTES];
 	int bytes = klogctl(4 /* read and clear */, text, sizeof text - 1);
 	bool clean = bytes >= 0;
@@ -234,4 +235,61 @@ bool log_is_clean(void)
 				clean = false;
 			}
 	return clean;
+}
+
+bool write_file(const char *path, const char *value)
+{
+	int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
+	bool good = fd >= 0 && write(fd, value, strlen(value)) == (ssize_t)strlen(value);
+
+	close(fd);
+	return good;
+}
+
+#define LEAKS DEBUGGING "kmemleak"
+
+void leaks_forget(void)
+{
+	if (write_file(LEAKS, "scan"))
+		write_file(LEAKS, "clear");
+}
+
+/* After the first thing that it finds, and when it runs out of memory, lockdep looks no more. */
+void locks_watched(void)
+{
+	FILE *file = fopen("/proc/lockdep_stats", "re");
+	char line[256];
+	int on = -1;
+
+	while (file && on < 0 && fgets(line, sizeof line, file))
+		if (sscanf(line, " debug_locks: %d", &on) != 1)
+			on = -1;
+	if (file)
+		fclose(file);
+	if (on < 0)
+		tap_skip("this kernel does not watch locks: no /proc/lockdep_stats (make check-kmod-debug)");
+	else
+		ok(on == 1, "lockdep has watched to the end");
+}
+
+/* It tells only of what is older than 5 s, and whose content two scans have found the same. */
+void leaks_none(void)
+{
+	char line[256];
+	FILE *file;
+	int lines = 0;
+
+	if (access(LEAKS, W_OK) < 0) {
+		tap_skip("this kernel does not look for leaks: no kmemleak (make check-kmod-debug)");
+		return;
+	}
+	sleep(6);
+	write_file(LEAKS, "scan");
+	write_file(LEAKS, "scan");
+	file = fopen(LEAKS, "re");
+	for (; file && fgets(line, sizeof line, file); lines++)
+		diag("kmemleak: %s", strtok(line, "\n"));
+	ok(file && lines == 0, "kmemleak finds no leak");
+	if (file)
+		fclose(file);
 }

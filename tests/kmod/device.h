@@ -28,8 +28,9 @@
 #ifndef MFD_HUGE_2MB
 #define MFD_HUGE_2MB (21u << 26)
 #endif
-#define COMMANDS 22   /* that there are */
-#define SOMEBODY 1000 /* users of this machine, which has no names for them */
+#define DEBUGGING "/debug/" /* where debugfs is, where there is one */
+#define COMMANDS 22         /* that there are */
+#define SOMEBODY 1000       /* users of this machine, which has no names for them */
 #define SOMEBODY_ELSE 1001
 #define ALL_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
 
@@ -78,6 +79,11 @@ int module_load(void);
 int module_unload(void);
 /* Whether the kernel's log has what must not be there since the last call. */
 bool log_is_clean(void);
+bool write_file(const char *path, const char *value);
+/* What kmemleak has found is forgotten; what it has found since is told, as a result, where the kernel has it. */
+void leaks_forget(void);
+void leaks_none(void);
+void locks_watched(void);
 
 void test_commands(void);
 void test_adopt(void);
@@ -89,6 +95,8 @@ void test_deaths(void);
 void test_seals(void);
 void test_exports(void);
 void test_queues(void);
+void test_fails(void);
+void test_vgem(void);
 void test_traces(void);
 void test_hostile(unsigned long long *seed);
 

@@ -1,9 +1,9 @@
 # shellcheck shell=sh
 # SPDX-License-Identifier: MIT
 #
-# in-qemu - test_kernel K builds the kernel module, and the one that imports dma-bufs, for Debian's kernel K (6.1-cloud)
-# without a warning, and runs test-kmod in a machine with that kernel, two NUMA nodes and 64 huge pages of 2 MiB. TAP
-# comes from within.
+# in-qemu - test_kernel K builds the kernel module, and the one that imports dma-bufs, without a warning for the kernel
+# K, Debian's own (6.1-cloud) or one of scripts/debug-kernel.sh (6.12-kasan), and runs test-kmod in a machine with that
+# kernel, two NUMA nodes and 64 huge pages of 2 MiB. TAP comes from within.
 #
 #   TEST_CYCLES    how often the module is loaded and unloaded, 100 by default
 #   TEST_PART      one part of it alone, by its name in test-kmod.c
@@ -48,6 +48,13 @@ write_initrd() {
 		(cd "$dir/guest" && find . | "$busybox" cpio -o -H newc 2>"$dir/log") >"$dir/initrd"
 }
 
+means_for() {
+	case $1 in
+	*-cloud) echo 'make check-kmod fetches it (scripts/qemu-lane.sh)' ;;
+	*) echo 'make check-kmod-debug builds it (scripts/debug-kernel.sh)' ;;
+	esac
+}
+
 build_importer() {
 	mkdir -p "$dir/importer" && cp "$root"/tests/kmod/importer/* "$dir/importer/" &&
 		make -C "$("$lane" where "headers-$1")/build" "M=$dir/importer" CONFIG_DEBUG_INFO_BTF_MODULES= W=1 modules
@@ -56,7 +63,7 @@ build_importer() {
 test_kernel() {
 	[ -x "$program" ] || skip "$program is not built"
 	lacks=$("$lane" missing tools "kernel-$1" "headers-$1" 2>"$dir/log") ||
-		skip "no $lacks: make check-kmod fetches it (scripts/qemu-lane.sh)"
+		skip "no $lacks: $(means_for "$1")"
 	"$root/scripts/kmod.sh" -o "$dir/module" "$("$lane" where "headers-$1")/build" W=1 >"$dir/build.log" 2>&1 || {
 		sed 's/^/# /' "$dir/build.log"
 		fail "the module does not build for $1"

@@ -7,6 +7,9 @@
  */
 #include "tests/kmod/device.h"
 
+#include <sys/klog.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/utsname.h>
 
 static int64_t huge_before;
@@ -60,7 +63,8 @@ int main(void)
 		{"commands", test_commands}, {"adopt", test_adopt},   {"pools", test_pools},
 		{"keepers", test_keepers},   {"leases", test_leases}, {"events", test_events},
 		{"deaths", test_deaths},     {"seals", test_seals},   {"traces", test_traces},
-		{"exports", test_exports},   {"queues", test_queues},
+		{"exports", test_exports},   {"queues", test_queues}, {"vgem", test_vgem},
+		{"fails", test_fails},
 	};
 	unsigned long long seed = tap_seed();
 	struct utsname name;
@@ -69,7 +73,11 @@ int main(void)
 	diag("Linux %s", name.release);
 	huge_before = huge_free();
 	require(huge_before >= 32, "there are huge pages: %lld", (long long)huge_before);
-	log_is_clean();
+	mkdir(DEBUGGING, 0755);
+	if (mount("none", DEBUGGING, "debugfs", 0, NULL) < 0)
+		diag("no debugfs");
+	leaks_forget();
+	klogctl(5 /* clear: what the kernel said of its own start is not meant */, NULL, 0);
 	require(module_load() == 0, "the module loads");
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
 		if (getenv("TEST_PART") && strcmp(getenv("TEST_PART"), parts[i].name) != 0)
@@ -81,5 +89,7 @@ int main(void)
 	nothing_is_left("hostile");
 	ok(module_unload() == 0, "the module is unloaded");
 	many_times();
+	leaks_none();
+	locks_watched();
 	return tap_done();
 }

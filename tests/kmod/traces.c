@@ -11,14 +11,9 @@
 static bool set(const char *name, const char *value)
 {
 	char path[128];
-	int fd;
-	bool good;
 
 	snprintf(path, sizeof path, TRACING "%s", name);
-	fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
-	good = fd >= 0 && write(fd, value, strlen(value)) == (ssize_t)strlen(value);
-	close(fd);
-	return good;
+	return write_file(path, value);
 }
 
 /* Whether a line has both, and such lines are `times`. */
