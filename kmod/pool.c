@@ -178,9 +178,10 @@ static int add(struct moe_pool *pool, u64 *id)
 
 static bool is_sound(const struct moe_kmod_adopt *a)
 {
+	const u32 known = MOE_KMOD_POOL_MAP | MOE_KMOD_POOL_DMABUF;
 	size_t length = strnlen(a->name, sizeof(a->name));
 
-	return a->epoch && !(a->flags & ~(MOE_KMOD_POOL_MAP | MOE_KMOD_POOL_DMABUF)) && a->node >= -1 && length &&
+	return a->epoch && !(a->flags & ~known) && a->node >= -1 && length &&
 	       length < sizeof(a->name) &&
 	       !memchr_inv(a->name + length, 0, sizeof(a->name) - length);
 }

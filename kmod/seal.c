@@ -124,9 +124,9 @@ void moe_seal_undo(struct moe_call *call)
 /* Whether all that refers to @file is its lease, and mappings that cannot write. */
 static bool is_quiet(struct mm_struct *mm, struct file *file)
 {
+	VMA_ITERATOR(vmi, mm, 0);
 	struct vm_area_struct *vma;
 	long mappings = 0;
-	VMA_ITERATOR(vmi, mm, 0);
 
 	for_each_vma(vmi, vma) {
 		if (vma->vm_file != file)
@@ -140,8 +140,8 @@ static bool is_quiet(struct mm_struct *mm, struct file *file)
 
 static void seal(struct mm_struct *mm, struct file *file)
 {
-	struct vm_area_struct *vma;
 	VMA_ITERATOR(vmi, mm, 0);
+	struct vm_area_struct *vma;
 
 	for_each_vma(vmi, vma) {
 		if (vma->vm_file != file || (vma->vm_flags & WRITABLE) != WRITABLE)
