@@ -38,11 +38,11 @@ struct ffn_unit {
 };
 
 /* The first of them, up to where the rows of a share end. */
-static struct ffn_unit ffn_unit(const struct wave *w, uint32_t team, struct pool_units units)
+static struct ffn_unit ffn_unit(const struct wave_lane *lane, uint32_t team, struct pool_units units)
 {
-	const struct wave_place place = wave_place(w, team, units.first);
-	const struct wave_block *first = &(place.down ? &w->down : &w->gate)->blocks[place.block];
-	struct ffn_unit unit = {.expert = &w->experts[place.down ? w->ready[place.expert] : place.expert],
+	const struct wave_place place = lane_place(lane, team, units.first);
+	const struct wave_block *first = (place.down ? lane->wave->down_blocks : lane->wave->gate_blocks) + place.block;
+	struct ffn_unit unit = {.expert = &lane->experts[place.down ? lane->ready[place.expert] : place.expert],
 				.block = first,
 				.down = place.down};
 
@@ -139,14 +139,15 @@ static void ffn_need_h(struct wave *w, struct wave_expert *e)
 static void ffn_add_down(struct wave *w, struct wave_expert *expert)
 {
 	struct pool_queue *queue = &w->job->pool->queue;
+	struct wave_lane *lane = expert->lane;
 
 	if (expert->pairs <= PACK_ROWS)
 		ffn_need_h(w, expert);
-	pthread_mutex_lock(&w->ready_lock);
-	w->ready[w->n_ready++] = (uint32_t)(expert - w->experts);
+	pthread_mutex_lock(&lane->ready_lock);
+	lane->ready[lane->n_ready++] = (uint32_t)(expert - lane->experts);
 	for (uint32_t t = 0; t < queue->n_teams; t++)
-		pool_queue_add(queue, &w->batch, t, w->down.team[t + 1] - w->down.team[t]);
-	pthread_mutex_unlock(&w->ready_lock);
+		pool_queue_add(queue, &lane->batch, t, lane->down.team[t + 1] - lane->down.team[t]);
+	pthread_mutex_unlock(&lane->ready_lock);
 }
 
 static void ffn_gate_up(struct wave *w, const struct ffn_unit *unit, const struct kernel_matrix *next)
@@ -255,6 +256,7 @@ static void ffn_free(struct ffn_job *job, int status)
 	const uint64_t start_ns = job->start_ns, pairs = job->pairs;
 
 	scratch_put(&pool->scratch, job->scratch);
+	replicas_release(compute->model->replicas, job->replicas);
 	free(job);
 	ffn_end(pool, compute, status, start_ns, pairs);
 	if (pool_queue_waiting(&pool->queue)) /* perhaps for the scratch memory */
@@ -268,20 +270,49 @@ static void ffn_zero(const struct pool_compute *c, uint32_t first, uint32_t toke
 	memset((char *)c->y + first * row, 0, tokens * row);
 }
 
-/* The weights that the wave reads, by the shares where they lie: those of an expert once, however many pairs it has. */
+/* The weights that the wave reads, by the nodes where they lie: those of an expert once, however many pairs it has. */
 static void ffn_count_reads(struct pool *pool, const struct wave *w)
 {
+	uint64_t all = 0;
+
 	for (uint32_t i = 0; i < w->n_shares; i++) {
 		const struct moe_slice_plane *planes = w->shares[i].plane[0];
 		uint64_t bytes = 0;
 
 		for (int p = 0; p < MOE_PARTS * MOE_PLANES; p++)
 			bytes += planes[p].rows * planes[p].width;
-		atomic_fetch_add_explicit(&pool->shares[i].read_bytes, bytes * w->n_experts, memory_order_relaxed);
+		all += bytes;
+		atomic_fetch_add_explicit(&pool->shares[i].read_bytes, bytes * w->rows.n_experts, memory_order_relaxed);
+	}
+	for (uint32_t t = 0; t < pool->queue.n_teams; t++) {
+		struct pool_share *node = &pool->shares[pool->node_of[t]];
+
+		if (!w->whole[t])
+			continue;
+		atomic_fetch_add_explicit(&node->read_bytes, all * w->whole[t]->n_experts, memory_order_relaxed);
+		atomic_fetch_add_explicit(&node->whole, w->whole[t]->n_experts, memory_order_relaxed);
 	}
 }
 
 static pool_run ffn_run;
+
+/* One reference is the wave's own: its last output block drops it, which may be of any lane. */
+static void ffn_publish(struct pool *pool, struct wave *w)
+{
+	struct wave_lane *lanes[HOST_NODES_MAX];
+	const uint32_t n = pool->queue.n_teams;
+
+	memcpy(lanes, w->whole, n * sizeof(*lanes));
+	atomic_fetch_add_explicit(&w->rows.batch.refs, 1, memory_order_relaxed);
+	for (uint32_t t = 0; t < n; t++)
+		pool_queue_add(&pool->queue, &w->rows.batch, t, lane_gate_units(&w->rows, t));
+	for (uint32_t t = 0; t < n; t++)
+		if (lanes[t]) {
+			pool_queue_add(&pool->queue, &lanes[t]->batch, t, lane_gate_units(lanes[t], t));
+			pool_batch_unref(&lanes[t]->batch);
+		}
+	pool_batch_unref(&w->rows.batch);
+}
 
 /* Begins the next wave that has pairs; ends the job when there is none. The job may be gone when this returns. */
 static void ffn_advance(struct ffn_job *job)
@@ -305,9 +336,7 @@ static void ffn_advance(struct ffn_job *job)
 		job->next_token += tokens;
 		job->pairs += pairs;
 		ffn_count_reads(pool, wave);
-		for (uint32_t t = 0; t < pool->queue.n_teams; t++)
-			pool_queue_add(&pool->queue, &wave->batch, t, wave_gate_units(wave, t));
-		pool_batch_unref(&wave->batch);
+		ffn_publish(pool, wave);
 		return;
 	}
 	ffn_free(job, r);
@@ -317,11 +346,14 @@ static void ffn_advance(struct ffn_job *job)
 static void ffn_down_ended(struct wave *w, const struct ffn_unit *unit)
 {
 	for (const struct wave_block *b = unit->block; b < unit->block + unit->n; b++) {
-		if (!took_last(&w->down_left[b - w->down.blocks], 1))
+		if (!took_last(&w->down_left[b - w->down_blocks], 1))
 			continue;
 		ffn_sum(w, b->out, b->rows);
 		if (took_last(&w->blocks_left, 1)) { /* so it is this thread's last, too */
-			ffn_advance(w->job);
+			struct ffn_job *job = w->job;
+
+			pool_batch_unref(&w->rows.batch);
+			ffn_advance(job);
 			return;
 		}
 	}
@@ -329,17 +361,18 @@ static void ffn_down_ended(struct wave *w, const struct ffn_unit *unit)
 
 static void ffn_run(struct pool_batch *batch, uint32_t team, struct pool_units units, struct pool_units after)
 {
-	struct wave *w = container_of(batch, struct wave, batch);
+	struct wave_lane *lane = container_of(batch, struct wave_lane, batch);
+	struct wave *w = lane->wave;
 
 	while (units.n) {
-		const struct ffn_unit unit = ffn_unit(w, team, units);
+		const struct ffn_unit unit = ffn_unit(lane, team, units);
 		const struct kernel_matrix *next = NULL;
 		struct kernel_matrix matrix;
 
 		units.first += unit.n;
 		units.n -= unit.n;
 		if (units.n || after.n) {
-			const struct ffn_unit other = ffn_unit(w, team, units.n ? units : after);
+			const struct ffn_unit other = ffn_unit(lane, team, units.n ? units : after);
 
 			matrix = ffn_reads(w, &other);
 			next = &matrix;
@@ -364,5 +397,7 @@ void ffn_start(struct pool *pool, struct pool_entry *entry)
 		return;
 	}
 	*job = (struct ffn_job){.pool = pool, .compute = compute, .place = entry->place, .start_ns = start_ns};
+	if (compute->model->replicas)
+		job->replicas = replicas_hold(compute->model->replicas, compute->row);
 	ffn_advance(job);
 }

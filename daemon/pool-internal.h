@@ -3,7 +3,8 @@
  * pool-internal - the pool as its own files see it, and how a job begins.
  *
  * pool.c has the threads, pool-queue the work they take, pool-scratch their memory; pool-ffn and pool-copy are the two
- * kinds of job, pool-wave the tables of one wave of a computation.
+ * kinds of job that clients ask for, pool-move the third; pool-wave has the tables of one wave of a computation, and
+ * pool-deal says which experts are not cut.
  */
 #ifndef DAEMON_POOL_INTERNAL_H
 #define DAEMON_POOL_INTERNAL_H
@@ -25,13 +26,14 @@ struct pool_worker {
 
 /* What was read of the shares of a node, counted when a wave or a copy begins. */
 struct pool_share {
-	_Atomic uint64_t read_bytes, copy_bytes;
+	_Atomic uint64_t read_bytes, copy_bytes, whole;
 };
 
 struct pool {
 	const struct kernels *kernels;
 	uint64_t spin_ns;
-	uint32_t team_of[MOE_POOLS_MAX]; /* whose threads read a share */
+	uint32_t team_of[MOE_POOLS_MAX];  /* whose threads read a share */
+	uint32_t node_of[HOST_NODES_MAX]; /* where a team's threads are */
 	struct pool_queue queue;
 	struct scratch_cache scratch;
 	_Atomic bool stop;
@@ -45,6 +47,7 @@ struct pool {
 /* Begin a job on a thread of the pool. They publish its batches or end it at once. */
 void ffn_start(struct pool *pool, struct pool_entry *entry);
 void copy_start(struct pool *pool, struct pool_entry *entry);
+void move_start(struct pool *pool, struct pool_entry *entry);
 
 /* Counts a job that ends. */
 static inline void pool_count(struct pool *pool, const struct pool_result *result)

@@ -132,12 +132,14 @@ static size_t wave_layout(struct wave *w, uintptr_t base)
 	uintptr_t at = base;
 
 	w->shares = carve(&at, shares * sizeof(*w->shares));
-	w->gate.blocks = carve(&at, gates * sizeof(*w->gate.blocks));
-	w->down.blocks = carve(&at, downs * sizeof(*w->down.blocks));
+	w->gate_blocks = carve(&at, gates * sizeof(*w->gate_blocks));
+	w->down_blocks = carve(&at, downs * sizeof(*w->down_blocks));
 	w->experts = carve(&at, MIN(w->pairs, n_experts) * sizeof(*w->experts));
 	w->ready = carve(&at, MIN(w->pairs, n_experts) * sizeof(*w->ready));
 	w->matrices = carve(&at, MIN(w->pairs, n_experts) * shares * sizeof(*w->matrices));
 	w->cursors = carve(&at, n_experts * sizeof(*w->cursors));
+	w->home = carve(&at, n_experts * sizeof(*w->home));
+	w->deal = carve(&at, w->job->replicas ? MIN(w->pairs, n_experts) * sizeof(*w->deal) : 0);
 	w->x = carve(&at, w->pairs * sizeof(*w->x));
 	w->pair_of = carve(&at, (size_t)w->tokens * c->topk * sizeof(*w->pair_of));
 	w->down_left = carve(&at, downs * sizeof(*w->down_left));
@@ -176,15 +178,20 @@ static void wave_shares(struct wave *w)
 		moe_slice_share(&w->shares[i], c->slice, c->layout, i);
 }
 
-static void wave_expert(const struct wave *w, struct wave_expert *ret, uint32_t number, uint32_t first, uint32_t pairs)
+static void wave_expert(struct wave *w, struct wave_expert *ret, uint32_t number, uint32_t first, uint32_t pairs)
 {
 	const struct pool_compute *c = w->job->compute;
+	const uint32_t home = w->home[number];
+	const uint32_t node = home == DEAL_ROWS ? 0 : w->job->pool->node_of[home];
 
+	ret->lane = home == DEAL_ROWS ? &w->rows : w->whole[home];
 	ret->number = number;
 	ret->first = first;
 	ret->pairs = pairs;
 	for (uint32_t i = 0; i < w->n_shares; i++) {
-		const uint8_t *record = resident_share(c->model, c->row, number, i);
+		const uint8_t *record = home == DEAL_ROWS || i == node
+						? resident_share(c->model, c->row, number, i)
+						: replicas_share(c->model->replicas, w->job->replicas, number, node, i);
 		struct wave_matrices *m = wave_matrices(w, ret, i);
 
 		m->gate = record_matrix(record, c->layout, &w->shares[i], MOE_PART_GATE, RECORD_IN_POOL);
@@ -193,8 +200,81 @@ static void wave_expert(const struct wave *w, struct wave_expert *ret, uint32_t 
 	}
 }
 
+/* Which experts that have pairs are whole, by the copies that there are. */
+static void wave_deal(struct wave *w)
+{
+	const struct pool *pool = w->job->pool;
+	const struct pool_compute *c = w->job->compute;
+	const uint32_t n_experts = c->model->manifest->n_experts;
+	uint64_t cost = 0;
+	uint32_t n = 0;
+
+	for (uint32_t e = 0; e < n_experts; e++) {
+		struct deal_expert d = {.number = e, .pairs = w->cursors[e]};
+
+		w->home[e] = DEAL_ROWS;
+		if (!d.pairs || !w->job->replicas)
+			continue;
+		cost += deal_cost(d.pairs);
+		for (uint32_t t = 0; t < pool->queue.n_teams; t++)
+			if (pool->node_of[t] < w->n_shares &&
+			    replicas_has(w->job->replicas, e, c->model->manifest->n_pools, pool->node_of[t]))
+				d.teams |= 1u << t;
+		if (d.teams)
+			w->deal[n++] = d;
+	}
+	if (n == 0 || pool->queue.n_teams < 2)
+		return;
+	deal_whole(w->deal, n, pool->queue.n_teams, cost);
+	for (uint32_t i = 0; i < n; i++)
+		w->home[w->deal[i].number] = w->deal[i].team;
+}
+
+/* Those of one lane, from `experts` on; their pairs begin where `cursors` says afterwards. */
+static void lane_experts(struct wave *w, struct wave_lane *lane, uint32_t home, uint32_t *pairs)
+{
+	lane->experts = w->experts + w->n_experts;
+	lane->ready = w->ready + w->n_experts;
+	for (uint32_t e = 0; e < w->job->compute->model->manifest->n_experts; e++) {
+		const uint32_t count = w->cursors[e];
+
+		if (!count || w->home[e] != home)
+			continue;
+		wave_expert(w, &w->experts[w->n_experts++], e, *pairs, count);
+		*pairs += count;
+	}
+	lane->n_experts = (uint32_t)(w->experts + w->n_experts - lane->experts);
+}
+
+static struct wave_lane *lane_new(struct wave *w, pool_run *run)
+{
+	struct wave_lane *lane = aligned_alloc(_Alignof(struct wave_lane), sizeof(*lane));
+
+	if (lane) {
+		pool_batch_init(&lane->batch, run, w->job->compute->priority, w->job->place);
+		lane->wave = w;
+	}
+	return lane;
+}
+
+/* A team whose lane cannot be made has its experts cut by rows. */
+static void wave_lanes(struct wave *w, pool_run *run)
+{
+	const uint32_t n_experts = w->job->compute->model->manifest->n_experts;
+
+	for (uint32_t e = 0; w->job->replicas && e < n_experts; e++) {
+		const uint32_t home = w->home[e];
+
+		if (home == DEAL_ROWS || w->whole[home])
+			continue;
+		w->whole[home] = lane_new(w, run);
+		if (!w->whole[home])
+			w->home[e] = DEAL_ROWS;
+	}
+}
+
 /* The experts that have pairs, and in `cursors` where the pairs of each begin. */
-static void wave_experts(struct wave *w)
+static void wave_experts(struct wave *w, pool_run *run)
 {
 	const struct pool_compute *c = w->job->compute;
 	const uint32_t n_experts = c->model->manifest->n_experts;
@@ -205,16 +285,15 @@ static void wave_experts(struct wave *w)
 	for (size_t i = 0; i < (size_t)w->tokens * c->topk; i++)
 		if (ids[i] >= 0)
 			w->cursors[ids[i]]++;
+	wave_deal(w);
+	wave_lanes(w, run);
 	w->n_experts = 0;
-	for (uint32_t e = 0; e < n_experts; e++) {
-		const uint32_t count = w->cursors[e];
-
-		w->cursors[e] = pairs;
-		if (!count)
-			continue;
-		wave_expert(w, &w->experts[w->n_experts++], e, pairs, count);
-		pairs += count;
-	}
+	lane_experts(w, &w->rows, DEAL_ROWS, &pairs);
+	for (uint32_t t = 0; t < w->job->pool->queue.n_teams; t++)
+		if (w->whole[t])
+			lane_experts(w, w->whole[t], t, &pairs);
+	for (uint32_t i = 0; i < w->n_experts; i++)
+		w->cursors[w->experts[i].number] = w->experts[i].first;
 }
 
 /* Where token t of the wave has its activations as gate and up take them. */
@@ -290,7 +369,7 @@ static uint32_t cut_share(struct wave_block *blocks, uint32_t share, uint32_t ou
 }
 
 /* Blocks of rows of gate and up, or of down, of each team's shares. */
-static void cut_blocks(const struct wave *w, struct wave_blocks *ret, bool down)
+static void cut_blocks(const struct wave *w, struct wave_cut *ret, struct wave_block *blocks, bool down)
 {
 	const struct pool_compute *c = w->job->compute;
 	const struct pool *pool = w->job->pool;
@@ -309,61 +388,81 @@ static void cut_blocks(const struct wave *w, struct wave_blocks *ret, bool down)
 
 			if (pool->team_of[i] != t)
 				continue;
-			n += down ? cut_share(ret->blocks + n, i, row, moe_share_row(hidden, i + 1, w->n_shares) - row,
-					      step)
-				  : cut_share(ret->blocks + n, i, share->first - c->slice->first, share->inter, step);
+			n += down ? cut_share(blocks + n, i, row, moe_share_row(hidden, i + 1, w->n_shares) - row, step)
+				  : cut_share(blocks + n, i, share->first - c->slice->first, share->inter, step);
 		}
 		ret->team[t + 1] = n;
 	}
+}
+
+/* The same blocks, all of them one team's. */
+static void cut_whole(struct wave_cut *ret, const struct wave_cut *rows, uint32_t team, uint32_t n_teams)
+{
+	ret->bytes = rows->bytes;
+	for (uint32_t t = 0; t <= n_teams; t++)
+		ret->team[t] = t > team ? rows->team[n_teams] : 0;
+}
+
+static void lane_begin(struct wave_lane *lane)
+{
+	lane->threads = DIV_UP(lane->wave->job->pool->n_workers, lane->wave->job->pool->queue.n_teams);
+	pthread_mutex_init(&lane->ready_lock, NULL);
+	lane->n_ready = 0;
 }
 
 static void wave_units(struct wave *w)
 {
 	const struct pool_compute *c = w->job->compute;
 	const uint32_t n_teams = w->job->pool->queue.n_teams;
+	struct wave_lane *rows = &w->rows;
 
-	cut_blocks(w, &w->gate, false);
-	cut_blocks(w, &w->down, true);
+	cut_blocks(w, &rows->gate, w->gate_blocks, false);
+	cut_blocks(w, &rows->down, w->down_blocks, true);
+	lane_begin(rows);
+	for (uint32_t t = 0; t < n_teams; t++)
+		if (w->whole[t]) {
+			cut_whole(&w->whole[t]->gate, &rows->gate, t, n_teams);
+			cut_whole(&w->whole[t]->down, &rows->down, t, n_teams);
+			lane_begin(w->whole[t]);
+		}
 	for (uint32_t e = 0; e < w->n_experts; e++) {
 		struct wave_expert *expert = &w->experts[e];
 
-		atomic_init(&expert->gate_up_left, w->gate.team[n_teams]);
+		atomic_init(&expert->gate_up_left, rows->gate.team[n_teams]);
 		pack_init(&expert->x_pack, expert->x_groups, expert->pairs, KERNEL_GROUP);
 		pack_init(&expert->h_pack, wave_packs_h(w->down_ops), expert->pairs,
 			  expert->h_groups ? KERNEL_GROUP : PACK_ROWS);
 	}
-	for (uint32_t b = 0; b < w->down.team[n_teams]; b++)
+	for (uint32_t b = 0; b < rows->down.team[n_teams]; b++)
 		atomic_init(&w->down_left[b], w->n_experts);
-	atomic_init(&w->blocks_left, w->down.team[n_teams]);
+	atomic_init(&w->blocks_left, rows->down.team[n_teams]);
 	pack_init(&w->x_pack, wave_packs_x(c, w->gate_ops), w->tokens, PACK_ROWS);
-	pthread_mutex_init(&w->ready_lock, NULL);
-	w->n_ready = 0;
 }
 
-struct wave_place wave_place(const struct wave *w, uint32_t team, uint32_t number)
+struct wave_place lane_place(const struct wave_lane *lane, uint32_t team, uint32_t number)
 {
-	const uint32_t gate_units = wave_gate_units(w, team);
+	const uint32_t gate_units = lane_gate_units(lane, team);
 	const bool down = number >= gate_units;
-	const struct wave_blocks *blocks = down ? &w->down : &w->gate;
-	const uint32_t first = blocks->team[team], each = blocks->team[team + 1] - first;
+	const struct wave_cut *cut = down ? &lane->down : &lane->gate;
+	const uint32_t first = cut->team[team], each = cut->team[team + 1] - first;
 	const uint32_t in = down ? number - gate_units : number;
 
 	return (struct wave_place){down, in / each, first + in % each, each - in % each};
 }
 
 /* As many as there are of the expert's, while enough is left that the other threads can do meanwhile. That is what
- * comes after them, but for the expert's own down rows. Only the wave itself is read: the job may be gone. */
-static uint32_t wave_several(const struct pool_batch *batch, uint32_t team, uint32_t number, uint32_t left)
+ * comes after them, but for the expert's own down rows. Only the lane itself is read: the job may be gone. */
+static uint32_t lane_several(const struct pool_batch *batch, uint32_t team, uint32_t number, uint32_t left)
 {
-	const struct wave *w = container_of(batch, const struct wave, batch);
-	const struct wave_place place = wave_place(w, team, number);
-	const uint64_t downs = (w->down.team[team + 1] - w->down.team[team]) * w->down.bytes;
-	const uint32_t gates = wave_gate_units(w, team);
-	const uint64_t rest = place.down ? downs * w->n_experts - (number - gates) * w->down.bytes
-					 : (gates - number) * w->gate.bytes + place.expert * downs;
-	const uint64_t bytes = MIN(rest / (w->threads * TAKES_PER_THREAD), TAKE_BYTES_MOST);
+	const struct wave_lane *lane = container_of(batch, const struct wave_lane, batch);
+	const struct wave_place place = lane_place(lane, team, number);
+	const uint64_t downs = (lane->down.team[team + 1] - lane->down.team[team]) * lane->down.bytes;
+	const uint32_t gates = lane_gate_units(lane, team);
+	const uint64_t rest = place.down ? downs * lane->n_experts - (number - gates) * lane->down.bytes
+					 : (gates - number) * lane->gate.bytes + place.expert * downs;
+	const uint64_t bytes = MIN(rest / (lane->threads * TAKES_PER_THREAD), TAKE_BYTES_MOST);
 
-	return (uint32_t)MIN(MAX(bytes / (place.down ? &w->down : &w->gate)->bytes, 1), MIN(place.n, left));
+	return (uint32_t)MIN(MAX(bytes / (place.down ? &lane->down : &lane->gate)->bytes, 1), MIN(place.n, left));
 }
 
 int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t pairs, pool_run *run)
@@ -374,13 +473,14 @@ int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t p
 
 	if (!w)
 		return -ENOMEM;
-	pool_batch_init(&w->batch, run, c->priority, job->place);
+	pool_batch_init(&w->rows.batch, run, c->priority, job->place);
+	w->rows.wave = w;
+	memset(w->whole, 0, sizeof(w->whole));
 	w->job = job;
 	w->token = job->next_token;
 	w->tokens = tokens;
 	w->pairs = pairs;
 	w->n_shares = c->layout->shares;
-	w->threads = DIV_UP(job->pool->n_workers, job->pool->queue.n_teams);
 	w->gate_ops = ops_of(job, MOE_PART_GATE);
 	w->down_ops = ops_of(job, MOE_PART_DOWN);
 	w->act = record_act(c->model->manifest->activation, c->model->manifest->limit);
@@ -396,11 +496,14 @@ int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t p
 		return r;
 	}
 	wave_shares(w);
-	wave_experts(w);
+	wave_experts(w, run);
 	wave_groups(w);
 	wave_pairs(w);
 	wave_units(w);
-	w->batch.several = many_tokens(w) ? NULL : wave_several;
+	w->rows.batch.several = many_tokens(w) ? NULL : lane_several;
+	for (uint32_t t = 0; t < job->pool->queue.n_teams; t++)
+		if (w->whole[t])
+			w->whole[t]->batch.several = w->rows.batch.several;
 	*ret = w;
 	return 0;
 }

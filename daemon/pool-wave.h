@@ -4,7 +4,11 @@
  * pairs sorted by expert, and the buffers and counters that its units work on.
  *
  * The units of a team, in the order in which they are drawn: first every block of its rows of gate and up of every
- * expert, then, expert by expert as these are done, every block of its rows of down. Buffers:
+ * expert, then, expert by expert as these are done, every block of its rows of down. Experts that one team computes
+ * whole (pool-deal.h) are in a lane of that team's: a batch of its own, with the same blocks, all of them the team's.
+ * Who runs a block is all that differs. The wave outlives its lanes' units: it ends with its last output block.
+ *
+ * Buffers:
  *
  *   x        [tokens][x_stride]  the activations as gate and up take them; none where they already are
  *   wide     [tokens][y_stride]  the activations as FP32, on their way from BF16 to x
@@ -24,7 +28,9 @@
 #ifndef DAEMON_POOL_WAVE_H
 #define DAEMON_POOL_WAVE_H
 
+#include "daemon/pool-deal.h"
 #include "daemon/pool-internal.h"
+#include "daemon/replicas.h"
 #include "kernels/record.h"
 
 /* Rows of a turn of packing. */
@@ -41,6 +47,7 @@ struct ffn_job {
 	uint64_t start_ns, pairs;
 	uint32_t next_token; /* where the next wave begins */
 	struct scratch *scratch;
+	struct replica_table *replicas; /* held; NULL: there are no copies */
 };
 
 /* Rows or groups that are packed together: turns to begin, turns not ended. */
@@ -54,10 +61,10 @@ struct wave_block {
 	uint32_t out;              /* the row of the slice's h, or of y */
 };
 
-struct wave_blocks {
-	uint64_t bytes;                    /* of the weights of one, about */
-	struct wave_block *blocks;         /* ordered by team */
-	uint32_t team[HOST_NODES_MAX + 1]; /* team t has blocks team[t] .. team[t + 1] */
+/* Team t has blocks team[t] .. team[t + 1]. */
+struct wave_cut {
+	uint64_t bytes; /* of the weights of a block, about */
+	uint32_t team[HOST_NODES_MAX + 1];
 };
 
 /* What a share has of an expert. */
@@ -66,28 +73,43 @@ struct wave_matrices {
 };
 
 struct wave_expert {
+	struct wave_lane *lane;
 	uint32_t number, first, pairs; /* in its layer; of the wave's pairs: first .. first + pairs */
 	_Atomic uint32_t gate_up_left;
 	struct wave_pack x_pack, h_pack; /* x_pack: of x_groups */
 	uint8_t *x_groups, *h_groups;    /* NULL: its rows are taken one by one */
 };
 
-struct wave {
+/* Experts whose blocks are cut alike among the teams. Drawing units looks at nothing else: the wave may be gone. */
+struct wave_lane {
 	struct pool_batch batch;
+	struct wave *wave;
+	struct wave_expert *experts;
+	uint32_t n_experts, threads; /* threads: of a team */
+	struct wave_cut gate, down;  /* gate: of gate and up */
+	pthread_mutex_t ready_lock;  /* held while units are added: all teams have the experts in the same order */
+	uint32_t *ready;             /* [n_experts]: those whose down units are added */
+	uint32_t n_ready;
+};
+
+struct wave {
+	struct wave_lane rows;                   /* the first member; each team has its shares of these experts */
+	struct wave_lane *whole[HOST_NODES_MAX]; /* of each team; NULL: it has no whole expert */
 	struct ffn_job *job;
-	uint32_t token, tokens, pairs; /* tokens token .. token + tokens of the job */
-	uint32_t n_experts, n_shares;  /* n_experts: that have pairs */
-	uint32_t threads;              /* of a team */
-	struct wave_blocks gate, down; /* gate: of gate and up */
+	uint32_t token, tokens, pairs;                /* tokens token .. token + tokens of the job */
+	uint32_t n_experts, n_shares;                 /* n_experts: that have pairs */
+	struct wave_block *gate_blocks, *down_blocks; /* ordered by team */
 	const struct kernel_ops *gate_ops, *down_ops;
 	struct kernel_act act;
 	size_t h_stride, y_stride;      /* floats, a multiple of a cache line */
 	size_t x_bytes, h_bytes;        /* of a row of x and of h_packed */
 	size_t x_group, h_group;        /* bytes of a group; 0: there are none */
 	struct moe_slice *shares;       /* [shares]: what each has of the job's slice */
-	struct wave_expert *experts;    /* [n_experts], ordered by number */
+	struct wave_expert *experts;    /* [n_experts], by lane, then by number */
 	struct wave_matrices *matrices; /* [n_experts][shares] */
 	uint32_t *cursors;              /* [n_experts of the layer]: for sorting */
+	struct deal_expert *deal;       /* [n_experts] */
+	uint32_t *home;                 /* [n_experts of the layer]: the team that has it whole, or DEAL_ROWS */
 	const void **x;                 /* [pairs] */
 	int32_t *pair_of;               /* [tokens][topk], -1: no pair */
 	uint8_t *x_packed, *h_packed, *x_groups, *h_groups;
@@ -95,9 +117,7 @@ struct wave {
 	_Atomic uint32_t *down_left; /* [blocks of down]: experts */
 	struct wave_pack x_pack;
 	_Atomic uint32_t blocks_left;
-	pthread_mutex_t ready_lock; /* held while units are added: all teams have the experts in the same order */
-	uint32_t *ready;            /* [n_experts]: those whose down units are added */
-	uint32_t n_ready;
+	uint32_t *ready; /* [n_experts], of all lanes */
 };
 
 static inline struct wave_matrices *wave_matrices(const struct wave *w, const struct wave_expert *expert,
@@ -107,9 +127,9 @@ static inline struct wave_matrices *wave_matrices(const struct wave *w, const st
 }
 
 /* Gate-and-up units of a team. */
-static inline uint32_t wave_gate_units(const struct wave *w, uint32_t team)
+static inline uint32_t lane_gate_units(const struct wave_lane *lane, uint32_t team)
 {
-	return (w->gate.team[team + 1] - w->gate.team[team]) * w->n_experts;
+	return (lane->gate.team[team + 1] - lane->gate.team[team]) * lane->n_experts;
 }
 
 /* The next tokens of the job that fit in one wave (at least one) and how many pairs they have. */
@@ -134,13 +154,13 @@ static inline bool wave_packs_h(const struct kernel_ops *ops)
 /* Which block a unit of a team is, and how many of the team's blocks of the same expert and part begin with it. */
 struct wave_place {
 	bool down;
-	uint32_t expert; /* its place in `experts`; of down: in `ready` */
+	uint32_t expert; /* its place in the lane's `experts`; of down: in `ready` */
 	uint32_t block, n;
 };
-struct wave_place wave_place(const struct wave *w, uint32_t team, uint32_t number);
+struct wave_place lane_place(const struct wave_lane *lane, uint32_t team, uint32_t number);
 
-/* Builds the wave of the next `tokens` with `pairs` > 0 pairs, its gate-and-up units ready to be added, in the job's
- * scratch, which it replaces when it is too small. 0 or -ENOMEM. */
+/* Builds the wave of the next `tokens` with `pairs` > 0 pairs, the gate-and-up units of its lanes ready to be added, in the
+ * job's scratch, which it replaces when it is too small. 0 or -ENOMEM. */
 int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t pairs, pool_run *run);
 
 #endif

@@ -177,8 +177,10 @@ static void teams_of_shares(struct pool *pool, const struct pool_shape *shape)
 {
 	for (uint32_t i = 0; i < MOE_POOLS_MAX; i++)
 		pool->team_of[i] = i % shape->n_teams;
-	for (uint32_t t = 0; t < shape->n_teams; t++)
+	for (uint32_t t = 0; t < shape->n_teams; t++) {
 		pool->team_of[shape->node[t]] = t;
+		pool->node_of[t] = shape->node[t];
+	}
 }
 
 static int workers_start(struct pool *pool, const struct pool_shape *shape, const struct host *host,
@@ -301,6 +303,12 @@ void pool_submit_copy(struct pool *pool, struct pool_copy *job)
 	pool_queue_submit(&pool->queue, &job->entry, job->priority, job->order);
 }
 
+void pool_submit_move(struct pool *pool, struct pool_move *job)
+{
+	job->entry.start = move_start;
+	pool_queue_submit(&pool->queue, &job->entry, POOL_BACKGROUND, 0);
+}
+
 void pool_stats(struct pool *pool, struct pool_stats *ret)
 {
 	*ret = (struct pool_stats){
@@ -317,6 +325,7 @@ void pool_node_stats(struct pool *pool, uint32_t node, struct pool_node_stats *r
 	*ret = (struct pool_node_stats){
 		.read_bytes = atomic_load_explicit(&pool->shares[node].read_bytes, memory_order_relaxed),
 		.copy_bytes = atomic_load_explicit(&pool->shares[node].copy_bytes, memory_order_relaxed),
+		.whole = atomic_load_explicit(&pool->shares[node].whole, memory_order_relaxed),
 	};
 	for (uint32_t i = 0; i < pool->n_workers; i++) {
 		if (pool->workers[i].node != node)

@@ -3,7 +3,7 @@
  * pool - the CPU threads that compute experts and copy slices.
  *
  * One team of pinned threads per NUMA node; a team reads only what its own node has: its share of the rows of each
- * expert. A job is cut into units, blocks of such rows, that the team's threads take in order from one atomic cursor.
+ * expert, or a whole copy where there is one and the teams stay even (pool-deal.h). A job is cut into units, blocks of such rows, that the team's threads take in order from one atomic cursor.
  * There is no global barrier: whoever finishes the last gate-and-up rows of an expert, of all teams, gives each team
  * the expert's down rows, and whoever finishes the last part of an output block adds it up. Sums are formed in a fixed
  * order, so a result depends neither on the number of nodes, of threads or who was faster, nor on what other tokens are
@@ -99,6 +99,22 @@ struct pool_copy {
 	struct pool_entry entry;
 };
 
+/* Bytes of the daemon's own, none of them overlapping, to where only this job writes: at background priority, by the
+ * team of the node. */
+struct pool_range {
+	const uint8_t *from;
+	uint8_t *to;
+	uint64_t bytes; /* > 0 */
+};
+
+struct pool_move {
+	struct pool_range ranges[MOE_POOLS_MAX];
+	uint32_t n; /* > 0 */
+	uint32_t node;
+	void (*done)(struct pool_move *job, int status); /* 0 or -ENOMEM; may free the job */
+	struct pool_entry entry;
+};
+
 int pool_new(struct pool **ret, const struct pool_params *params, struct moe_error *err);
 /* Every job must have ended. Takes NULL, returns NULL. */
 struct pool *pool_free(struct pool *pool);
@@ -115,6 +131,7 @@ void pool_trim(struct pool *pool);
 /* Thread-safe; never blocks on work. The structs must stay in place until `done`. */
 void pool_submit_compute(struct pool *pool, struct pool_compute *job);
 void pool_submit_copy(struct pool *pool, struct pool_copy *job);
+void pool_submit_move(struct pool *pool, struct pool_move *job);
 
 /* So many pairs of an expert cost as much arithmetic as reading it once costs time: about, on a CPU with AVX-512. */
 #define POOL_PAIRS_PER_READ 16
@@ -130,6 +147,7 @@ void pool_stats(struct pool *pool, struct pool_stats *ret);
 struct pool_node_stats {
 	uint32_t threads;
 	uint64_t busy_ns, read_bytes, copy_bytes;
+	uint64_t whole; /* experts of a wave that this node alone computed */
 };
 void pool_node_stats(struct pool *pool, uint32_t node, struct pool_node_stats *ret);
 

@@ -474,11 +474,11 @@ static void test_params(void)
 /* Whether the blocks of what was drawn are one expert's. */
 static bool neighbours(const struct wave *w, struct pool_units units)
 {
-	const struct wave_place first = wave_place(w, 0, units.first);
+	const struct wave_place first = lane_place(&w->rows, 0, units.first);
 	bool good = units.n > 0 && units.n <= first.n;
 
 	for (uint32_t i = 1; i < units.n && good; i++) {
-		const struct wave_place place = wave_place(w, 0, units.first + i);
+		const struct wave_place place = lane_place(&w->rows, 0, units.first + i);
 
 		good = place.down == first.down && place.expert == first.expert && place.block == first.block + i;
 	}
@@ -496,16 +496,16 @@ static void draw_all(struct pool *pool, struct job *j, const char *what, bool se
 
 	wave_extent(&job, &tokens, &pairs);
 	require(wave_new(&w, &job, tokens, pairs, NULL) == 0, "a wave");
-	all = wave_gate_units(w, 0) + w->down.team[1] * w->n_experts;
-	atomic_store(&w->batch.views[0].units, all);
-	for (; (units = pool_view_draw(&w->batch.views[0], 0)).n; next += units.n) {
+	all = lane_gate_units(&w->rows, 0) + w->rows.down.team[1] * w->n_experts;
+	atomic_store(&w->rows.batch.views[0].units, all);
+	for (; (units = pool_view_draw(&w->rows.batch.views[0], 0)).n; next += units.n) {
 		good = good && units.first == next && neighbours(w, units);
 		most = MAX(most, units.n);
 		last = units.n;
 	}
 	ok(good && next == all, "%s: each of %u units is taken once, neighbours together", what, all);
 	ok(several ? most > 4 && last == 1 : most == 1, "at most %u at once, and %u at last", most, last);
-	pool_batch_unref(&w->batch);
+	pool_batch_unref(&w->rows.batch);
 	scratch_put(&pool->scratch, job.scratch);
 }
 
