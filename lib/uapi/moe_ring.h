@@ -253,11 +253,11 @@ struct moe_daemon_page {
 	__u32 tap_bytes;
 	__u32 tap_on; /* 1: routes are wanted */
 	__u32 tap_head;
-	__u32 tap_made;     /* 1: the tap has its pages */
-	__u64 waits_offset; /* in the client region: struct moe_histogram[n_layers], or 0 */
-	__u64 heat_offset;  /* in the client region; 0: none */
+	__u32 tap_made;       /* 1: the tap has its pages */
+	__u64 waits_offset;   /* in the client region: struct moe_histogram[n_layers], or 0 */
+	__u64 heat_offset;    /* in the client region; 0: none */
 	__u64 hottest_offset; /* in the daemon region */
-	__u64 heat_taken;   /* of heat_steps, by the daemon */
+	__u64 heat_taken;     /* of heat_steps, by the daemon */
 	__u32 pad3[2];
 };
 
