@@ -1,31 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/documents-ghosts.h"
 
-#include <string.h>
-
 #include "advice/advice.h"
 #include "base/util.h"
+#include "daemon/model-ghosts.h"
 #include "daemon/ringsrv.h"
-#include "policy/policy.h"
 
 /* What a client says may be any number. */
 static double rate(uint64_t hits, uint64_t asked)
 {
 	return asked ? MIN((double)hits / (double)asked, 1) : 0;
-}
-
-/* NULL: there is no such cache, no such policy, or one before has the same words: a metric's samples must differ. */
-static const struct policy_ops *policy_of(const struct moe_ghost_stats *g, int i)
-{
-	const struct moe_ghost_cache *c = &g->caches[i];
-	char name[sizeof c->policy + 1] = {0};
-
-	for (int k = 0; k < i; k++)
-		if (g->caches[k].slots == c->slots &&
-		    strncmp((const char *)g->caches[k].policy, (const char *)c->policy, sizeof c->policy) == 0)
-			return NULL;
-	memcpy(name, c->policy, sizeof c->policy);
-	return name[0] ? policy_find(name) : NULL;
 }
 
 static json_t *ghosts_json(const struct moe_ghost_stats *g)
@@ -34,12 +18,13 @@ static json_t *ghosts_json(const struct moe_ghost_stats *g)
 
 	for (int i = 0; i < MOE_GHOST_CACHES; i++) {
 		const struct moe_ghost_cache *c = &g->caches[i];
+		const struct policy_ops *policy = session_ghost_policy(g, i);
 
-		if (policy_of(g, i))
-			json_array_append_new(caches, json_pack("{s:s, s:I, s:f, s:f}", "policy", policy_of(g, i)->name,
-								"slots", (json_int_t)c->slots, "hit_rate",
-								rate(c->hits, g->asked), "hit_rate_pairs",
-								rate(c->hits_pairs, g->asked_pairs)));
+		if (policy)
+			json_array_append_new(caches,
+					      json_pack("{s:s, s:I, s:f, s:f}", "policy", policy->name, "slots",
+							(json_int_t)c->slots, "hit_rate", rate(c->hits, g->asked),
+							"hit_rate_pairs", rate(c->hits_pairs, g->asked_pairs)));
 	}
 	return json_pack("{s:I, s:I, s:I, s:I, s:o, s:I, s:o}", "layers", (json_int_t)g->layers, "steps",
 			 (json_int_t)g->steps, "asked", (json_int_t)g->asked, "asked_pairs", (json_int_t)g->asked_pairs,
@@ -50,7 +35,7 @@ static json_t *ghosts_json(const struct moe_ghost_stats *g)
 static void list_caches(struct advice_facts *f, const struct moe_ghost_stats *g)
 {
 	for (int i = 0; i < MOE_GHOST_CACHES && g->steps >= ADVICE_STEPS_MIN; i++) {
-		const struct policy_ops *policy = policy_of(g, i);
+		const struct policy_ops *policy = session_ghost_policy(g, i);
 
 		/* The first is the session's own: without it there is nothing to compare with. */
 		if (!policy && i == 0)
@@ -62,25 +47,30 @@ static void list_caches(struct advice_facts *f, const struct moe_ghost_stats *g)
 	}
 }
 
-static json_t *advice_json(const struct session *s, const struct moe_layer_stats *t, const struct moe_ghost_stats *g)
+/* All but what ghosts say. */
+static struct advice_facts facts_of(const struct entry *e, const struct moe_layer_stats *t)
 {
 	const double steps = (double)MAX(t->steps, 1);
-	const uint32_t experts = s->entry->model->manifest->n_experts;
-	struct advice_facts facts = {
+	const uint32_t experts = e->model->manifest->n_experts;
+
+	return (struct advice_facts){
 		.steps = t->steps,
 		.experts = experts,
 		.slots = (uint32_t)MIN(t->slots, experts),
 		.active_mean = (double)t->active_sum / steps,
 		.tokens_mean = (double)t->tokens / steps,
-		.bound = g->bound_asked ? rate(g->bound_hits, g->bound_asked) : -1,
+		.bound = -1,
 		.wait_ns = (double)t->copy_ns,
 		.compute_ns = (double)t->cpu_ns + (double)t->device_ns,
 	};
+}
+
+static json_t *advice_json(const struct advice_facts *facts)
+{
 	json_t *lines = json_array();
 	struct advice advice;
 
-	list_caches(&facts, g);
-	advise(&facts, &advice);
+	advise(facts, &advice);
 	for (uint32_t i = 0; i < advice.n; i++)
 		json_array_append_new(lines, json_string(advice.lines[i]));
 	return lines;
@@ -88,9 +78,80 @@ static json_t *advice_json(const struct session *s, const struct moe_layer_stats
 
 void documents_add_ghosts(json_t *o, const struct session *s, const struct moe_layer_stats *total)
 {
+	struct advice_facts facts = facts_of(s->entry, total);
 	struct moe_ghost_stats ghosts;
 
 	ringsrv_read_ghosts(s, &ghosts);
+	if (ghosts.bound_asked)
+		facts.bound = rate(ghosts.bound_hits, ghosts.bound_asked);
+	list_caches(&facts, &ghosts);
 	json_object_set_new(o, "ghosts", ghosts.layers ? ghosts_json(&ghosts) : json_null());
-	json_object_set_new(o, "advice", advice_json(s, total, &ghosts));
+	json_object_set_new(o, "advice", advice_json(&facts));
+}
+
+/* -- of a model --------------------------------------------------------------------------------------------------- */
+
+static json_t *model_ghosts_json(const struct model_ghosts *g)
+{
+	json_t *caches = json_array(), *bounds = json_array();
+
+	for (uint32_t i = 0; i < g->n_caches; i++) {
+		const struct model_ghost *c = &g->caches[i];
+
+		json_array_append_new(caches, json_pack("{s:s, s:I, s:I, s:f, s:f}", "policy", c->policy->name, "slots",
+							(json_int_t)c->slots, "asked", (json_int_t)c->asked, "hit_rate",
+							rate(c->hits, c->asked), "hit_rate_pairs",
+							rate(c->hits_pairs, c->asked_pairs)));
+	}
+	for (uint32_t i = 0; i < g->n_bounds; i++) {
+		const struct model_bound *b = &g->bounds[i];
+
+		json_array_append_new(bounds, json_pack("{s:I, s:I, s:o}", "slots", (json_int_t)b->slots, "asked",
+							(json_int_t)b->asked, "hit_rate",
+							b->asked ? json_real(rate(b->hits, b->asked)) : json_null()));
+	}
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "sessions", (json_int_t)g->sessions, "layers",
+			 (json_int_t)g->layers, "steps", (json_int_t)g->steps, "asked", (json_int_t)g->asked,
+			 "asked_pairs", (json_int_t)g->asked_pairs, "left_out", (json_int_t)g->left_out, "caches",
+			 caches, "bounds", bounds);
+}
+
+/* Only caches that have seen the same steps as the one that most sessions have can be compared with it. */
+static void list_model_caches(struct advice_facts *f, const struct model_ghosts *g)
+{
+	const struct model_ghost *own = model_ghosts_own(g);
+
+	if (!own || g->steps < ADVICE_STEPS_MIN)
+		return;
+	f->slots = (uint32_t)MIN(own->slots, f->experts);
+	f->caches[f->n_caches++] = (struct advice_cache){own->policy->name, f->slots, rate(own->hits, own->asked)};
+	for (uint32_t i = 0; i < g->n_caches && f->n_caches < ARRAY_LEN(f->caches); i++) {
+		const struct model_ghost *c = &g->caches[i];
+
+		if (c != own && c->asked == own->asked)
+			f->caches[f->n_caches++] = (struct advice_cache){
+				c->policy->name, (uint32_t)MIN(c->slots, f->experts), rate(c->hits, c->asked)};
+	}
+	for (uint32_t i = 0; i < g->n_bounds; i++)
+		if (g->bounds[i].slots == own->slots && g->bounds[i].asked && own->own == own->asked)
+			f->bound = rate(g->bounds[i].hits, g->bounds[i].asked);
+}
+
+void documents_add_model_ghosts(json_t *o, const struct service *s, const struct entry *e,
+				const struct moe_layer_stats *total)
+{
+	struct advice_facts facts = facts_of(e, total);
+	struct model_ghosts all = e->ghosts;
+
+	for (const struct session *x = s->sessions; x; x = x->next) {
+		struct moe_ghost_stats now;
+
+		if (x->dead || x->entry != e)
+			continue;
+		ringsrv_read_ghosts(x, &now);
+		model_ghosts_add(&all, &now);
+	}
+	list_model_caches(&facts, &all);
+	json_object_set_new(o, "ghosts", all.sessions ? model_ghosts_json(&all) : json_null());
+	json_object_set_new(o, "advice", advice_json(&facts));
 }

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* documents-ghosts - of a session: what its ghost caches found, and what its statistics suggest. */
+/* documents-ghosts - of a session, and of a model: what ghost caches found, and what the statistics suggest. */
 #ifndef DAEMON_DOCUMENTS_GHOSTS_H
 #define DAEMON_DOCUMENTS_GHOSTS_H
 
 #include <jansson.h>
 
-#include "daemon/session.h"
+#include "daemon/service.h"
 
 /* Adds ghosts (null without any) and advice to the object. `total`: the session's layers added up. */
 void documents_add_ghosts(json_t *object, const struct session *session, const struct moe_layer_stats *total);
+
+/* The same of all sessions of a model, those that have ended as well. */
+void documents_add_model_ghosts(json_t *object, const struct service *service, const struct entry *entry,
+				const struct moe_layer_stats *total);
 
 #endif

@@ -105,7 +105,7 @@ static json_t *model_stats_json(const struct service *s, const struct entry *e)
 	struct moe_layer_stats total = {0};
 	struct served_layer served = {0};
 	struct times times, all_times = {0};
-	json_t *layers = json_array(), *totals = json_object();
+	json_t *layers = json_array(), *totals = json_object(), *o;
 
 	for (uint32_t l = 0; l < m->n_layers; l++) {
 		struct moe_layer_stats now;
@@ -130,8 +130,10 @@ static json_t *model_stats_json(const struct service *s, const struct entry *e)
 	json_object_set_new(totals, "times", documents_times(&all_times));
 	json_object_set_new(totals, "leases_held", integer(e->model->leases));
 	json_object_set_new(totals, "tier", tier_json(e));
-	return json_pack("{s:s, s:o, s:i, s:i, s:o, s:o}", "name", m->name, "digest", digest_json(m->digest), "experts",
-			 (int)m->n_experts, "topk", (int)m->topk, "layers", layers, "totals", totals);
+	o = json_pack("{s:s, s:o, s:i, s:i, s:o, s:o}", "name", m->name, "digest", digest_json(m->digest), "experts",
+		      (int)m->n_experts, "topk", (int)m->topk, "layers", layers, "totals", totals);
+	documents_add_model_ghosts(o, s, e, &total);
+	return o;
 }
 
 /* What a client says may be any number. */

@@ -13,6 +13,7 @@
 #include "daemon/store.h"
 #include "daemon/tier.h"
 #include "daemon/heat.h"
+#include "daemon/model-ghosts.h"
 #include "daemon/times.h"
 #include "daemon/heats.h"
 #include "uapi/moe_ring.h"
@@ -34,6 +35,7 @@ struct entry {
 	struct heat_cell *heat;          /* [n_moe_layers][n_experts] */
 	struct times *times;             /* [n_layers], of this daemon */
 	struct heats_table *lasting;     /* the service's: heat of all sessions of these weights; NULL: none */
+	struct model_ghosts ghosts;      /* of sessions that have ended in this daemon */
 	struct tier *tier;               /* NULL: the model is all there */
 	struct entry *next;
 };

@@ -499,6 +499,10 @@ void layer_stats_add(struct moe_layer_stats *to, const struct moe_layer_stats *f
 
 void ringsrv_retire_stats(struct session *s)
 {
+	struct moe_ghost_stats ghosts;
+
+	ringsrv_read_ghosts(s, &ghosts);
+	model_ghosts_add(&s->entry->ghosts, &ghosts);
 	for (uint32_t l = 0; l < s->entry->model->manifest->n_layers; l++) {
 		struct moe_layer_stats stats;
 

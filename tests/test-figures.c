@@ -279,6 +279,8 @@ static const struct {
 	{METRICS_STATS, "sessions.dp_size"},
 	{METRICS_STATS, "sessions.ep_rank"},
 	{METRICS_STATS, "sessions.ghosts.bound_slots"},
+	{METRICS_STATS, "models.ghosts.caches.slots"},
+	{METRICS_STATS, "models.ghosts.bounds.slots"},
 	{METRICS_STATS, "sessions.ghosts.caches.slots"},
 	{METRICS_MODELS, "models.epoch"},
 	{METRICS_MODELS, "models.layers"},

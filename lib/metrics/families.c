@@ -22,6 +22,12 @@ const struct metrics_way metrics_ways[METRICS_SCOPES] = {
 				{{"models", {"model"}, {"name"}},
 				 {"layers", {"layer"}, {"layer"}},
 				 {"times", {"part"}, {NULL}}}},
+	[METRICS_MODEL_GHOSTS] = {METRICS_STATS, {{"models", {"model"}, {"name"}}}},
+	[METRICS_MODEL_GHOST] = {METRICS_STATS,
+				 {{"models", {"model"}, {"name"}},
+				  {"ghosts.caches", {"policy", "slots"}, {"policy", "slots"}}}},
+	[METRICS_MODEL_BOUND] = {METRICS_STATS,
+				 {{"models", {"model"}, {"name"}}, {"ghosts.bounds", {"slots"}, {"slots"}}}},
 	[METRICS_GHOST] = {METRICS_STATS,
 			   {{"sessions", {"session", "model"}, {"id", "model"}},
 			    {"ghosts.caches", {"policy", "slots"}, {"policy", "slots"}}}},
@@ -39,6 +45,9 @@ const char *const metrics_scope_names[METRICS_SCOPES] = {
 	[METRICS_GHOST] = "a ghost cache of a session",
 	[METRICS_TIME] = "a part of a session's time",
 	[METRICS_LAYER_TIME] = "a part of a layer's time",
+	[METRICS_MODEL_GHOSTS] = "a model's ghost caches",
+	[METRICS_MODEL_GHOST] = "one of a model's ghost caches",
+	[METRICS_MODEL_BOUND] = "a bound of a model's",
 };
 
 /* clang-format off */
@@ -387,6 +396,30 @@ const struct metrics_family metrics_families[] = {
 		"Distinct experts that these asked for"},
 	{"moe_expertd_ghost_asked_pairs_total", COUNTER, METRICS_SESSION, "ghosts.asked_pairs", NULL, PLAIN,
 		"Pairs of them"},
+
+	/* Those of all sessions of a model, added up; they stay when a session ends. */
+	{"moe_expertd_model_ghost_sessions_total", COUNTER, METRICS_MODEL_GHOSTS, "ghosts.sessions", NULL, PLAIN,
+		"Sessions with ghost caches"},
+	{"moe_expertd_model_ghost_layers", GAUGE, METRICS_MODEL_GHOSTS, "ghosts.layers", NULL, PLAIN,
+		"Layers that one of them looks at, the most"},
+	{"moe_expertd_model_ghost_steps_total", COUNTER, METRICS_MODEL_GHOSTS, "ghosts.steps", NULL, PLAIN,
+		"Steps that they have seen"},
+	{"moe_expertd_model_ghost_asked_experts_total", COUNTER, METRICS_MODEL_GHOSTS, "ghosts.asked", NULL, PLAIN,
+		"Distinct experts that these asked for"},
+	{"moe_expertd_model_ghost_asked_pairs_total", COUNTER, METRICS_MODEL_GHOSTS, "ghosts.asked_pairs", NULL, PLAIN,
+		"Pairs of them"},
+	{"moe_expertd_model_ghost_left_out_total", COUNTER, METRICS_MODEL_GHOSTS, "ghosts.left_out", NULL, PLAIN,
+		"Caches and bounds that were one kind too many"},
+	{"moe_expertd_model_ghost_hit_rate", GAUGE, METRICS_MODEL_GHOST, "hit_rate", NULL, PLAIN,
+		"Of what sessions that look at such a cache asked for, what it would have found"},
+	{"moe_expertd_model_ghost_pair_hit_rate", GAUGE, METRICS_MODEL_GHOST, "hit_rate_pairs", NULL, PLAIN,
+		"The same of pairs"},
+	{"moe_expertd_model_ghost_cache_asked_experts_total", COUNTER, METRICS_MODEL_GHOST, "asked", NULL, PLAIN,
+		"Distinct experts that were asked of it"},
+	{"moe_expertd_model_ghost_bound_hit_rate", GAUGE, METRICS_MODEL_BOUND, "hit_rate", NULL, PLAIN,
+		"What no cache of so many slots could have exceeded"},
+	{"moe_expertd_model_ghost_bound_asked_experts_total", COUNTER, METRICS_MODEL_BOUND, "asked", NULL, PLAIN,
+		"Distinct experts that the bound has looked at"},
 };
 /* clang-format on */
 

@@ -86,6 +86,12 @@ ok $? 'moectl stats shows quantiles' "$dir/stats"
 is "$(json "$dir/stats.json" sessions.0.ghosts.caches.0.slots)" 4 'ghost caches: the first is as the session has it' "$dir/err"
 within "$(json "$dir/stats.json" sessions.0.ghosts.bound_hit_rate)" \
 	"$(json "$dir/stats.json" sessions.0.ghosts.caches.0.hit_rate)" 1 'the bound is above it'
+for key in steps asked asked_pairs caches.0.hit_rate caches.2.hit_rate_pairs; do
+	is "$(json "$dir/stats.json" "models.0.ghosts.$key")" "$(json "$dir/stats.json" "sessions.0.ghosts.$key")" "the model's ghosts: $key"
+done
+is "$(json "$dir/stats.json" models.0.ghosts.bounds.0.hit_rate)" "$(json "$dir/stats.json" sessions.0.ghosts.bound_hit_rate)" 'and its bound'
+is "$(json "$dir/stats.json" models.0.advice.0)" "$(json "$dir/stats.json" sessions.0.advice.0)" 'and its advice'
+asked=$(json "$dir/stats.json" models.0.ghosts.asked)
 grep -q 'lru .* 4 slots .* as it is$' "$dir/stats" && grep -q 'capacity deadlock' "$dir/stats"
 ok $? 'moectl stats shows them, and advice' "$dir/stats"
 kill -CONT "$scorer"
@@ -102,6 +108,7 @@ before=$(json "$dir/stats.json" models.0.totals.times.wait.count)
 	"$moectl" --socket "$socket" status --json >"$dir/status.json"
 require $? 'both are printed' "$dir/err"
 within "$(json "$dir/stats.json" models.0.totals.times.wait.count)" "$before" 1e12 'what its steps waited is remembered'
+within "$(json "$dir/stats.json" models.0.ghosts.asked)" "$asked" 1e12 'so is what its ghost caches found'
 model='model=tiny "moe"'
 for path in hit miss_buffer pool cpu local; do
 	is "$(prometheus "$dir/metrics.txt" moe_expertd_layer_pairs_total "$model" "path=$path")" \

@@ -96,6 +96,29 @@ static void print_all_times(const json_t *model)
 	print_layer_times("all", totals);
 }
 
+/* A model's ghost caches: those of all its sessions, added up. */
+static void print_model_ghosts(const json_t *model)
+{
+	const json_t *ghosts = json_object_get(model, "ghosts"), *cache, *line;
+	size_t i;
+
+	if (get_number(ghosts, "asked") > 0)
+		printf("  of %.0f experts that %.0f sessions asked for in up to %.0f layers each, caches would have "
+		       "found\n",
+		       get_number(ghosts, "asked"), get_number(ghosts, "sessions"), get_number(ghosts, "layers"));
+	json_array_foreach (json_object_get(ghosts, "caches"), i, cache)
+		if (get_number(cache, "asked") > 0)
+			printf("  %-10s %5.0f slots  %5.1f%% (%5.1f%% of pairs) of %.0f\n", get_text(cache, "policy"),
+			       get_number(cache, "slots"), 100 * get_number(cache, "hit_rate"),
+			       100 * get_number(cache, "hit_rate_pairs"), get_number(cache, "asked"));
+	json_array_foreach (json_object_get(ghosts, "bounds"), i, cache)
+		if (json_is_real(json_object_get(cache, "hit_rate")))
+			printf("  %-10s %5.0f slots  %5.1f%%\n", "at most", get_number(cache, "slots"),
+			       100 * get_number(cache, "hit_rate"));
+	json_array_foreach (json_object_get(model, "advice"), i, line)
+		printf("  %s\n", json_string_value(line));
+}
+
 static void print_model(const json_t *model)
 {
 	const json_t *layers = json_object_get(model, "layers"), *totals = json_object_get(model, "totals"), *layer;
@@ -132,6 +155,7 @@ static void print_model(const json_t *model)
 	if (warning)
 		printf("  warning: %s\n", warning);
 	print_all_times(model);
+	print_model_ghosts(model);
 }
 
 static void print_sessions(const json_t *sessions)
