@@ -26,6 +26,7 @@ struct row {
 struct record {
 	uint32_t frame;
 	uint32_t hinters; /* who hint it */
+	uint16_t chance;  /* as they say; 0: nobody does */
 	bool hinted;      /* one of them does, and it is still to be followed */
 	uint64_t used;    /* number of the pass, 0: never */
 };
@@ -60,7 +61,8 @@ int order_states(uint8_t **ret, const struct frames_params *params, const struct
 /* The record that goes first, of those that were not used in pass `before` or later; FRAMES_NONE. */
 uint32_t order_first(struct frames *f, uint64_t before);
 
-/* The hinted record that is needed first and is in no frame; no longer hinted. FRAMES_NONE. */
-uint32_t order_next_hint(struct frames *f);
+/* The hinted record that is needed first, the most probable one of its row, and is in no frame; no longer hinted. Those
+ * below `least` stay hinted. FRAMES_NONE. */
+uint32_t order_next_hint(struct frames *f, uint32_t least);
 
 #endif

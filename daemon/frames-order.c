@@ -155,7 +155,7 @@ static void set_hinted(struct row *row, struct record *record, bool hinted)
 	record->hinted = hinted;
 }
 
-void frames_hint(struct frames *f, uint64_t *mine, uint32_t row, const uint64_t *bits)
+void frames_hint(struct frames *f, uint64_t *mine, uint32_t row, const uint64_t *bits, const uint16_t *chances)
 {
 	const uint32_t words = frames_hint_words(f->p.experts);
 
@@ -163,10 +163,13 @@ void frames_hint(struct frames *f, uint64_t *mine, uint32_t row, const uint64_t 
 	for (uint32_t e = 0; e < f->p.experts; e++) {
 		struct record *record = &f->record[row * f->p.experts + e];
 
-		if (mine[e / 64] >> e % 64 & 1 && --record->hinters == 0)
+		if (mine[e / 64] >> e % 64 & 1 && --record->hinters == 0) {
 			set_hinted(&f->row[row], record, false);
+			record->chance = 0;
+		}
 		if (bits && bits[e / 64] >> e % 64 & 1) {
 			record->hinters++;
+			record->chance = MAX(record->chance, chances ? chances[e] : FRAMES_HINT_SURE);
 			set_hinted(&f->row[row], record, record->frame == FRAMES_NONE);
 		}
 	}
@@ -174,23 +177,34 @@ void frames_hint(struct frames *f, uint64_t *mine, uint32_t row, const uint64_t 
 		mine[i] = bits ? bits[i] : 0;
 }
 
-/* The hinted record that is needed first and is in no frame. */
-uint32_t order_next_hint(struct frames *f)
+/* Of a row: the most probable one, of several the lowest; what has come into a frame meanwhile needs none. */
+static uint32_t likeliest(struct frames *f, uint32_t row, uint32_t least)
+{
+	uint32_t best = FRAMES_NONE;
+
+	for (uint32_t e = 0; e < f->p.experts; e++) {
+		const uint32_t at = row * f->p.experts + e;
+		struct record *record = &f->record[at];
+
+		if (record->hinted && record->frame != FRAMES_NONE)
+			set_hinted(&f->row[row], record, false);
+		else if (record->hinted && record->chance >= least &&
+			 (best == FRAMES_NONE || record->chance > f->record[best].chance))
+			best = at;
+	}
+	return best;
+}
+
+uint32_t order_next_hint(struct frames *f, uint32_t least)
 {
 	for (uint32_t i = 0; i < f->p.rows; i++) {
 		const uint32_t row = (f->now + i) % f->p.rows;
+		const uint32_t record = f->row[row].hints ? likeliest(f, row, least) : FRAMES_NONE;
 
-		for (uint32_t e = 0; f->row[row].hints && e < f->p.experts; e++) {
-			struct record *record = &f->record[row * f->p.experts + e];
-
-			if (!record->hinted)
-				continue;
-			record->hinted = false;
-			f->row[row].hints--;
-			if (record->frame == FRAMES_NONE)
-				return row * f->p.experts + e;
-		}
-		f->row[row].hints = 0;
+		if (record == FRAMES_NONE)
+			continue;
+		set_hinted(&f->row[row], &f->record[record], false);
+		return record;
 	}
 	return FRAMES_NONE;
 }

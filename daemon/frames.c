@@ -319,7 +319,7 @@ static bool follow_hint(struct frames *f)
 	victim = f->n_free ? FRAMES_NONE : order_first(f, f->pass);
 	if (f->n_free == 0 && victim == FRAMES_NONE)
 		return false;
-	record = order_next_hint(f);
+	record = order_next_hint(f, f->n_reading ? FRAMES_HINT_WEAK : 0);
 	if (record == FRAMES_NONE)
 		return false;
 	if (victim != FRAMES_NONE)

@@ -20,7 +20,9 @@
  *
  * A hint is followed while nobody waits for frames, and only into frames that are free or were not used in this pass.
  * A later hint for the layer by the same session, or its computation, takes what is left of the first one back; what
- * others have hinted stays. A read for a hint becomes urgent when an ask needs it.
+ * others have hinted stays. A read for a hint becomes urgent when an ask needs it. The layer that is needed first comes
+ * first, and of its records the most probable one; one below FRAMES_HINT_WEAK is read only while nothing else is: a
+ * disk has nothing better to do then.
  *
  * The table tells a successor what is in the frames: an entry is written when the record is READY, and cleared before
  * anything else is read into its frame. All of this is the reactor's; nothing here waits, and nothing calls back but
@@ -130,10 +132,14 @@ static inline uint32_t frames_hint_words(uint32_t experts)
 	return (experts + 63) / 64;
 }
 
+#define FRAMES_HINT_SURE UINT16_MAX
+#define FRAMES_HINT_WEAK (FRAMES_HINT_SURE / 8)
+
 /* Experts of a row will probably be asked for: those whose bits are set, in place of all that the same one has hinted
- * there before. NULL: none. `mine` [rows][frames_hint_words()] says who: what that one hints now, all zero at first,
- * and to be emptied (NULL for each row) before it is freed. */
-void frames_hint(struct frames *frames, uint64_t *mine, uint32_t row, const uint64_t *bits);
+ * there before. NULL: none. `chances` [experts]: how probably, of FRAMES_HINT_SURE (NULL: all are sure); of several who
+ * hint a record, the largest that was said while one of them did. `mine` [rows][frames_hint_words()] says who: what
+ * that one hints now, all zero at first, and to be emptied (NULL for each row) before it is freed. */
+void frames_hint(struct frames *frames, uint64_t *mine, uint32_t row, const uint64_t *bits, const uint16_t *chances);
 
 /* The frame of a record, FRAMES_NONE: none. */
 uint32_t frames_of(const struct frames *frames, uint32_t record);

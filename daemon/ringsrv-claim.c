@@ -276,6 +276,23 @@ static int claim_fill(struct session *s, struct request *q, bool *ret_wait)
 	return 0;
 }
 
+/* How probable the i-th expert of a HINT is, of FRAMES_HINT_SURE: whatever the client has written there is a number. */
+static uint16_t chance_of(const struct session *s, const struct moe_sqe *e, uint32_t i)
+{
+	const volatile uint32_t *at;
+	uint32_t bits;
+	float weight;
+
+	if (!e->hint.weights)
+		return FRAMES_HINT_SURE;
+	at = client_at(&s->arenas[MOE_ARENA_DATA], e->hint.weights + 4 * (uint64_t)i);
+	bits = *at;
+	memcpy(&weight, &bits, sizeof weight);
+	if (!(weight > 0))
+		return 0; /* also what is no number */
+	return weight < 1 ? (uint16_t)(weight * FRAMES_HINT_SURE) : FRAMES_HINT_SURE;
+}
+
 static int claim_hint(struct session *s, struct request *q)
 {
 	const struct moe_sqe *e = &q->sqe;
@@ -284,9 +301,10 @@ static int claim_hint(struct session *s, struct request *q)
 
 	if (row_of(s, e) < 0)
 		return -ENOENT;
-	if (e->flags || !all_zero(e->hint.reserved, 5) || e->count > n_experts)
+	if (e->flags || !all_zero(e->hint.reserved, 4) || e->count > n_experts)
 		return -EINVAL;
-	if (!arena_has(s, MOE_ARENA_DATA, e->hint.ids, (uint64_t)e->count * 4))
+	if (!arena_has(s, MOE_ARENA_DATA, e->hint.ids, (uint64_t)e->count * 4) ||
+	    (e->hint.weights && !arena_has(s, MOE_ARENA_DATA, e->hint.weights, (uint64_t)e->count * 4)))
 		return -EFAULT;
 	bits = hint_bits(s, e->layer);
 	memset(bits, 0, DIV_UP(n_experts, 64) * sizeof *bits);
@@ -297,6 +315,8 @@ static int claim_hint(struct session *s, struct request *q)
 		if (id >= n_experts)
 			return -EINVAL;
 		bits[id / 64] |= (uint64_t)1 << id % 64;
+		if (s->chances)
+			s->chances[id] = chance_of(s, e, i);
 	}
 	s->entry->served[e->layer].hinted += e->count;
 	return 0;

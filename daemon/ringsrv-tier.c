@@ -165,11 +165,11 @@ bool ringsrv_tier_claim(struct session *s, struct sched *sched, struct request *
 	struct frames *frames = frames_of_session(s);
 
 	if (q->sqe.op == MOE_OP_HINT)
-		frames_hint(frames, s->ahead, row_of(s, q->sqe.layer), ringsrv_hinted(s, q->sqe.layer));
+		frames_hint(frames, s->ahead, row_of(s, q->sqe.layer), ringsrv_hinted(s, q->sqe.layer), s->chances);
 	if (q->sqe.op != MOE_OP_COMPUTE && q->sqe.op != MOE_OP_FILL)
 		return false;
 	if (q->sqe.op == MOE_OP_COMPUTE)
-		frames_hint(frames, s->ahead, row_of(s, q->sqe.layer), NULL);
+		frames_hint(frames, s->ahead, row_of(s, q->sqe.layer), NULL, NULL);
 	q->cqe.status = ask_for(s, sched, q);
 	if (q->cqe.status < 0)
 		ringsrv_go_on(s, sched, q, false);
@@ -238,5 +238,5 @@ void ringsrv_tier_kill(struct session *s)
 	while (journal_next_lease(&s->journal, &cursor, &key))
 		frames_unlease(frames_of_session(s), leased_record(s, key));
 	for (uint32_t row = 0; row < s->entry->model->manifest->n_moe_layers; row++)
-		frames_hint(frames_of_session(s), s->ahead, row, NULL);
+		frames_hint(frames_of_session(s), s->ahead, row, NULL, NULL);
 }

@@ -152,13 +152,18 @@ static size_t ahead_words(const struct moe_manifest *m)
 	return m->flags & MOE_MANIFEST_TIERED ? (size_t)m->n_moe_layers * frames_hint_words(m->n_experts) : 0;
 }
 
+static size_t chance_words(const struct moe_manifest *m)
+{
+	return m->flags & MOE_MANIFEST_TIERED ? DIV_UP(m->n_experts * sizeof(uint16_t), sizeof(uint64_t)) : 0;
+}
+
 /* On the account what the session takes from its beginning to its end. */
 static int charge_session(struct session *s, struct moe_error *err)
 {
 	const struct moe_manifest *m = s->entry->model->manifest;
 	const uint64_t entry_bytes = sizeof *s->requests + sizeof(struct request *);
 	const uint64_t books = sizeof *s + s->entries * entry_bytes +
-			       (hint_words(m) + ahead_words(m)) * sizeof *s->hinted +
+			       (hint_words(m) + ahead_words(m) + chance_words(m)) * sizeof *s->hinted +
 			       2 * (uint64_t)m->n_layouts * sizeof *s->slices + journal_books_bytes(s->entries);
 	int r = charge_take(&s->charge, ACCOUNT_SESSIONS, 1, "attach", err);
 
@@ -269,11 +274,12 @@ static int make_books(struct session *s, struct moe_error *err)
 
 	s->requests = map_requests(s->entries);
 	s->completed = calloc(s->entries, sizeof *s->completed);
-	s->hinted = calloc(hint_words(m) + ahead_words(m), sizeof *s->hinted);
+	s->hinted = calloc(hint_words(m) + ahead_words(m) + chance_words(m), sizeof *s->hinted);
 	s->slices = calloc((size_t)2 * m->n_layouts, sizeof *s->slices);
 	if (!s->requests || !s->completed || !s->hinted || !s->slices)
 		return moe_error_sys(err, -ENOMEM, "session with %u entries", s->entries);
 	s->ahead = s->hinted + hint_words(m);
+	s->chances = chance_words(m) ? (uint16_t *)(s->ahead + ahead_words(m)) : NULL;
 	cut_slices(s);
 	for (uint32_t i = s->entries; i-- > 0;) {
 		s->requests[i].next = s->free_requests;

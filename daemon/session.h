@@ -89,6 +89,7 @@ struct session {
 	uint32_t leases_held;
 	uint64_t *hinted;  /* [n_layers][bitset of experts] */
 	uint64_t *ahead;   /* of a tiered model, behind them: as of frames_hint */
+	uint16_t *chances; /* of a tiered model, behind them: [experts] of the HINT that is claimed */
 	uint32_t tier_row; /* of a tiered model: the row that was asked for last */
 
 	struct agreement *agreement; /* NULL: it takes no part in one */

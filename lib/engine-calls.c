@@ -246,6 +246,12 @@ int moe_nop(struct moe_session *session, struct moe_error *err)
 
 int moe_hint(struct moe_session *session, uint32_t layer, uint32_t n, const int32_t *ids, struct moe_error *err)
 {
+	return moe_hint_weighted(session, layer, n, ids, NULL, err);
+}
+
+int moe_hint_weighted(struct moe_session *session, uint32_t layer, uint32_t n, const int32_t *ids, const float *weights,
+		      struct moe_error *err)
+{
 	struct engine *e = session->engine;
 	struct moe_sqe sqe = {.op = MOE_OP_HINT, .layer = (uint16_t)layer, .count = n};
 	uint32_t i;
@@ -268,6 +274,11 @@ int moe_hint(struct moe_session *session, uint32_t layer, uint32_t n, const int3
 	if (r == 0) {
 		memcpy(e->hint_ids, ids, n * sizeof *ids);
 		sqe.hint.ids = (uint64_t)((uint8_t *)e->hint_ids - session->data);
+		/* A daemon that knows of none takes them for all alike. */
+		if (weights && session->features & MOE_FEATURE_WEIGHTS) {
+			memcpy(e->hint_weights, weights, n * sizeof *weights);
+			sqe.hint.weights = (uint64_t)((uint8_t *)e->hint_weights - session->data);
+		}
 		r = queue_submit(&session->queue, &sqe, &e->hint);
 		e->hint_in_flight = r == 0;
 	}

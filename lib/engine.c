@@ -131,11 +131,12 @@ static int make_data(struct engine *e, struct moe_error *err)
 	struct moe_session *s = e->session;
 	const uint64_t steps = e->n_step_slots * step_data_bytes(s);
 	const uint64_t hint = ALIGN_UP((uint64_t)e->n_experts * sizeof(int32_t), CACHE_LINE);
-	int r = session_new_data(s, steps + lanes_data_bytes(e) + hint + guesses_data_bytes(e), err);
+	int r = session_new_data(s, steps + lanes_data_bytes(e) + 2 * hint + guesses_data_bytes(e), err);
 
 	if (r == 0) {
 		e->hint_ids = (int32_t *)(s->data + steps + lanes_data_bytes(e));
-		r = guesses_new(&e->guesses, e, (uint8_t *)e->hint_ids + hint, err);
+		e->hint_weights = (float *)((uint8_t *)e->hint_ids + hint);
+		r = guesses_new(&e->guesses, e, (uint8_t *)e->hint_weights + hint, err);
 	}
 	return r;
 }

@@ -116,7 +116,8 @@ struct engine {
 	uint32_t n_step_slots; /* max_steps; three times as many where steps may carry and leave a deferred part */
 
 	pthread_mutex_t hint_lock;
-	int32_t *hint_ids; /* [n_experts] in the data arena */
+	int32_t *hint_ids;   /* [n_experts] in the data arena */
+	float *hint_weights; /* the same */
 	struct queue_op hint;
 	bool hint_in_flight;
 	struct ghosts *ghosts;   /* NULL: it has none */

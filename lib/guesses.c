@@ -13,6 +13,8 @@
 #include "plan.h"
 #include "predict/predict.h"
 
+#define PLACE_TRIED_MAX 4096 /* then both numbers are halved: what was long ago fades */
+
 /* What was guessed for a layer's next step. */
 struct guess {
 	uint32_t n;
@@ -28,6 +30,10 @@ struct guesses {
 	int32_t *experts;   /* of all rows */
 	uint16_t *layers;   /* [n_rows] the model's own numbers */
 	int32_t *announced; /* [size] in the data arena: what the daemon reads */
+	float *weights;     /* [size] behind them */
+	struct {
+		uint32_t tried, found;
+	} * places;         /* [size]: of the guesses that stood at this place, how many were asked for */
 	struct queue_op op; /* of the announcement ... */
 	bool in_flight;     /* ... that is on its way */
 };
@@ -41,7 +47,8 @@ static uint32_t size_of(const struct engine *e)
 
 uint64_t guesses_data_bytes(const struct engine *e)
 {
-	return ALIGN_UP((uint64_t)size_of(e) * sizeof(int32_t), CACHE_LINE);
+	return ALIGN_UP((uint64_t)size_of(e) * sizeof(int32_t), CACHE_LINE) +
+	       ALIGN_UP((uint64_t)size_of(e) * sizeof(float), CACHE_LINE);
 }
 
 int guesses_new(struct guesses **ret, struct engine *e, void *data, struct moe_error *err)
@@ -61,7 +68,11 @@ int guesses_new(struct guesses **ret, struct engine *e, void *data, struct moe_e
 	g->rows = calloc(e->n_rows, sizeof *g->rows);
 	g->experts = calloc((size_t)e->n_rows * g->size, sizeof *g->experts);
 	g->layers = calloc(e->n_rows, sizeof *g->layers);
-	r = g->rows && g->experts && g->layers ? 0 : moe_error_set(err, -ENOMEM, "moe_attach: no memory to guess");
+	g->places = calloc(g->size, sizeof *g->places);
+	g->weights = (float *)((uint8_t *)data + ALIGN_UP((uint64_t)g->size * sizeof(int32_t), CACHE_LINE));
+	r = g->rows && g->experts && g->layers && g->places
+		    ? 0
+		    : moe_error_set(err, -ENOMEM, "moe_attach: no memory to guess");
 	if (r == 0)
 		r = predict_new(&g->predict, e->n_rows, e->n_experts, MIN(info->topk, e->n_experts), err);
 	if (r < 0) {
@@ -87,6 +98,7 @@ struct guesses *guesses_free(struct guesses *g)
 	free(g->rows);
 	free(g->experts);
 	free(g->layers);
+	free(g->places);
 	pthread_mutex_destroy(&g->lock);
 	free(g);
 	return NULL;
@@ -108,15 +120,35 @@ static bool is_requested(const struct moe_plan *plan, int32_t expert)
 	return low < plan->n_requests && plan->requests[low].expert == expert;
 }
 
-static void judge(const struct guesses *g, const struct guess *guess, const struct moe_plan *plan)
+/* Chances are what they turned out to be, by the place in the guess: the most probable one stands first. */
+static void learn_place(struct guesses *g, uint32_t place, bool found)
+{
+	g->places[place].tried++;
+	g->places[place].found += found;
+	if (g->places[place].tried < PLACE_TRIED_MAX)
+		return;
+	g->places[place].tried /= 2;
+	g->places[place].found /= 2;
+}
+
+static float weight_of(const struct guesses *g, uint32_t place)
+{
+	return (float)(g->places[place].found + 1) / (float)(g->places[place].tried + 2);
+}
+
+static void judge(struct guesses *g, const struct guess *guess, const struct moe_plan *plan)
 {
 	struct moe_layer_stats *stats = &g->engine->session->stats[plan->layer];
 	uint64_t found = 0;
 
 	if (guess->n == 0)
 		return;
-	for (uint32_t i = 0; i < guess->n; i++)
-		found += is_requested(plan, guess->experts[i]);
+	for (uint32_t i = 0; i < guess->n; i++) {
+		const bool asked = is_requested(plan, guess->experts[i]);
+
+		learn_place(g, i, asked);
+		found += asked;
+	}
 	__atomic_fetch_add(&stats->guessed, guess->n, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&stats->guess_asked, plan->n_requests, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&stats->guess_found, found, __ATOMIC_RELAXED);
@@ -125,7 +157,7 @@ static void judge(const struct guesses *g, const struct guess *guess, const stru
 static void announce(struct guesses *g, uint32_t row)
 {
 	struct queue *queue = &g->engine->session->queue;
-	const struct moe_sqe sqe = {
+	struct moe_sqe sqe = {
 		.op = MOE_OP_HINT,
 		.layer = g->layers[row],
 		.count = g->rows[row].n,
@@ -135,6 +167,10 @@ static void announce(struct guesses *g, uint32_t row)
 	if (g->in_flight && !queue_poll(queue, &g->op))
 		return;
 	memcpy(g->announced, g->rows[row].experts, g->rows[row].n * sizeof *g->announced);
+	for (uint32_t i = 0; i < g->rows[row].n; i++)
+		g->weights[i] = weight_of(g, i);
+	if (g->engine->session->features & MOE_FEATURE_WEIGHTS)
+		sqe.hint.weights = (uint64_t)((uint8_t *)g->weights - g->engine->session->data);
 	g->in_flight = queue_submit(queue, &sqe, &g->op) == 0; /* a daemon that is gone says so to the step */
 }
 

@@ -84,7 +84,8 @@ static void random_step(struct world *w)
 		random_unlease(w);
 		break;
 	case 5:
-		frames_hint(w->frames, w->mine[random_below(2)], random_below(ROWS), random_below(4) ? &bits : NULL);
+		frames_hint(w->frames, w->mine[random_below(2)], random_below(ROWS), random_below(4) ? &bits : NULL,
+			    NULL);
 		break;
 	case 6:
 		frames_pump(w->frames);

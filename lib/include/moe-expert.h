@@ -426,6 +426,10 @@ int moe_nop(struct moe_session *session, struct moe_error *err);
 
 /* Experts that this layer will probably ask for; never changes results. */
 int moe_hint(struct moe_session *session, uint32_t layer, uint32_t n, const int32_t *ids, struct moe_error *err);
+/* The same, with how probable each of them is, 0 to 1 (weights[n]; NULL: moe_hint): of a tiered model the most probable
+ * are read ahead first, and those below 1/8 only while nothing else is. A daemon that is older takes them for alike. */
+int moe_hint_weighted(struct moe_session *session, uint32_t layer, uint32_t n, const int32_t *ids, const float *weights,
+		      struct moe_error *err);
 
 enum moe_step_phase { MOE_STEP_NONE = 0, MOE_STEP_PREFILL = 1, MOE_STEP_DECODE = 2 };
 

@@ -55,7 +55,8 @@ enum moe_msg_type {
 #define MOE_FEATURE_TRACE 0x80     /* MOE_MSG_TRACE, MOE_MSG_TRACE_STOP; the tap of moe_ring.h */
 #define MOE_FEATURE_AGREE 0x100    /* AGREE; ATTACH may have dp_size */
 #define MOE_FEATURE_HEAT 0x200     /* FORGET; the heat of moe_ring.h */
-#define MOE_FEATURES_ALL 0x3ff
+#define MOE_FEATURE_WEIGHTS 0x400  /* HINT may have weights */
+#define MOE_FEATURES_ALL 0x7ff
 
 struct moe_msg {
 	__u32 magic; /* MOE_PROTO_MAGIC */

@@ -133,8 +133,9 @@ struct moe_sqe {
 			__u64 reserved[5];
 		} release;
 		struct {
-			__u64 ids; /* [count] __s32, 64-byte aligned */
-			__u64 reserved[5];
+			__u64 ids;     /* [count] __s32, 64-byte aligned */
+			__u64 weights; /* [count] float, 64-byte aligned: how probable, 0 to 1; 0: all are alike */
+			__u64 reserved[4];
 		} hint;
 		struct {
 			__u32 phase; /* enum moe_phase */
