@@ -304,6 +304,7 @@ static int apply(struct config *c, struct moe_error *err)
 		assert(!"the table's words are those of pages.h");
 	c->memory_max = v[SETTING_MEMORY_MAX].number;
 	c->pool_max = v[SETTING_POOL_MAX].number;
+	c->replica_max = v[SETTING_REPLICA_MAX].number;
 	c->tier_policy = policy_find(v[SETTING_TIER_POLICY].text); /* the table's words are those of policy.h */
 	c->heat_steps = (uint32_t)v[SETTING_HEAT_STEPS].number;
 	c->state_directory = state_directory(c);

@@ -40,6 +40,7 @@ struct config {
 	uint64_t uid_limits[ACCOUNT_RESOURCES]; /* 0: by what there is */
 	const struct policy_ops *tier_policy;   /* of models that are tiered, when they are loaded */
 	uint64_t pool_max;                      /* bytes of one model, larger ones are tiered; 0: none are */
+	uint64_t replica_max;                   /* bytes for copies of one model's hot experts; 0: none */
 	bool writable_weights;
 	bool push_cuda;
 	uint32_t push_patience_s;

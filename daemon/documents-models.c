@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The document of the models: shapes, layouts, memory, tiers. */
 #include "daemon/documents-internal.h"
+#include "daemon/documents-replicas.h"
 
 #include "daemon/tier.h"
 
@@ -94,11 +95,12 @@ json_t *tier_json(const struct entry *e)
 		"prefetch_wasted", (json_int_t)c->prefetch_wasted);
 }
 
-static json_t *model_with_tier(const struct entry *e)
+static json_t *model_with_tier(const struct service *s, const struct entry *e)
 {
 	json_t *model = model_json(e->model);
 
 	json_object_set_new(model, "tier", tier_json(e));
+	json_object_set_new(model, "replicas", documents_replicas(s, e));
 	return model;
 }
 
@@ -107,6 +109,6 @@ json_t *models_json(const struct service *s)
 	json_t *models = json_array();
 
 	for (const struct entry *e = s->registry.head; e; e = e->next)
-		json_array_append_new(models, model_with_tier(e));
+		json_array_append_new(models, model_with_tier(s, e));
 	return json_pack("{s:o}", "models", models);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The statistics: of models and their layers, and of sessions and their modes. */
 #include "daemon/documents-internal.h"
+#include "daemon/documents-replicas.h"
 
 #include "base/util.h"
 #include "daemon/documents-ghosts.h"
@@ -130,6 +131,7 @@ static json_t *model_stats_json(const struct service *s, const struct entry *e)
 	json_object_set_new(totals, "times", documents_times(&all_times));
 	json_object_set_new(totals, "leases_held", integer(e->model->leases));
 	json_object_set_new(totals, "tier", tier_json(e));
+	json_object_set_new(totals, "replicas", documents_replicas(s, e));
 	o = json_pack("{s:s, s:o, s:i, s:i, s:o, s:o}", "name", m->name, "digest", digest_json(m->digest), "experts",
 		      (int)m->n_experts, "topk", (int)m->topk, "layers", layers, "totals", totals);
 	documents_add_model_ghosts(o, s, e, &total);

@@ -71,10 +71,10 @@ static json_t *nodes_json(const struct service *s)
 		struct pool_node_stats now;
 
 		pool_node_stats(s->pool, i, &now);
-		json_array_append_new(nodes,
-				      json_pack("{s:i, s:i, s:I, s:I, s:I}", "node", s->host->nodes[i].id, "threads",
-						(int)now.threads, "busy_ns", (json_int_t)now.busy_ns, "read_bytes",
-						(json_int_t)now.read_bytes, "copy_bytes", (json_int_t)now.copy_bytes));
+		json_array_append_new(nodes, json_pack("{s:i, s:i, s:I, s:I, s:I, s:I}", "node", s->host->nodes[i].id,
+						       "threads", (int)now.threads, "busy_ns", (json_int_t)now.busy_ns,
+						       "read_bytes", (json_int_t)now.read_bytes, "copy_bytes",
+						       (json_int_t)now.copy_bytes, "whole", (json_int_t)now.whole));
 	}
 	return nodes;
 }

@@ -159,8 +159,8 @@ struct wave_place {
 };
 struct wave_place lane_place(const struct wave_lane *lane, uint32_t team, uint32_t number);
 
-/* Builds the wave of the next `tokens` with `pairs` > 0 pairs, the gate-and-up units of its lanes ready to be added, in the
- * job's scratch, which it replaces when it is too small. 0 or -ENOMEM. */
+/* Builds the wave of the next `tokens` with `pairs` > 0 pairs, the gate-and-up units of its lanes ready to be added,
+ * in the job's scratch, which it replaces when it is too small. 0 or -ENOMEM. */
 int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t pairs, pool_run *run);
 
 #endif

@@ -3,11 +3,11 @@
  * pool - the CPU threads that compute experts and copy slices.
  *
  * One team of pinned threads per NUMA node; a team reads only what its own node has: its share of the rows of each
- * expert, or a whole copy where there is one and the teams stay even (pool-deal.h). A job is cut into units, blocks of such rows, that the team's threads take in order from one atomic cursor.
- * There is no global barrier: whoever finishes the last gate-and-up rows of an expert, of all teams, gives each team
- * the expert's down rows, and whoever finishes the last part of an output block adds it up. Sums are formed in a fixed
- * order, so a result depends neither on the number of nodes, of threads or who was faster, nor on what other tokens are
- * in the job.
+ * expert, or a whole copy where there is one and the teams stay even (pool-deal.h). A job is cut into units, blocks of
+ * rows, that the team's threads take in order from one atomic cursor. There is no global barrier: whoever finishes the
+ * last gate-and-up rows of an expert, of all teams, gives each team the expert's down rows, and whoever finishes the
+ * last part of an output block adds it up. Sums are formed in a fixed order, so a result depends neither on the number
+ * of nodes, of threads or who was faster, nor on what other tokens are in the job.
  *
  * An idle thread polls for spin_us and then sleeps: an idle pool uses no CPU. Between units the most urgent job goes
  * first: that of the highest priority, within it that of the lowest `order`; a unit that runs is not interrupted.

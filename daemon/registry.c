@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/memfd.h"
 #include "base/util.h"
 #include "daemon/tier.h"
@@ -21,6 +22,7 @@
 static struct entry *entry_free(struct entry *entry)
 {
 	if (entry) {
+		mover_free(entry->mover);
 		tier_free(entry->tier);
 		resident_free(entry->model);
 		if (entry->books)
@@ -206,6 +208,26 @@ int registry_start_tier(struct entry *entry, struct loop *loop, struct moe_error
 		entry->books->policy = policy_index(policy);
 	}
 	return tier_new(&entry->tier, entry->model, policy, books_table(entry), books_counters(entry), loop, err);
+}
+
+void registry_start_mover(struct entry *entry, const struct mover_params *params)
+{
+	struct mover_params p = *params;
+	struct moe_error err;
+	int r;
+
+	p.model = entry->model;
+	r = mover_new(&entry->mover, &p, &err);
+	if (r == -EOPNOTSUPP)
+		log_info("%s", err.text);
+	else if (r < 0)
+		log_warning("no copies of hot experts: %s", err.text);
+}
+
+void registry_stop_movers(struct registry *registry)
+{
+	for (struct entry *e = registry->head; e; e = e->next)
+		e->mover = mover_free(e->mover);
 }
 
 int registry_set_policy(struct entry *entry, const char *name, struct moe_error *err)

@@ -16,6 +16,7 @@
 #include "daemon/model-ghosts.h"
 #include "daemon/times.h"
 #include "daemon/heats.h"
+#include "daemon/mover.h"
 #include "uapi/moe_ring.h"
 
 /* What the daemon itself did for one layer. */
@@ -37,6 +38,7 @@ struct entry {
 	struct heats_table *lasting;     /* the service's: heat of all sessions of these weights; NULL: none */
 	struct model_ghosts ghosts;      /* of sessions that have ended in this daemon */
 	struct tier *tier;               /* NULL: the model is all there */
+	struct mover *mover;             /* NULL: no copies of hot experts (ReplicaMax=) */
 	struct entry *next;
 };
 
@@ -74,6 +76,11 @@ void registry_clear(struct registry *registry);
 /* A tiered model begins to be served: with a tier, that is paused, and the policy that its books name. 0 for all
  * others. */
 int registry_start_tier(struct entry *entry, struct loop *loop, struct moe_error *err);
+
+/* The model's hot experts get copies from now on, if `params` has room for some; says in the log why not. */
+void registry_start_mover(struct entry *entry, const struct mover_params *params);
+/* Before the pool's end. */
+void registry_stop_movers(struct registry *registry);
 
 /* Of a tiered model: now and, by its books, under a successor. -EINVAL: no rule for frames, -EOPNOTSUPP: the model is
  * not tiered, -E2BIG: its tables would be too large, -ENOMEM. */

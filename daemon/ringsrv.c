@@ -65,6 +65,7 @@ static void count_heat(struct session *s, const struct request *q)
 	const struct resident *model = s->entry->model;
 	const struct moe_sqe *e = &q->sqe;
 	struct heat_cell *row;
+	uint64_t seen = 0;
 
 	if (s->dummy || q->cqe.status < 0 || (e->op != MOE_OP_COMPUTE && e->op != MOE_OP_FILL))
 		return;
@@ -75,8 +76,12 @@ static void count_heat(struct session *s, const struct request *q)
 		return;
 	}
 	for (uint64_t i = 0, pairs = (uint64_t)e->count * e->compute.topk; i < pairs; i++)
-		if (q->compute.ids[i] >= 0)
+		if (q->compute.ids[i] >= 0) {
 			heat_more(&row[q->compute.ids[i]].pairs);
+			seen++;
+		}
+	if (s->entry->mover)
+		mover_saw(s->entry->mover, seen, s->entry->heat);
 }
 
 static void reap(struct session *s, struct request *q)

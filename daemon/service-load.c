@@ -152,6 +152,15 @@ int service_load_next(struct service *s, struct moe_error *err)
 	return service_load(s, NULL, path, s->config->names[i], err);
 }
 
+void service_start_mover(struct service *s, struct entry *entry)
+{
+	const struct mover_params params = {
+		.pool = s->pool, .host = s->host, .pages = s->config->pages, .max = s->config->replica_max};
+
+	if (params.max)
+		registry_start_mover(entry, &params);
+}
+
 static int start_tier(struct service *s, struct entry *entry, struct moe_error *err)
 {
 	int r;
@@ -189,6 +198,8 @@ void service_finish_load(struct service *s)
 		r = start_tier(s, entry, &err);
 	if (r == 0)
 		heats_join(&s->heats, s->handover, entry);
+	if (r == 0)
+		service_start_mover(s, entry);
 	if (r == 0 && handover_keeps(s->handover) && estate_keep_model(s->handover, entry) < 0)
 		log_warning("model %s will not outlive this daemon: the keeper does not take it",
 			    entry->model->manifest->name);

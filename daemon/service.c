@@ -389,9 +389,11 @@ static int revive(struct service *s, struct moe_error *err)
 	}
 	if (r < 0)
 		return r;
-	for (struct entry *e = s->registry.head; e; e = e->next)
+	for (struct entry *e = s->registry.head; e; e = e->next) {
+		service_start_mover(s, e);
 		if (e->tier)
 			frames_pause(tier_frames(e->tier), false); /* all leases have their records */
+	}
 	if (s->registry.n || sessions)
 		event_log(EVENT_TAKEN_OVER, FACTS(.count = sessions),
 			  "went on with %u models and %u sessions of the daemon before", s->registry.n, sessions);
@@ -542,6 +544,7 @@ struct service *service_free(struct service *s)
 		end_sessions(s);
 	loop_drain(s->loop);
 	push_free(s->push);
+	registry_stop_movers(&s->registry);
 	pool_free(s->pool);
 	sched_free(s->sched);
 	for (struct entry *e = s->registry.head; e; e = e->next)

@@ -117,6 +117,8 @@ int service_load_next(struct service *service, struct moe_error *err);
 /* Of the load in progress: tells who waits how far it is, or takes what it has brought. */
 void service_report_load(struct service *service);
 void service_finish_load(struct service *service);
+/* With ReplicaMax= the hot experts of a model that is there get copies. */
+void service_start_mover(struct service *service, struct entry *entry);
 
 /* To the service manager, which may be none: what is being done, as STATUS=; how the load in progress goes, with more
  * time to start (EXTEND_TIMEOUT_USEC=) as long as it moves; that it is ready; that it ends. */

@@ -222,12 +222,24 @@ static void *move_on(void *arg)
 	return NULL;
 }
 
+static uint64_t whole_of(struct pool *pool)
+{
+	uint64_t whole = 0;
+
+	for (uint32_t n = 0; n < NODES; n++) {
+		struct pool_node_stats stats;
+
+		pool_node_stats(pool, n, &stats);
+		whole += stats.whole;
+	}
+	return whole;
+}
+
 /* Every job's result, one after the other and then all at once while tables change. */
 static void test_jobs(uint32_t threads)
 {
 	struct pool *pool = pool_make(NODES, threads);
 	struct mover mover = {.pool = pool, .good = true};
-	struct pool_node_stats stats;
 	struct replicas *replicas;
 	struct job *jobs[JOBS];
 	uint8_t *expected[JOBS];
@@ -250,7 +262,8 @@ static void test_jobs(uint32_t threads)
 	fill = fill_make(&w.f, 0, 1);
 	w.f.model.replicas = replicas;
 	require(pthread_create(&thread, NULL, move_on, &mover) == 0, "a thread that moves");
-	for (uint32_t round = 0; round < ROUNDS; round++) {
+	for (uint32_t round = 0; round < ROUNDS || (whole == 0 && round < 1000 * ROUNDS); round++) {
+		whole = whole_of(pool);
 		for (uint32_t i = 0; i < JOBS; i++) {
 			memset(jobs[i]->y, 0xff, jobs[i]->y_bytes);
 			jobs[i]->ends = 0;
@@ -269,10 +282,7 @@ static void test_jobs(uint32_t threads)
 	}
 	atomic_store(&mover.stop, true);
 	pthread_join(thread, NULL);
-	for (uint32_t n = 0; n < NODES; n++) {
-		pool_node_stats(pool, n, &stats);
-		whole += stats.whole;
-	}
+	whole = whole_of(pool);
 	ok(same, "%u threads: results and fills have the same bits while copies come and go", threads);
 	ok(mover.good && whole > 0, "%u threads: tables are good, %llu experts were computed whole", threads,
 	   (unsigned long long)whole);

@@ -135,6 +135,20 @@ const struct setting_def settings_table[SETTINGS] = {
 			.live = true,
 			.help = "of a model that needs more, keep so much in memory and the rest on disk",
 		},
+	[SETTING_REPLICA_MAX] =
+		{
+			.section = "Models",
+			.key = "ReplicaMax",
+			.option = "replica-max",
+			.argument = "BYTES",
+			.type = SETTING_TYPE_BYTES,
+			.min = 1,
+			.max = BYTES_MAX,
+			.computed = "none",
+			.unit = "bytes",
+			.live = true,
+			.help = "on several NUMA nodes, whole copies of a model's hot experts may take this much more",
+		},
 	[SETTING_TIER_POLICY] =
 		{
 			.section = "Models",

@@ -99,6 +99,18 @@ require $? 'a daemon with a tiered model' "$dir/daemon.log"
 all 'tiered'
 stop_daemon
 is $? 0 'it ends'
+plain=$expertd
+here=$(CDPATH='' cd -- "$build" && pwd)
+printf '#!/bin/sh\nexec env PRETEND_NODES=2 LD_PRELOAD="%s" "%s" "$@"\n' "$here/tests/pretend-nodes.so" "$here/daemon/moe-expertd" \
+	>"$dir/expertd"
+chmod +x "$dir/expertd"
+expertd=$dir/expertd
+start_daemon --model "$sample" --replica-max 16M
+require $? 'a daemon with copies of hot experts' "$dir/daemon.log"
+all 'with copies'
+stop_daemon
+is $? 0 'it ends'
+expertd=$plain
 start_daemon --model "$sample"
 require $? 'a daemon with a model' "$dir/daemon.log"
 long_text

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 #
 # metrics - what `moectl stats --prometheus` prints is valid, says what the documents say, and is all of the table but for
-# what needs a tier or a load in progress.
+# what needs a tier, copies of hot experts or a load in progress.
 # shellcheck source=tests/e2e/lib.sh
 . "$(dirname -- "$0")/lib.sh"
 
@@ -62,7 +62,7 @@ is "$(prometheus "$dir/metrics.txt" moe_expertd_session_info "pid=$scorer")" 1 '
 kill -STOP "$scorer"
 
 # All of the table, but for what is not there now.
-sed -n 's/^\t{"\(moe_expertd_[a-z_]*\)".*/\1/p' lib/metrics/families.c | grep -v -e _tier_ -e _loading_ | sort >"$dir/table"
+sed -n 's/^\t{"\(moe_expertd_[a-z_]*\)".*/\1/p' lib/metrics/families.c | grep -v -e _tier_ -e _loading_ -e _replica_ | sort >"$dir/table"
 sed -n 's/^# TYPE \([a-z_]*\) .*/\1/p' "$dir/metrics.txt" | sort >"$dir/exported"
 diff "$dir/table" "$dir/exported" >"$dir/diff"
 ok $? "what the table has is exported" "$dir/diff"

@@ -27,7 +27,7 @@ my %may = (
 	'lib/' => [qw(lib/ !lib/model/ !lib/metrics/ !lib/placement/ !lib/settings/)],
 	'kernels/' => [qw(kernels/ lib/uapi/)],
 	'kmod/' => [qw(kmod/ lib/uapi/)],
-	'daemon/' => [qw(daemon/ lib/base/ lib/uapi/ lib/manifest/ lib/model/ lib/policy/ lib/advice/ lib/metrics/ lib/settings/ lib/device/device.h lib/include/moe-error.h kernels/kernels.h kernels/record.h)],
+	'daemon/' => [qw(daemon/ lib/base/ lib/uapi/ lib/manifest/ lib/model/ lib/policy/ lib/advice/ lib/metrics/ lib/placement/ lib/settings/ lib/device/device.h lib/include/moe-error.h kernels/kernels.h kernels/record.h)],
 	'tools/' => [qw(tools/ lib/ kernels/kernels.h kernels/record.h)],
 	# Its kernels are written in the library's words for GPUs.
 	'tools/worker/cuda/' => [qw(tools/ lib/ kernels/kernels.h kernels/record.h kernels/cuda/)],

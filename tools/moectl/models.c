@@ -62,6 +62,7 @@ static void print_model(const json_t *m)
 	       json_array_size(json_object_get(m, "layouts")) > 1 ? "up to " : "",
 	       show_bytes(record, get_number(m, "record_bytes")), get_number(m, "sessions"), get_number(m, "leases"));
 	print_tier("    ", json_object_get(m, "tier"));
+	print_replicas("    ", json_object_get(m, "replicas"));
 	json_array_foreach (json_object_get(m, "pools"), i, pool)
 		print_pool(pool);
 }

@@ -67,6 +67,8 @@ char *show_share(char to[SHOW_TEXT], double part, double whole);
 
 /* What a tiered model's frames have done; nothing of a model that is all there (null). */
 void print_tier(const char *indent, const json_t *tier);
+/* A model's copies of hot experts, if it may have any. */
+void print_replicas(const char *indent, const json_t *replicas);
 
 /* Whether standard output is a terminal that shows colours, and NO_COLOR does not forbid them. */
 bool colours_wanted(void);

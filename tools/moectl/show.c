@@ -72,6 +72,30 @@ void print_tier(const char *indent, const json_t *t)
 	       get_number(t, "prefetch_used"), get_number(t, "prefetch_wasted"));
 }
 
+void print_replicas(const char *indent, const json_t *r)
+{
+	char limit[SHOW_TEXT], bytes[SHOW_TEXT], moved[SHOW_TEXT];
+	const json_t *after = json_object_get(r, "after"), *node;
+	size_t i;
+
+	if (!json_is_object(r))
+		return;
+	printf("%scopies of hot experts (--replica-max): %s, %s of at most %s; they have %.1f %% of the pairs, the "
+	       "busiest "
+	       "node %.2f of the mean\n",
+	       indent, get_text(r, "state"), show_bytes(bytes, get_number(r, "bytes")),
+	       show_bytes(limit, get_number(r, "limit")), 100 * get_number(after, "covered"),
+	       get_number(after, "balance"));
+	if (*get_text(r, "why"))
+		printf("%s  none: %s\n", indent, get_text(r, "why"));
+	printf("%s ", indent);
+	json_array_foreach (json_object_get(r, "nodes"), i, node)
+		printf(" node %.0f has %.0f;", get_number(node, "node"), get_number(node, "copies"));
+	printf(" %.0f made (%s), layers moved %.0f times, %.0f put off, %.0f failed\n", get_number(r, "copies_made"),
+	       show_bytes(moved, get_number(r, "bytes_moved")), get_number(r, "layers_moved"), get_number(r, "put_off"),
+	       get_number(r, "failed"));
+}
+
 void print_json(const json_t *document)
 {
 	json_dumpf(document, stdout, JSON_INDENT(1));

@@ -152,6 +152,7 @@ static void print_model(const json_t *model)
 		       get_number(pairs, "pool"));
 	print_recall(json_object_get(totals, "predict"));
 	print_tier("  ", json_object_get(totals, "tier"));
+	print_replicas("  ", json_object_get(totals, "replicas"));
 	if (warning)
 		printf("  warning: %s\n", warning);
 	print_all_times(model);
