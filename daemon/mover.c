@@ -79,22 +79,43 @@ static void close_pages(struct mover *m)
 		pages_free(&m->pages[n]);
 }
 
-static int open_pages(struct mover *m, struct moe_error *err)
+/* On the best pages with which the file stays within the node's part of the limit. */
+static int make_file(struct mover *m, uint32_t node, struct moe_error *err)
 {
 	const struct mover_params *p = &m->params;
+	const uint64_t bytes = replicas_file_bytes(m->replicas), most = p->max / p->model->manifest->n_pools;
+	const bool any = p->pages == PAGES_AUTO;
+	int r = -ENOMEM;
+
+	for (int rung = any ? PAGES_1G : p->pages; rung <= (any ? PAGES_4K : p->pages); rung++) {
+		if (any && rung == PAGES_1G && bytes < PAGES_1G_MIN)
+			continue;
+		if (ALIGN_UP(bytes, pages_rung_bytes((enum pages_rung)rung)) > most) {
+			r = moe_error_set(err, -ENOSPC,
+					  "a file of %llu bytes on %s pages is more than a node's part of %llu",
+					  (unsigned long long)bytes, pages_rung_name((enum pages_rung)rung),
+					  (unsigned long long)p->max);
+			continue;
+		}
+		r = pages_new_watched(&m->pages[node], "moe-replicas", bytes, rung, &p->host->nodes[node], go_on, m,
+				      err);
+		if (r == 0 || r == -ECANCELED)
+			break;
+	}
+	return r;
+}
+
+static int open_pages(struct mover *m, struct moe_error *err)
+{
 	uint8_t *files[MOE_POOLS_MAX] = {0};
 	uint64_t bytes = 0;
 	int r = 0;
 
-	for (uint32_t n = 0; r == 0 && n < p->model->manifest->n_pools; n++) {
-		r = pages_new_watched(&m->pages[n], "moe-replicas", replicas_file_bytes(m->replicas), p->pages,
-				      &p->host->nodes[n], go_on, m, err);
+	for (uint32_t n = 0; r == 0 && n < m->params.model->manifest->n_pools; n++) {
+		r = make_file(m, n, err);
 		files[n] = r == 0 ? m->pages[n].map : NULL;
 		bytes += r == 0 ? m->pages[n].bytes : 0;
 	}
-	if (r == 0 && bytes > p->max)
-		r = moe_error_set(err, -ENOSPC, "%llu bytes on whole pages, more than ReplicaMax=%llu allows",
-				  (unsigned long long)bytes, (unsigned long long)p->max);
 	if (r < 0)
 		close_pages(m);
 	else

@@ -35,7 +35,7 @@ struct resident {
 	uint32_t frames;       /* of a tiered model, 0: of one that is all there */
 	uint64_t *offsets;     /* [n_moe_layers][n_experts] of a tiered model, RESIDENT_NOWHERE: not there; else NULL */
 	struct reader *reader; /* of a tiered model */
-	struct replicas *replicas; /* NULL: none are allowed; the registry's entry owns them */
+	struct replicas *replicas; /* NULL: no copies of hot experts; the mover's */
 	char *path;
 	char family[32];
 	uint64_t read_bytes; /* from disk, supersets included */

@@ -106,6 +106,12 @@ printf '{"name":"m","layers":[{"layer":0,"pairs":[5,1,0,2],"copies":[0,1,0,0]}]}
 plan --policy eplb --weights "$dir/heat.json" --replicas 6 --gpus 2 --json
 is "$(json "$dir/out" logcnt.0.0)" 3 'what moectl heat prints is taken for loads' "$dir/err"
 
+plan --policy hot --weights "$dir/heat.json" --nodes 2 --replicas 4 --json
+is "$(json "$dir/out" policy) $(json "$dir/out" 'copies.0.#') $(json "$dir/out" 'copies.0.1.#') $(json "$dir/out" covered.0)" \
+	'hot 2 2 1' 'whole copies of hot experts on two nodes' "$dir/err"
+plan --policy hot --weights "$dir/loads.json" --nodes 2 --replicas 4
+is "$(grep -c '%' "$dir/out")" 3 'for a person, a line for each layer' "$dir/out"
+
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 # refused STATUS WORDS OPTION...
@@ -119,6 +125,10 @@ refused() {
 }
 refused 2 '--policy: best' --policy best --weights "$dir/loads.json" --gpus 8
 refused 2 '--weights, --from or --case is missing' --policy eplb
+refused 2 '--policy hot needs --weights, --nodes and --replicas' --policy hot --weights "$dir/loads.json" --nodes 2
+refused 2 '--policy hot goes with' --policy hot --weights "$dir/loads.json" --nodes 2 --replicas 4 --gpus 2
+refused 1 'replicas: 5 found, a multiple of the 2 nodes expected' --policy hot --weights "$dir/loads.json" --nodes 2 --replicas 5
+refused 1 '24 experts and 1 nodes of 25 slots found' --policy hot --weights "$dir/loads.json" --nodes 1 --replicas 25
 refused 2 '--gpus is missing' --policy eplb --weights "$dir/loads.json"
 refused 2 '--transfers needs --from' --policy eplb --weights "$dir/loads.json" --gpus 8 --transfers
 refused 2 '--case has loads' --policy eplb --case tests/data/eplb.json --gpus 8

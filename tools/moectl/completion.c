@@ -46,7 +46,7 @@ static void print_bash(void)
 	       "\t--policy) [ \"$verb\" = simulate ] && COMPREPLY=($(compgen -W '");
 	list_policies();
 	printf("' -- \"$word\")) || COMPREPLY=($(compgen -W 'eplb eplb-global random dynamic swift swift-exact "
-	       "swift-upstream flashlb' -- \"$word\")); return ;;\n"
+	       "swift-upstream flashlb hot' -- \"$word\")); return ;;\n"
 	       "\t--mode) COMPREPLY=($(compgen -W 'pinned atomic belady belady-pinned' -- \"$word\")); return ;;\n"
 	       "\t--name | --huge-pages | --capacity | --cost | --replicas | --groups | --nodes | --gpus | --model | "
 	       "--seconds | --steps | --max-bytes) COMPREPLY=(); return ;;\n"

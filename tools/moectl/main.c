@@ -86,12 +86,15 @@ static const struct {
 	{'r', "--root DIR        config, doctor: read the files of the system below DIR, and write them there"},
 	{'i', "--isa LEVEL       doctor: could the kernels run at it? auto, ref, avx2, avx512, amx"},
 	{'P',
-	 "--policy NAME     plan: eplb, eplb-global, random, dynamic, swift, swift-exact, swift-upstream or flashlb;\n"
+	 "--policy NAME     plan: eplb, eplb-global, random, dynamic, swift, swift-exact, swift-upstream, flashlb or\n"
+	 "                    hot (whole copies on NUMA nodes, as the daemon makes them);\n"
 	 "                    swift has right averages, with --case those of upstream, as published results have"},
 	{'W', "--weights FILE    plan: JSON: loads [layer][expert], or what moectl heat --json prints"},
-	{'R', "--replicas P      plan: slots of all GPUs together (default: one for each expert)"},
+	{'R',
+	 "--replicas P      plan: slots of all GPUs, of hot of all nodes, together (default: one for each expert)"},
 	{'G', "--groups G        plan: groups of experts, of eplb (default: 1)"},
-	{'N', "--nodes N         plan: nodes on which groups are packed, of eplb (default: 1)"},
+	{'N', "--nodes N         plan: nodes on which groups are packed, of eplb (default: 1); of hot those that have "
+	      "copies"},
 	{'D', "--gpus D          plan: ranks that share the slots (default: as --from has)"},
 	{'C', "--case FILE       plan: JSON: one case, or {\"cases\": [...]}; without --policy cases of expert maps"},
 	{'F', "--from FILE       plan: an expert map, how it is now; without --policy it is checked and shown"},

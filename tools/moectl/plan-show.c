@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include "plan-hot.h"
 #include "plan-show.h"
 
 #include <stdlib.h>
@@ -212,6 +213,8 @@ void plan_print(const json_t *shown, FILE *to)
 		fprintf(to, "%s\n", get_text(shown, "why"));
 	else if (json_object_get(shown, "balance"))
 		print_eplb(shown, to);
+	else if (json_object_get(shown, "copies"))
+		plan_hot_print(shown, to);
 	else if (json_object_get(shown, "placement"))
 		print_balance(shown, to);
 	else

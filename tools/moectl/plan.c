@@ -16,6 +16,7 @@
 #include "model/file.h"
 #include "moectl.h"
 #include "placement/expert-map.h"
+#include "plan-hot.h"
 #include "plan-read.h"
 #include "plan-show.h"
 
@@ -23,6 +24,7 @@ static const struct policy {
 	const char *name;
 	bool eplb, global;
 	enum balance_policy balance, of_case; /* of_case: as published results have it */
+	bool hot;                             /* copies beside what is everywhere */
 } policies[] = {
 	{"eplb", true, false, 0, 0},
 	{"eplb-global", true, true, 0, 0},
@@ -32,6 +34,7 @@ static const struct policy {
 	{"swift-exact", false, false, BALANCE_SWIFT, BALANCE_SWIFT},
 	{"swift-upstream", false, false, BALANCE_SWIFT_UPSTREAM, BALANCE_SWIFT_UPSTREAM},
 	{"flashlb", false, false, BALANCE_FLASHLB, BALANCE_FLASHLB},
+	{"hot", .hot = true},
 	{0},
 };
 
@@ -335,7 +338,10 @@ static int run_loads(struct job *job, struct moe_error *err)
 		r = read_json(&document, job->arg->weights, err);
 	if (r == 0)
 		r = plan_read_loads(&loads, job->arg->weights, document, err);
-	if (r == 0)
+	if (r == 0 && job->policy->hot) {
+		sum_stages(&loads);
+		r = plan_hot(&job->shown, &loads, job->arg->nodes, job->arg->replicas, err);
+	} else if (r == 0)
 		r = job->policy->eplb ? plan_loads_eplb(job, &loads, now, err)
 				      : plan_loads_balance(job, &loads, now, err);
 	placement_fini(&from);
@@ -375,6 +381,13 @@ static int check_usage(const struct arguments *all, const struct policy *policy)
 
 	if (all->policy && !policy)
 		return usage("--policy", all->policy);
+	if (policy && policy->hot) {
+		if (arg->cases || arg->from || arg->map || arg->groups || arg->gpus || arg->transfers)
+			return usage("--policy hot goes with --weights, --nodes and --replicas alone", NULL);
+		if (!arg->weights || !arg->nodes || !arg->replicas)
+			return usage("--policy hot needs --weights, --nodes and --replicas", NULL);
+		return EXIT_DONE;
+	}
 	if (arg->cases &&
 	    (arg->weights || arg->from || arg->map || arg->replicas || arg->groups || arg->nodes || arg->gpus))
 		return usage("--case has loads, shapes and maps of its own", NULL);
