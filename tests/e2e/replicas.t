@@ -70,7 +70,7 @@ serve 2
 scores >"$dir/rows"
 is "$(grep -c '[a-z0-9] [0-9]\.[0-9]' "$dir/rows")" 5 'without copies: five scores'
 "$moectl" --socket "$socket" models --json >"$dir/models.json"
-is "$(json "$dir/models.json" models.0.replicas)" '' 'no copies unless they are asked for'
+is "$(json "$dir/models.json" models.0.replicas)" null 'no copies unless they are asked for'
 is "$(whole)" 0 'and no expert is one node'\''s alone'
 stop_daemon
 is $? 0 'the daemon ends with 0'
