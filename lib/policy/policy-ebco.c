@@ -13,29 +13,34 @@
 
 #include "base/util.h"
 #include "policy/policy.h"
-#include "policy/policy-heap.h"
+#include "policy/policy-least.h"
 
 #define NEW 0.125 /* the share of an event, in W */
+#define COLUMNS 32
 #define KEPT_EXACT 18
 #define GAP_NOTHING 20000 /* events after which nothing is left */
 
 struct ebco {
 	bool soft, in_event, stale;
-	uint64_t event;
+	uint64_t event, routes;
 	uint32_t n_experts, n_active;
-	double *w, *n;   /* [n_experts][n_experts] */
+	double *w;       /* [n_experts][n_experts] */
+	double *n;       /* [n_touched][n_touched] of the tokens that are being looked at, else 0 */
+	uint32_t *place; /* [n_experts]: which of those that the tokens have touched, if `routed` is of now */
+	uint64_t *routed;
 	uint64_t *seen;  /* [n_experts]: the row is as of this event */
 	int32_t *active; /* [n_experts]: requested by this event, or by the last one */
 	double power[KEPT_EXACT + 1];
-	struct policy_heap heap;
+	double *sum;              /* [n_experts] */
+	struct policy_least idle; /* who may leave */
 };
 
 static size_t ebco_bytes(uint32_t n_experts, uint32_t n_slots)
 {
 	const size_t n = n_experts;
 
-	return sizeof(struct ebco) + (2 * n * n + n) * sizeof(double) + ALIGN_UP(n * sizeof(int32_t), 8) +
-	       n * POLICY_HEAP_EXPERT_BYTES + n_slots * POLICY_HEAP_SLOT_BYTES;
+	return sizeof(struct ebco) + (2 * n * n + 3 * n) * sizeof(double) + ALIGN_UP(2 * n * sizeof(int32_t), 8) +
+	       policy_least_bytes(n_experts);
 }
 
 static void init(struct ebco *o, bool soft, uint32_t n_experts, uint32_t n_slots)
@@ -45,8 +50,11 @@ static void init(struct ebco *o, bool soft, uint32_t n_experts, uint32_t n_slots
 	*o = (struct ebco){.soft = soft, .n_experts = n_experts, .w = (double *)(o + 1)};
 	o->n = o->w + n * n;
 	o->seen = (uint64_t *)(o->n + n * n);
-	o->active = (int32_t *)(o->seen + n);
-	policy_heap_init(&o->heap, (uint8_t *)o->active + ALIGN_UP(n * sizeof(int32_t), 8), n_experts, n_slots);
+	o->routed = o->seen + n;
+	o->sum = (double *)(o->routed + n);
+	o->active = (int32_t *)(o->sum + n);
+	o->place = (uint32_t *)(o->active + n);
+	policy_least_init(&o->idle, (uint8_t *)o->active + ALIGN_UP(2 * n * sizeof(int32_t), 8), n_experts);
 	o->power[0] = 1;
 	for (int i = 1; i <= KEPT_EXACT; i++)
 		o->power[i] = o->power[i - 1] * (1 - NEW);
@@ -85,33 +93,54 @@ static void catch_up(struct ebco *o, int32_t expert)
 	}
 	while (gap > 0) {
 		const uint64_t step = gap < KEPT_EXACT ? gap : KEPT_EXACT;
+		const double power = o->power[step];
 
 		for (uint32_t i = 0; i < o->n_experts; i++)
-			row[i] *= o->power[step];
+			row[i] *= power;
 		gap -= step;
 	}
 }
 
-static void add_token(struct ebco *o, const struct policy_tokens *t, size_t first)
+/* Those that the tokens touch stand side by side while they are counted. Returns how many. */
+static uint32_t find_places(struct ebco *o, const struct policy_tokens *t)
 {
-	for (size_t i = first; i < first + t->topk; i++)
-		for (size_t j = first; j < first + t->topk; j++)
-			if (t->ids[i] >= 0 && t->ids[j] >= 0)
-				o->n[(size_t)t->ids[i] * o->n_experts + (uint32_t)t->ids[j]] +=
-					o->soft ? policy_weight(t, i) * policy_weight(t, j) : 1;
+	uint32_t n = 0;
+
+	o->routes++;
+	for (size_t i = 0; i < (size_t)t->tokens * t->topk; i++) {
+		if (t->ids[i] < 0 || o->routed[t->ids[i]] == o->routes)
+			continue;
+		catch_up(o, t->ids[i]);
+		o->routed[t->ids[i]] = o->routes;
+		o->place[t->ids[i]] = n++;
+	}
+	return n;
+}
+
+static void add_token(struct ebco *o, const struct policy_tokens *t, size_t first, uint32_t touched)
+{
+	for (size_t i = first; i < first + t->topk; i++) {
+		double *n = t->ids[i] < 0 ? NULL : o->n + (size_t)o->place[t->ids[i]] * touched;
+		const double weight = o->soft ? policy_weight(t, i) : 1;
+
+		for (size_t j = first; n && j < first + t->topk; j++)
+			if (t->ids[j] >= 0)
+				n[o->place[t->ids[j]]] += o->soft ? weight * policy_weight(t, j) : 1;
+	}
 }
 
 /* What the tokens have counted goes into W once; of a row only what they have touched is not 0. */
-static void take_token(struct ebco *o, const struct policy_tokens *t, size_t first)
+static void take_token(struct ebco *o, const struct policy_tokens *t, size_t first, uint32_t touched)
 {
 	for (size_t i = first; i < first + t->topk; i++) {
-		const size_t row = t->ids[i] < 0 ? 0 : (size_t)t->ids[i] * o->n_experts;
+		double *n = t->ids[i] < 0 ? NULL : o->n + (size_t)o->place[t->ids[i]] * touched;
+		double *row = n ? o->w + (size_t)t->ids[i] * o->n_experts : NULL;
 
-		for (size_t j = first; t->ids[i] >= 0 && j < first + t->topk; j++) {
+		for (size_t j = first; n && j < first + t->topk; j++) {
 			if (t->ids[j] < 0)
 				continue;
-			o->w[row + (uint32_t)t->ids[j]] += NEW * o->n[row + (uint32_t)t->ids[j]] / t->tokens;
-			o->n[row + (uint32_t)t->ids[j]] = 0;
+			row[t->ids[j]] += NEW * n[o->place[t->ids[j]]] / t->tokens;
+			n[o->place[t->ids[j]]] = 0;
 		}
 	}
 }
@@ -119,15 +148,14 @@ static void take_token(struct ebco *o, const struct policy_tokens *t, size_t fir
 static void ebco_route(void *state, const struct policy_tokens *t)
 {
 	struct ebco *o = state;
+	uint32_t touched;
 
 	begin(o);
+	touched = find_places(o, t);
 	for (size_t i = 0; i < t->tokens; i++)
-		add_token(o, t, i * t->topk);
-	for (size_t i = 0; i < (size_t)t->tokens * t->topk; i++)
-		if (t->ids[i] >= 0 && o->seen[t->ids[i]] != o->event)
-			catch_up(o, t->ids[i]);
+		add_token(o, t, i * t->topk, touched);
 	for (size_t i = 0; i < t->tokens; i++)
-		take_token(o, t, i * t->topk);
+		take_token(o, t, i * t->topk, touched);
 }
 
 static void ebco_request(void *state, int32_t expert, uint32_t pairs)
@@ -148,40 +176,49 @@ static void ebco_settle(void *state)
 
 /* -- members ------------------------------------------------------------------------------------------------------ */
 
+/* Held, gone, or just come and held. */
 static void ebco_hold(void *state, int32_t expert)
 {
 	struct ebco *o = state;
 
-	o->heap.held[expert] = true;
+	policy_least_drop(&o->idle, expert);
 }
 
-/* Whoever was put aside, or has just come, joins; the order is made anew for whoever asks. */
+/* The keys are made anew for whoever asks. */
 static void ebco_release(void *state, int32_t expert)
 {
 	struct ebco *o = state;
 
-	o->heap.held[expert] = false;
-	if (o->heap.place[expert] != POLICY_HEAP_OUT)
-		return;
-	policy_heap_append(&o->heap, expert);
+	policy_least_set(&o->idle, expert, 0);
 	o->stale = true;
 }
 
-/* Row after row: each sum is added up in ascending order of the requested ones. */
+/* Each sum is added up in ascending order of the requested ones; COLUMNS of them at a time. */
+static void add_rows(const struct ebco *o, uint32_t column)
+{
+	double sum[COLUMNS] = {0};
+
+	for (uint32_t a = 0; a < o->n_active; a++) {
+		const double *row = o->w + (size_t)o->active[a] * o->n_experts + column;
+
+		for (uint32_t i = 0; i < COLUMNS; i++)
+			sum[i] += row[i];
+	}
+	memcpy(o->sum + column, sum, sizeof sum);
+}
+
 static void refresh(struct ebco *o)
 {
-	struct policy_heap *h = &o->heap;
+	uint32_t column = 0;
 
-	policy_heap_aside(h);
-	for (uint32_t i = 0; i < h->n; i++)
-		h->entry[i].key = 0;
-	for (uint32_t a = 0; a < o->n_active; a++) {
-		const double *row = o->w + (size_t)o->active[a] * o->n_experts;
-
-		for (uint32_t i = 0; i < h->n; i++)
-			h->entry[i].key += row[h->entry[i].expert];
+	for (; column + COLUMNS <= o->n_experts; column += COLUMNS)
+		add_rows(o, column);
+	for (; column < o->n_experts; column++) {
+		o->sum[column] = 0;
+		for (uint32_t a = 0; a < o->n_active; a++)
+			o->sum[column] += o->w[(size_t)o->active[a] * o->n_experts + column];
 	}
-	policy_heap_rebuild(h);
+	policy_least_renew(&o->idle, o->sum);
 	o->stale = false;
 }
 
@@ -191,15 +228,7 @@ static int32_t ebco_coldest(void *state)
 
 	if (o->stale)
 		refresh(o);
-	return policy_heap_coldest(&o->heap, NULL);
-}
-
-static void ebco_drop(void *state, int32_t expert)
-{
-	struct ebco *o = state;
-
-	policy_heap_drop(&o->heap, expert);
-	o->heap.held[expert] = false;
+	return policy_least_first(&o->idle);
 }
 
 static uint32_t ebco_sort(void *state, int32_t *ret)
@@ -208,13 +237,13 @@ static uint32_t ebco_sort(void *state, int32_t *ret)
 
 	if (o->stale)
 		refresh(o);
-	return policy_heap_sort(&o->heap, NULL, ret);
+	return policy_least_sort(&o->idle, ret);
 }
 
 #define EBCO_OPS                                                                                                       \
 	.by_heat = true, .by_pairs = true, .param = "alpha", .param_value = NEW, .bytes = ebco_bytes,                  \
 	.route = ebco_route, .request = ebco_request, .hold = ebco_hold, .release = ebco_release,                      \
-	.coldest = ebco_coldest, .evict = ebco_drop, .admit = ebco_hold, .settle = ebco_settle, .remove = ebco_drop,   \
+	.coldest = ebco_coldest, .evict = ebco_hold, .admit = ebco_hold, .settle = ebco_settle, .remove = ebco_hold,   \
 	.sort = ebco_sort
 
 const struct policy_ops policy_ebco_hard = {.name = "ebco-hard", .init = hard_init, EBCO_OPS};

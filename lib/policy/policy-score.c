@@ -14,7 +14,7 @@
  * them apart.
  */
 #include "policy/policy.h"
-#include "policy/policy-heap.h"
+#include "policy/policy-least.h"
 
 #define DECAY_EVENTS 16
 #define KEPT 0.95
@@ -28,15 +28,14 @@ struct score {
 	double gain;     /* of ema and mrs: what 1 is worth now */
 	double *score;   /* [n_experts] */
 	double *weight;  /* [n_experts] of mrs: of this event, 0 between them */
-	uint64_t *last;  /* [n_experts] of lfru: the last event */
+	double *last;    /* [n_experts] of lfru: the last event */
 	uint32_t n_experts;
-	struct policy_heap heap;
+	struct policy_least idle; /* who may leave */
 };
 
 static size_t score_bytes(uint32_t n_experts, uint32_t n_slots)
 {
-	return sizeof(struct score) + n_experts * (3 * sizeof(double) + POLICY_HEAP_EXPERT_BYTES) +
-	       n_slots * POLICY_HEAP_SLOT_BYTES;
+	return sizeof(struct score) + 3 * (size_t)n_experts * sizeof(double) + policy_least_bytes(n_experts);
 }
 
 static void init(struct score *s, enum score_rule rule, uint32_t n_experts, uint32_t n_slots)
@@ -45,12 +44,10 @@ static void init(struct score *s, enum score_rule rule, uint32_t n_experts, uint
 
 	*s = (struct score){.rule = rule, .gain = 1, .n_experts = n_experts, .score = numbers};
 	s->weight = numbers + n_experts;
-	s->last = (uint64_t *)(numbers + 2 * (size_t)n_experts);
-	policy_heap_init(&s->heap, s->last + n_experts, n_experts, n_slots);
-	for (uint32_t i = 0; i < n_experts; i++) {
-		s->score[i] = s->weight[i] = 0;
-		s->last[i] = 0;
-	}
+	s->last = numbers + 2 * (size_t)n_experts;
+	policy_least_init(&s->idle, s->last + n_experts, n_experts);
+	for (uint32_t i = 0; i < 3 * n_experts; i++)
+		numbers[i] = 0;
 }
 
 static void lfu_init(void *state, uint32_t n_experts, uint32_t n_slots)
@@ -80,26 +77,18 @@ static void mrs_init(void *state, uint32_t n_experts, uint32_t n_slots)
 
 /* -- events ------------------------------------------------------------------------------------------------------- */
 
-/* When scores have become less: the heap's keys may not be more. */
-static void renew_keys(struct score *s)
-{
-	for (uint32_t i = 0; i < s->heap.n; i++)
-		s->heap.entry[i].key = s->score[s->heap.entry[i].expert];
-	policy_heap_rebuild(&s->heap);
-}
-
 static void scale_all(struct score *s, double factor)
 {
 	for (uint32_t i = 0; i < s->n_experts; i++)
 		s->score[i] *= factor;
-	renew_keys(s);
+	policy_least_renew(&s->idle, s->score);
 }
 
 static void halve_all(struct score *s)
 {
 	for (uint32_t i = 0; i < s->n_experts; i++)
 		s->score[i] = (double)((uint64_t)s->score[i] / 2);
-	renew_keys(s);
+	policy_least_renew(&s->idle, s->score);
 }
 
 static void begin(struct score *s)
@@ -142,7 +131,9 @@ static void score_request(void *state, int32_t expert, uint32_t pairs)
 	else
 		s->score[expert] += 1;
 	s->weight[expert] = 0;
-	s->last[expert] = s->event;
+	s->last[expert] = (double)s->event;
+	if (policy_least_has(&s->idle, expert))
+		policy_least_set(&s->idle, expert, s->score[expert]);
 }
 
 static void score_settle(void *state)
@@ -156,80 +147,58 @@ static void score_settle(void *state)
 
 /* -- members ------------------------------------------------------------------------------------------------------ */
 
+/* Held, gone, or just come and held. */
 static void score_hold(void *state, int32_t expert)
 {
 	struct score *s = state;
 
-	s->heap.held[expert] = true;
+	policy_least_drop(&s->idle, expert);
 }
 
-/* Whoever was put aside, or has just come, joins. lfru's order is made anew anyway. */
+/* lfru's keys are made anew for whoever asks. */
 static void score_release(void *state, int32_t expert)
 {
 	struct score *s = state;
 
-	s->heap.held[expert] = false;
-	if (s->heap.place[expert] != POLICY_HEAP_OUT)
-		return;
-	if (s->rule != RULE_LFRU) {
-		policy_heap_add(&s->heap, expert, s->score[expert]);
-		return;
-	}
-	policy_heap_append(&s->heap, expert);
+	policy_least_set(&s->idle, expert, s->score[expert]);
 	s->stale = true;
 }
 
 static void lfru_refresh(struct score *s)
 {
 	/* Between two events the one that was is counted. */
-	const uint64_t now = s->event - (!s->in_event && s->event);
+	const double now = (double)(s->event - (!s->in_event && s->event));
+	const double *score = s->score, *last = s->last;
+	double *restrict key = s->weight; /* mrs alone has weights */
 
-	policy_heap_aside(&s->heap);
-	for (uint32_t i = 0; i < s->heap.n; i++) {
-		const int64_t expert = s->heap.entry[i].expert;
-
-		s->heap.entry[i].key = s->score[expert] / (double)(now - s->last[expert] + 1);
-	}
-	policy_heap_rebuild(&s->heap);
+	for (uint32_t i = 0; i < s->n_experts; i++)
+		key[i] = score[i] / (now - last[i] + 1);
+	policy_least_renew(&s->idle, key);
 	s->stale = false;
-}
-
-/* What the keys are by now, if the heap's are not. */
-static const double *keys_of(struct score *s)
-{
-	if (s->rule != RULE_LFRU)
-		return s->score;
-	if (s->stale)
-		lfru_refresh(s);
-	return NULL;
 }
 
 static int32_t score_coldest(void *state)
 {
 	struct score *s = state;
 
-	return policy_heap_coldest(&s->heap, keys_of(s));
-}
-
-static void score_drop(void *state, int32_t expert)
-{
-	struct score *s = state;
-
-	policy_heap_drop(&s->heap, expert);
-	s->heap.held[expert] = false;
+	if (s->rule == RULE_LFRU && s->stale)
+		lfru_refresh(s);
+	return policy_least_first(&s->idle);
 }
 
 static uint32_t score_sort(void *state, int32_t *ret)
 {
 	struct score *s = state;
 
-	return policy_heap_sort(&s->heap, keys_of(s), ret);
+	if (s->rule == RULE_LFRU && s->stale)
+		lfru_refresh(s);
+	return policy_least_sort(&s->idle, ret);
 }
 
 #define SCORE_OPS                                                                                                      \
 	.by_heat = true, .bytes = score_bytes, .request = score_request, .hold = score_hold, .release = score_release, \
-	.coldest = score_coldest, .evict = score_drop, .admit = score_hold, .settle = score_settle,                    \
-	.remove = score_drop, .sort = score_sort
+	.coldest = score_coldest, .evict = score_hold, .admit = score_hold, .settle = score_settle,                    \
+	.remove = score_hold, .sort = score_sort
 
 const struct policy_ops policy_lfu = {.name = "lfu", .init = lfu_init, SCORE_OPS};
 const struct policy_ops policy_lfu_decay = {
