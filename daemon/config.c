@@ -14,6 +14,7 @@
 #include "base/util.h"
 #include "daemon/bus.h"
 #include "daemon/config-help.h"
+#include "daemon/modpools.h"
 #include "daemon/pages.h"
 
 #define READY_FD_MAX (1 << 20)
@@ -279,6 +280,12 @@ static const char *state_directory(const struct config *c)
 	return folder;
 }
 
+/* In the order of the table's words. */
+static int module_of(const char *word)
+{
+	return strcmp(word, "yes") == 0 ? MODPOOLS_YES : strcmp(word, "no") == 0 ? MODPOOLS_NO : MODPOOLS_AUTO;
+}
+
 /* From what is set to the daemon's own types. */
 static int apply(struct config *c, struct moe_error *err)
 {
@@ -309,6 +316,7 @@ static int apply(struct config *c, struct moe_error *err)
 	c->heat_steps = (uint32_t)v[SETTING_HEAT_STEPS].number;
 	c->state_directory = state_directory(c);
 	c->writable_weights = v[SETTING_WRITABLE_WEIGHTS].number;
+	c->module = module_of(text_of(c, SETTING_MODULE));
 	c->threads = (uint32_t)v[SETTING_THREADS].number;
 	c->spin_us = (uint32_t)v[SETTING_SPIN].number;
 	c->fill_budget = v[SETTING_FILL_BUDGET].number;

@@ -42,6 +42,7 @@ struct config {
 	uint64_t pool_max;                      /* bytes of one model, larger ones are tiered; 0: none are */
 	uint64_t replica_max;                   /* bytes for copies of one model's hot experts; 0: none */
 	bool writable_weights;
+	int module; /* enum modpools_want */
 	bool push_cuda;
 	uint32_t push_patience_s;
 	const char *bus, *bus_name; /* bus: "system", "user" or unix:..., NULL: none */

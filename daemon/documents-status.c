@@ -87,6 +87,23 @@ static json_t *bus_json(const struct service *s)
 	return json_pack("{s:s, s:s, s:s}", "state", state, "name", s->config->bus_name, "why", why);
 }
 
+/* The kernel module, and what lies there. */
+static json_t *module_json(const struct service *s)
+{
+	static const char *const features[] = {"pools", "leases", "events", "seal", "dmabuf"};
+	const struct modpools *m = &s->modpools;
+	json_t *names = json_array();
+
+	for (uint32_t i = 0; i < sizeof features / sizeof *features; i++)
+		if (m->features & 1u << i)
+			json_array_append_new(names, json_string(features[i]));
+	return json_pack("{s:s, s:s, s:I, s:o, s:I, s:I, s:I, s:I, s:I}", "state", modpools_state_name(m->state), "why",
+			 m->why, "version", (json_int_t)m->abi, "features", names, "pools",
+			 (json_int_t)modpools_kept(m), "leases", (json_int_t)modpools_leases(m), "models_taken",
+			 (json_int_t)m->taken, "leases_dropped", (json_int_t)m->dropped, "events_lost",
+			 (json_int_t)m->lost);
+}
+
 json_t *status_json(const struct service *s)
 {
 	struct pool_stats pool;
@@ -125,6 +142,7 @@ json_t *status_json(const struct service *s)
 	json_object_set_new(o, "weights_sealed", json_boolean(!s->config->writable_weights));
 	json_object_set_new(o, "io_uring", io_uring_json(s));
 	json_object_set_new(o, "bus", bus_json(s));
+	json_object_set_new(o, "module", module_json(s));
 	json_object_set_new(o, "draining", json_boolean(s->draining));
 	json_object_set_new(o, "accounts", accounts_json(s));
 	json_object_set_new(o, "loading", loading_json(s));

@@ -20,7 +20,7 @@
 static const char *const arena_names[] = {[MOE_ARENA_DATA] = "data", [MOE_ARENA_SLOTS] = "slots"};
 
 /* Another daemon, or this one later, may have it: no reason to give anything up. */
-static bool lacks_means(int r)
+bool estate_lacks_means(int r)
 {
 	return r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -EAGAIN || r == -EBUSY || r == -ENOSPC;
 }
@@ -102,24 +102,19 @@ int estate_keep_model(struct handover *h, const struct entry *entry)
 	return r;
 }
 
-static int take_model(struct handover *h, struct registry *registry, uint64_t epoch, struct loop *loop,
-		      const struct host *host, struct moe_error *err)
+int estate_adopt_model(struct registry *registry, struct store_left *left, int books, uint64_t epoch, struct loop *loop,
+		       const struct host *host, struct moe_error *err)
 {
-	struct store_left left = {.manifest_fd = handover_take(h, "m%" PRIu64 ".manifest", epoch)};
-	_cleanup_close_ int books_fd = handover_take(h, "m%" PRIu64 ".books", epoch);
+	_cleanup_close_ int books_fd = books;
 	struct resident *model;
-	int r;
+	int r = registry_open_books(&left->books, books_fd, err);
 
-	while (left.n_pools < MOE_POOLS_MAX &&
-	       (left.pools[left.n_pools] = handover_take(h, "m%" PRIu64 ".pool%u", epoch, left.n_pools)) >= 0)
-		left.n_pools++;
-	r = registry_open_books(&left.books, books_fd, err);
 	if (r < 0) {
-		store_left_close(&left);
+		store_left_close(left);
 		return r;
 	}
-	r = store_adopt(&model, &left, host, err);
-	munmap(left.books, left.books->bytes);
+	r = store_adopt(&model, left, host, err);
+	munmap(left->books, left->books->bytes);
 	if (r < 0)
 		return r;
 	r = registry_adopt(registry, model, steal_fd(&books_fd), err);
@@ -131,6 +126,18 @@ static int take_model(struct handover *h, struct registry *registry, uint64_t ep
 	if (r < 0)
 		registry_remove(registry, model->manifest->name, NULL);
 	return r;
+}
+
+static int take_model(struct handover *h, struct registry *registry, uint64_t epoch, struct loop *loop,
+		      const struct host *host, struct moe_error *err)
+{
+	struct store_left left = {.manifest_fd = handover_take(h, "m%" PRIu64 ".manifest", epoch)};
+	const int books_fd = handover_take(h, "m%" PRIu64 ".books", epoch);
+
+	while (left.n_pools < MOE_POOLS_MAX &&
+	       (left.pools[left.n_pools] = handover_take(h, "m%" PRIu64 ".pool%u", epoch, left.n_pools)) >= 0)
+		left.n_pools++;
+	return estate_adopt_model(registry, &left, books_fd, epoch, loop, host, err);
 }
 
 int estate_take_models(struct handover *h, struct registry *registry, struct loop *loop, const struct host *host,
@@ -147,7 +154,7 @@ int estate_take_models(struct handover *h, struct registry *registry, struct loo
 		if (sscanf(name, "m%" SCNu64 ".%31s", &epoch, what) != 2 || strcmp(what, "manifest") != 0)
 			continue;
 		r = take_model(h, registry, epoch, loop, host, err);
-		if (lacks_means(r))
+		if (estate_lacks_means(r))
 			return r;
 		if (r < 0) {
 			event_log(EVENT_MODEL_LOST, FACTS(.reason = err->text),
@@ -246,7 +253,7 @@ int estate_take_session(struct handover *h, struct registry *registry, struct ac
 			return 1;
 		}
 		close_fd(sock);
-		if (lacks_means(r))
+		if (estate_lacks_means(r))
 			return r;
 		event_log(EVENT_SESSION_LOST, FACTS(.session = id, .reason = err->text),
 			  "session %" PRIu64 " of the daemon before cannot go on, its client is told so: %s", id,

@@ -43,6 +43,13 @@ int estate_keep_session(struct handover *handover, const struct session *session
 int estate_keep_arena(struct handover *handover, const struct session *session, uint32_t kind, int fd);
 void estate_drop_session(struct handover *handover, const struct session *session);
 
+/* A model again from what is left of it and its books: both are taken over, also on failure. Its epoch is `epoch`. */
+int estate_adopt_model(struct registry *registry, struct store_left *left, int books_fd, uint64_t epoch,
+		       struct loop *loop, const struct host *host, struct moe_error *err);
+
+/* An error for want of means: another daemon, or this one later, may succeed. */
+bool estate_lacks_means(int r);
+
 /* Takes all models that are whole into the registry. 0, or -errno for want of means. */
 int estate_take_models(struct handover *handover, struct registry *registry, struct loop *loop, const struct host *host,
 		       struct moe_error *err);

@@ -203,6 +203,8 @@ void service_finish_load(struct service *s)
 	if (r == 0 && handover_keeps(s->handover) && estate_keep_model(s->handover, entry) < 0)
 		log_warning("model %s will not outlive this daemon: the keeper does not take it",
 			    entry->model->manifest->name);
+	if (r == 0)
+		modpools_keep(&s->modpools, entry);
 	if (r < 0)
 		event_log(EVENT_LOAD_FAILED, FACTS(.path = load->path, .reason = err.text), "%s", err.text);
 	if (peer && r < 0)
@@ -242,6 +244,7 @@ int service_unload(struct service *s, const char *name, struct moe_error *err)
 	if (*name && registry_find(&s->registry, name, NULL, &entry, err) == 0 && entry->model->sessions == 0) {
 		estate_drop_model(s->handover, entry);
 		heats_part(&s->heats, s->handover, entry);
+		modpools_release(&s->modpools, entry->model->manifest->epoch);
 		s->weight_bytes_read += entry->tier ? tier_read_bytes(entry->tier) : 0;
 	}
 	bus_note(s->bus);

@@ -380,6 +380,9 @@ static int revive(struct service *s, struct moe_error *err)
 	uint32_t sessions = 0;
 	int sock, r = estate_take_models(s->handover, &s->registry, s->loop, s->host, err);
 
+	if (r == 0)
+		r = modpools_take(&s->modpools, &s->registry, s->handover, s->loop, s->host, &s->estate->next_epoch,
+				  err);
 	for (struct entry *e = s->registry.head; e; e = e->next)
 		heats_join(&s->heats, s->handover, e);
 	while (r >= 0 &&
@@ -394,6 +397,9 @@ static int revive(struct service *s, struct moe_error *err)
 		if (e->tier)
 			frames_pause(tier_frames(e->tier), false); /* all leases have their records */
 	}
+	r = modpools_watch(&s->modpools, s->loop, err);
+	if (r < 0)
+		return r;
 	if (s->registry.n || sessions)
 		event_log(EVENT_TAKEN_OVER, FACTS(.count = sessions),
 			  "went on with %u models and %u sessions of the daemon before", s->registry.n, sessions);
@@ -444,6 +450,7 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 	s->handover = handover;
 	s->started_ns = now_ns();
 	s->listener.socket = s->signal_source.fd = s->manager.watchdog.fd = s->sums.fd = s->registrar_fd = -1;
+	s->modpools.source.fd = -1;
 	s->agreements.timer.fd = -1;
 	s->heats.every = config->heat_steps;
 	s->leaves = handover_succeeds(handover);
@@ -478,6 +485,8 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 	if (r == 0)
 		r = start_workers(s, err);
 	if (r == 0)
+		r = modpools_open(&s->modpools, config->module, NULL, err);
+	if (r == 0)
 		r = revive(s, err);
 	if (r == 0)
 		r = watch(s, err);
@@ -489,6 +498,7 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 		/* Now only a load can fail: what cannot go on is given up, and its clients see that. */
 		handover_discard_rest(s->handover);
 		handover_settle(s->handover);
+		modpools_settle(&s->modpools);
 		r = service_load_next(s, err);
 	}
 	if (r < 0) {
@@ -504,6 +514,7 @@ int service_run(struct service *s, bool *ret_leaves)
 	const int r = loop_run(s->loop);
 
 	*ret_leaves = s->leaves && r == 0;
+	s->ended = r == 0 && !s->leaves;
 	s->leaves |= r < 0 && s->ready && handover_keeps(s->handover);
 	return r;
 }
@@ -542,6 +553,7 @@ struct service *service_free(struct service *s)
 	door_close(&s->door); /* who comes while we end would be left */
 	if (s->sched)
 		end_sessions(s);
+	modpools_close(&s->modpools, s->ended);
 	loop_drain(s->loop);
 	push_free(s->push);
 	registry_stop_movers(&s->registry);

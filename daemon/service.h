@@ -25,6 +25,7 @@
 #include "daemon/listener.h"
 #include "daemon/load.h"
 #include "daemon/loop.h"
+#include "daemon/modpools.h"
 #include "daemon/pollset.h"
 #include "daemon/pool.h"
 #include "daemon/push.h"
@@ -56,6 +57,8 @@ struct service {
 	struct sched *sched;
 	struct registry registry;
 	struct handover *handover; /* main's */
+	struct modpools modpools;
+	bool ended; /* in order, by a signal: what is kept elsewhere is released */
 	struct estate_page *estate;
 	int registrar_fd;
 	struct agreements agreements;

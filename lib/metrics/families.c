@@ -63,6 +63,8 @@ const struct metrics_family metrics_families[] = {
 		"Restarts after which models and sessions went on"},
 	{"moe_expertd_kept", GAUGE, METRICS_DAEMON, "kept", NULL, PLAIN,
 		"Whether a keeper holds models and sessions over a restart"},
+	{"moe_expertd_module_pools", GAUGE, METRICS_DAEMON, "module.pools", NULL, PLAIN,
+		"Pool files of models that lie with the kernel module"},
 	{"moe_expertd_models", GAUGE, METRICS_DAEMON, "models", NULL, PLAIN,
 		"Models that are loaded"},
 	{"moe_expertd_tiered_models", GAUGE, METRICS_DAEMON, "tiered", NULL, PLAIN,

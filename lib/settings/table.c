@@ -185,6 +185,18 @@ const struct setting_def settings_table[SETTINGS] = {
 			.preset = "no",
 			.help = "leave weights writable by clients: for GPUs that register only writable mappings",
 		},
+	[SETTING_MODULE] =
+		{
+			.section = "Models",
+			.key = "Module",
+			.option = "module",
+			.argument = "USE",
+			.type = SETTING_TYPE_WORD,
+			.words = "auto yes no",
+			.preset = "auto",
+			.help = "let the kernel module keep the memory of models on huge pages: auto (if it is there), "
+				"yes (or fail), no",
+		},
 	[SETTING_THREADS] =
 		{
 			.section = "Pool",

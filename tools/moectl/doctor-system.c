@@ -244,8 +244,7 @@ void check_module(struct report *r)
 	snprintf(path, sizeof path, "%s%s", r->root, MOE_KMOD_DEVICE);
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0 && errno == ENOENT)
-		check(r, FINE, "kernel module", NULL, "no %s: optional, and the daemon does not use it yet",
-		      MOE_KMOD_DEVICE);
+		check(r, FINE, "kernel module", NULL, "no %s: optional (docs/KERNEL-MODULE.md)", MOE_KMOD_DEVICE);
 	else if (fd < 0)
 		check(r, NOTE, "kernel module", "usermod -aG moe-expertd USER, and log in anew",
 		      MOE_KMOD_DEVICE ": this user may not use it: %s", strerror(errno));
@@ -253,8 +252,8 @@ void check_module(struct report *r)
 		check(r, NOTE, "kernel module", "modprobe -r moe_expert; modprobe moe_expert (of this release)",
 		      MOE_KMOD_DEVICE " does not say what it can: %s", strerror(errno));
 	else
-		check(r, FINE, "kernel module", NULL, "version %u:%s%s%s; the daemon does not use it yet", f.abi,
-		      f.features & MOE_KMOD_HAS_POOLS ? " pools" : "",
+		check(r, FINE, "kernel module", NULL, "version %u:%s%s%s; moectl status says if the daemon uses it",
+		      f.abi, f.features & MOE_KMOD_HAS_POOLS ? " pools" : "",
 		      f.features & MOE_KMOD_HAS_LEASES ? " leases" : "",
 		      f.features & MOE_KMOD_HAS_EVENTS ? " events" : "");
 }

@@ -46,6 +46,29 @@ static void print_bus(const json_t *bus)
 		printf("  bus       %s: %s%s%s\n", get_text(bus, "name"), state, *why ? ": " : "", why);
 }
 
+/* What outlives the daemon, and with whom. */
+static void print_keepers(json_t *status)
+{
+	json_t *module = json_object_get(status, "module");
+	const char *state = get_text(module, "state");
+
+	printf("  keeper    %s\n", json_is_true(json_object_get(status, "kept"))
+					   ? "models and sessions outlive this daemon"
+					   : "none: sessions end with this daemon");
+	if (strcmp(state, "used") != 0) {
+		printf("  module    %s: %s\n", state, get_text(module, "why"));
+		return;
+	}
+	printf("  module    version %.0f keeps %.0f pools with %.0f leases; %.0f models came from it, %.0f leases "
+	       "ended "
+	       "with their holder\n",
+	       get_number(module, "version"), get_number(module, "pools"), get_number(module, "leases"),
+	       get_number(module, "models_taken"), get_number(module, "leases_dropped"));
+	if (get_number(module, "pools") == 0 && get_number(status, "models") > 0)
+		printf("  NOTE      no model lies with the module: only hugetlb pages do (--pages 2m), and no tiered "
+		       "model\n");
+}
+
 int verb_status(const struct arguments *arg)
 {
 	json_t *s = ask(arg, MOE_DOCUMENT_STATUS);
@@ -72,6 +95,7 @@ int verb_status(const struct arguments *arg)
 	       get_number(cpu, "jobs"), show_time(a, get_number(cpu, "busy_ns")),
 	       show_bytes(b, get_number(cpu, "copy_bytes")));
 	print_bus(json_object_get(s, "bus"));
+	print_keepers(s);
 	print_users(json_object_get(s, "accounts"));
 	if (get_number(s, "tiered") > 0)
 		printf("  NOTE      %.0f of the models are tiered: larger than --pool-max, read from disk as they are "
