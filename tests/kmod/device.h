@@ -97,6 +97,8 @@ void test_exports(void);
 void test_queues(void);
 void test_fails(void);
 void test_vgem(void);
+void test_rings(void);
+void test_queue_deaths(void);
 void test_traces(void);
 void test_hostile(unsigned long long *seed);
 

@@ -60,10 +60,20 @@ int main(void)
 		const char *name;
 		void (*run)(void);
 	} parts[] = {
-		{"commands", test_commands}, {"adopt", test_adopt},   {"pools", test_pools},
-		{"keepers", test_keepers},   {"leases", test_leases}, {"events", test_events},
-		{"deaths", test_deaths},     {"seals", test_seals},   {"traces", test_traces},
-		{"exports", test_exports},   {"queues", test_queues}, {"vgem", test_vgem},
+		{"commands", test_commands},
+		{"adopt", test_adopt},
+		{"pools", test_pools},
+		{"keepers", test_keepers},
+		{"leases", test_leases},
+		{"events", test_events},
+		{"deaths", test_deaths},
+		{"seals", test_seals},
+		{"traces", test_traces},
+		{"exports", test_exports},
+		{"queues", test_queues},
+		{"rings", test_rings},
+		{"queue-deaths", test_queue_deaths},
+		{"vgem", test_vgem},
 		{"fails", test_fails},
 	};
 	unsigned long long seed = tap_seed();
