@@ -37,7 +37,7 @@ check-kmod: $(BUILD)/build.ninja
 # The same with kernels that look for faults, built from source once: 10 to 20 minutes each.
 check-kmod-debug: $(BUILD)/build.ninja
 	scripts/qemu-lane.sh prepare tools headers-6.1-cloud headers-6.12-cloud
-	scripts/debug-kernel.sh prepare build-tools source-6.12 6.12-kasan 6.12-kcsan
+	scripts/debug-kernel.sh prepare build-tools source-6.12 newest 6.12-kasan 6.12-kcsan
 	ninja -C $(BUILD) tests/test-kmod
 	MOE_BUILD=$(BUILD) TAP_TIMEOUT=3600 PERL5LIB=scripts prove --timer --harness TapCount --exec scripts/tap-run tests/kmod-debug/
 

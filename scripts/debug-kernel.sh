@@ -9,8 +9,9 @@
 #   scripts/debug-kernel.sh where PART       prints the folder of a part
 #
 # Parts: build-tools (flex, bison, libelf, sparse: 30 MB), source-6.12 (Debian's linux-source-6.12: 150 MB are fetched,
-# 1.7 GB unpacked), 6.12-kasan and 6.12-kcsan (10 to 20 minutes and 1 GB each). tests/kmod-debug/NAME.config says what is on
-# in them; when it is changed, or the source, they are built anew.
+# 1.7 GB unpacked), 6.12-kasan and 6.12-kcsan (6 to 20 minutes and 150 MB each). tests/kmod-debug/NAME.config says what is on
+# in them; when it is changed, they are built anew. newest (90 MB are fetched, 380 MB unpacked): the newest headers that
+# Debian offers for its stable release, with the compiler that they need, for chroot; root/headers is their folder's name.
 # They lie below $MOE_QEMU_LANE, as what qemu-lane.sh fetches does, and work only there. Exit codes: 0 there, 1 failed,
 # 2 usage.
 set -u
@@ -32,6 +33,7 @@ mark_of() {
 	case $1 in
 	build-tools) echo "$lane/build-tools/whole" ;;
 	source-6.12) echo "$lane/source-6.12/whole" ;;
+	newest) echo "$lane/newest/whole" ;;
 	6.12-kasan | 6.12-kcsan) echo "$lane/kernel-$1/vmlinuz" ;;
 	*) usage "no part is named $1" ;;
 	esac
@@ -89,6 +91,30 @@ prepare_source() {
 		rm usr/src/linux-source-6.12.tar.xz && : >whole) || fail 'the source cannot be unpacked'
 }
 
+# Debian's newest kernels need a newer compiler and C library than this system has: a root without an installation.
+prepare_newest() {
+	apt_prepare 'deb trixie main' 'deb trixie-backports main'
+	headers=$(apt_with apt-cache -t trixie-backports depends linux-headers-cloud-amd64 |
+		sed -n 's/^ *Depends: \(linux-headers-[0-9][^ ]*\)/\1/p' | head -n 1)
+	[ -n "$headers" ] || fail 'apt names no headers for linux-headers-cloud-amd64'
+	debs=$lane/debs/newest
+	root=$lane/newest/root
+	rm -rf "$debs" "$lane/newest"
+	mkdir -p "$debs/partial" "$root/usr/bin" "$root/usr/sbin" "$root/usr/lib" "$root/usr/lib64" "$root/proc" "$root/dev" || exit 1
+	apt_with apt-get -t trixie-backports -o Dir::State::status=/dev/null -o Dir::Cache::archives="$debs" --download-only \
+		--no-install-recommends --yes install "$headers" make gcc-14 libc6-dev bash coreutils dash sed grep mawk findutils \
+		perl-base >&2 || fail 'apt-get install --download-only failed (see above)'
+	for name in bin sbin lib lib64; do
+		ln -s "usr/$name" "$root/$name" || exit 1
+	done
+	for deb in "$debs"/*.deb; do
+		dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$root" --keep-directory-symlink || fail "cannot unpack $deb"
+	done
+	ln -s mawk "$root/usr/bin/awk" && ln -s gcc-14 "$root/usr/bin/gcc" && ln -s "usr/src/$headers" "$root/headers" || exit 1
+	rm -rf "$debs"
+	: >"$lane/newest/whole"
+}
+
 # Each line of it that is not in the configuration that was made is a name that has changed, or that needs another.
 check_config() {
 	grep '^CONFIG.*=[^n]' "$1/fragment" | grep -vxFf "$1/.config" >"$1/lacking" || return 0
@@ -115,6 +141,9 @@ prepare() {
 	missing build-tools source-6.12 >/dev/null || apt_prepare 'deb bookworm main' 'deb bookworm-backports main'
 	have build-tools || prepare_tools
 	have source-6.12 || prepare_source
+	case " $* " in
+	*' newest '*) have newest || prepare_newest ;;
+	esac
 	for part in "$@"; do
 		have "$part" && continue
 		build_kernel "$part"
@@ -132,6 +161,6 @@ where)
 	mark=$(mark_of "$1") || exit 2
 	dirname -- "$mark"
 	;;
--h | --help) sed -n '4,17s/^# \{0,1\}//p' "$0" ;;
+-h | --help) sed -n '4,18s/^# \{0,1\}//p' "$0" ;;
 *) usage 'which? prepare, missing or where' ;;
 esac
