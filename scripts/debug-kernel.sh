@@ -9,7 +9,7 @@
 #   scripts/debug-kernel.sh where PART       prints the folder of a part
 #
 # Parts: build-tools (flex, bison, libelf, sparse: 30 MB), source-6.12 (Debian's linux-source-6.12: 150 MB are fetched,
-# 1.7 GB unpacked), 6.12-kasan and 6.12-kcsan (6 to 20 minutes and 150 MB each). tests/kmod-debug/NAME.config says what is on
+# 1.7 GB unpacked), 6.12-kasan and 6.12-kcsan (6 to 20 minutes and 400 MB each). tests/kmod-debug/NAME.config says what is on
 # in them; when it is changed, they are built anew. newest (90 MB are fetched, 380 MB unpacked): the newest headers that
 # Debian offers for its stable release, with the compiler that they need, for chroot; root/headers is their folder's name.
 # They lie below $MOE_QEMU_LANE, as what qemu-lane.sh fetches does, and work only there. Exit codes: 0 there, 1 failed,
