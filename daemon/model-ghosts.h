@@ -4,9 +4,9 @@
  *
  * Law: counts of caches of the same policy and slots are added, each with what was asked of it: sessions whose own
  * caches differ look at different ones. The same for bounds of the same slots. Of fixed size: what has no room is
- * counted as left out. A session that ends leaves its counts here; those of attached ones are added when somebody asks.
- * What a client says is checked for names and nothing else: numbers may be any. The reactor's alone; it begins anew with
- * a daemon that takes over.
+ * counted as left out. A session that ends leaves its counts here; those of attached ones are added when somebody
+ * asks. What a client says is checked for names and nothing else: numbers may be any. The reactor's alone; it begins
+ * anew with a daemon that takes over.
  *
  * The steps themselves are looked at in the workers (ghosts.h of the library), where the routing is: a sink of the taps
  * would do it on the reactor, 3 to 60 microseconds a step of a layer, and make every session write routes.
