@@ -75,6 +75,10 @@ done
 "$moectl" plan --case tests/data/expert-map.json --json >"$dir/plan.json" 2>"$dir/err"
 valid "$dir/plan.json" plan
 ok $? 'plan of maps' "$dir/wrong"
+printf '{}' >"$dir/eplb-config.json"
+"$moectl" plan --config "$dir/eplb-config.json" --json >"$dir/plan.json" 2>"$dir/err"
+valid "$dir/plan.json" plan
+ok $? 'plan of a configuration' "$dir/wrong"
 
 "$moectl" trace convert "$dir/trace.json" "$dir/trace.moetrace" --to binary 2>"$dir/err"
 "$moectl" trace show "$dir/trace.moetrace" --json >"$dir/trace.out" 2>>"$dir/err"

@@ -112,6 +112,27 @@ is "$(json "$dir/out" policy) $(json "$dir/out" 'copies.0.#') $(json "$dir/out" 
 plan --policy hot --weights "$dir/loads.json" --nodes 2 --replicas 4
 is "$(grep -c '%' "$dir/out")" 3 'for a person, a line for each layer' "$dir/out"
 
+# -- vLLM Ascend's configuration -------------------------------------------------------------------------------------
+
+unset DYNAMIC_EPLB EXPERT_MAP_RECORD
+printf '{"additional_config": {"eplb_config": {"num_redundant_experts": 8, "eplb_policy_type": 1}}}' >"$dir/config.json"
+plan --config "$dir/config.json" --json
+is "$(json "$dir/out" eplb_config.expert_heat_collection_interval)" 600 'a configuration is shown with its defaults' "$dir/err"
+plan --config "$dir/config.json"
+grep -q '^num_redundant_experts  *8$' "$dir/out"
+ok $? 'and for people' "$dir/out"
+plan --config "$dir/config.json" --weights "$dir/loads.json" --gpus 8 --json
+cp "$dir/out" "$dir/by-config.json"
+plan --policy dynamic --weights "$dir/loads.json" --gpus 8 --replicas 32 --json
+cmp -s "$dir/out" "$dir/by-config.json"
+ok $? 'beside loads it says policy and copies' "$dir/err"
+printf '{"expert_map_path": "%s"}' "$dir/swift.json" >"$dir/map-config.json"
+plan --config "$dir/map-config.json" --weights "$dir/loads.json" --json
+cp "$dir/out" "$dir/by-config.json"
+plan --policy swift --from "$dir/swift.json" --weights "$dir/loads.json" --json
+cmp -s "$dir/out" "$dir/by-config.json"
+ok $? 'and the map' "$dir/err"
+
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 # refused STATUS WORDS OPTION...
@@ -147,4 +168,12 @@ printf '[[100,1]]' >"$dir/hot.json"
 refused 1 'is on rank 0 twice' --policy eplb --weights "$dir/hot.json" --replicas 4 --gpus 1 --map "$dir/twice.json"
 [ ! -e "$dir/twice.json" ]
 ok $? 'and nothing is written'
+printf '{"eplb_policy_type": 4}' >"$dir/bad.json"
+refused 1 'bad.json: eplb_config.eplb_policy_type: 4 found, an integer from 0 to 3 expected' --config "$dir/bad.json"
+printf '{"dynamic_eplb": true}' >"$dir/bad.json"
+refused 1 'DYNAMIC_EPLB=true or 1' --config "$dir/bad.json"
+printf '{"expert_map_path": "%s/none.json"}' "$dir" >"$dir/bad.json"
+refused 1 'none.json' --config "$dir/bad.json"
+refused 1 "1 rank of expert parallelism" --config "$dir/map-config.json" --weights "$dir/loads.json" --gpus 1
+refused 2 '--case has no use for --config' --config "$dir/config.json" --case tests/data/expert-map.json
 finish

@@ -44,7 +44,7 @@ const struct verb verbs[] = {
 	 "moectl doctor\nmoectl doctor --isa amx\nmoectl doctor --fix\n"
 	 "moectl doctor --fix --huge-pages 27G,1:30G"},
 	{"plan", verb_plan, 0, "plan --policy NAME --weights FILE --gpus D",
-	 "which rank should hold which experts; needs no daemon", "jPWRGNDCFMT",
+	 "which rank should hold which experts; needs no daemon", "jPWRGNDCFMTc",
 	 "moectl plan --policy eplb --weights heat.json --replicas 288 --groups 8 --nodes 4 --gpus 32 --json\n"
 	 "moectl plan --policy swift --weights heat.json --from now.json --map next.json --transfers\n"
 	 "moectl plan --policy dynamic --case eplb-ascend.json --json\n"
@@ -99,6 +99,7 @@ static const struct {
 	{'C', "--case FILE       plan: JSON: one case, or {\"cases\": [...]}; without --policy cases of expert maps"},
 	{'F', "--from FILE       plan: an expert map, how it is now; without --policy it is checked and shown"},
 	{'M', "--map FILE        plan: write the new expert map there; - is standard output"},
+	{'c', "--config FILE     plan: JSON: vLLM Ascend's eplb_config; alone it is checked and shown"},
 	{'T', "--transfers       plan: who sends what to whom, from --from or the case's placement"},
 	{'f', "--fix             doctor: show each file that mends something, ask, and write it"},
 	{'y', "--yes             doctor --fix: write them all without asking"},
@@ -106,14 +107,21 @@ static const struct {
 	      "take)"},
 };
 
+#define TEXT_COLUMN 18 /* where an option's text names its verbs, up to a colon */
+
 /* Of a letter that two verbs take for different words, the line that names this one. */
 static bool is_of(const struct verb *v, size_t i)
 {
+	const char *at;
+
 	if (!v)
 		return true;
 	if (!v->options || !strchr(v->options, option_texts[i].letter))
 		return false;
-	return option_texts[i].letter != 'P' || strstr(option_texts[i].text, v->name);
+	if (option_texts[i].letter != 'P' && option_texts[i].letter != 'c')
+		return true;
+	at = strstr(option_texts[i].text + TEXT_COLUMN, v->name);
+	return at && at < strchr(option_texts[i].text, ':');
 }
 
 /* Of one verb, or NULL: of all. */

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "model/file.h"
 #include "moectl.h"
+#include "placement/eplb-config.h"
 #include "placement/expert-map.h"
 #include "plan-hot.h"
 #include "plan-read.h"
@@ -38,8 +39,17 @@ static const struct policy {
 	{0},
 };
 
+static const struct policy *find_policy(const char *name)
+{
+	for (const struct policy *p = policies; p->name; p++)
+		if (strcmp(name, p->name) == 0)
+			return p;
+	return NULL;
+}
+
 struct job {
 	const struct plan_arguments *arg;
+	uint64_t redundant; /* copies beyond one of each expert, as --config says */
 	const struct policy *policy;
 	struct placement to; /* the new one, where --map or --transfers ask for it */
 	json_t *shown;
@@ -259,6 +269,14 @@ static void sum_stages(struct plan_loads *loads)
 	loads->stages = 1;
 }
 
+/* --config's number is at most ARGUMENTS_COUNT_MAX. */
+static uint32_t replicas_of(const struct job *job, const struct plan_loads *loads, const struct placement *from)
+{
+	if (job->arg->replicas)
+		return job->arg->replicas;
+	return from ? from->ranks * from->slots : loads->experts + (uint32_t)job->redundant;
+}
+
 static int plan_loads_eplb(struct job *job, struct plan_loads *loads, const struct placement *from,
 			   struct moe_error *err)
 {
@@ -266,9 +284,7 @@ static int plan_loads_eplb(struct job *job, struct plan_loads *loads, const stru
 	struct eplb_problem p = {
 		.layers = loads->layers,
 		.experts = loads->experts,
-		.replicas = arg->replicas ? arg->replicas
-			    : from        ? from->ranks * from->slots
-					  : loads->experts,
+		.replicas = replicas_of(job, loads, from),
 		.groups = arg->groups ? arg->groups : 1,
 		.nodes = arg->nodes ? arg->nodes : 1,
 		.gpus = arg->gpus ? arg->gpus
@@ -286,7 +302,7 @@ static int plan_loads_balance(struct job *job, const struct plan_loads *loads, c
 {
 	const struct plan_arguments *arg = job->arg;
 	const uint32_t gpus = arg->gpus ? arg->gpus : from ? from->ranks : 1;
-	const uint32_t replicas = arg->replicas ? arg->replicas : from ? from->ranks * from->slots : loads->experts;
+	const uint32_t replicas = replicas_of(job, loads, from);
 	struct placement initial = {0};
 	struct plan_state state;
 	int r = 0;
@@ -374,11 +390,9 @@ static int write_map(const struct job *job, struct moe_error *err)
 	return r < 0 ? moe_error_sys(err, r, "--map: %s", path) : 0;
 }
 
-/* EXIT_USAGE: these do not go together. */
-static int check_usage(const struct arguments *all, const struct policy *policy)
+/* EXIT_USAGE: these do not go together. `arg`: with what --config says. */
+static int check_usage(const struct arguments *all, const struct plan_arguments *arg, const struct policy *policy)
 {
-	const struct plan_arguments *arg = &all->plan;
-
 	if (all->policy && !policy)
 		return usage("--policy", all->policy);
 	if (policy && policy->hot) {
@@ -393,6 +407,8 @@ static int check_usage(const struct arguments *all, const struct policy *policy)
 		return usage("--case has loads, shapes and maps of its own", NULL);
 	if (arg->cases && arg->transfers && (!policy || policy->eplb))
 		return usage("--transfers of a case is for policies that begin with a placement", NULL);
+	if (arg->cases && all->config)
+		return usage("--case has no use for --config", NULL);
 	if (arg->cases)
 		return EXIT_DONE;
 	if (all->json && arg->map && strcmp(arg->map, "-") == 0)
@@ -421,29 +437,94 @@ static void print_shown(const json_t *shown)
 		plan_print(one, stdout);
 }
 
-int verb_plan(const struct arguments *arg)
-{
-	struct job job = {.arg = &arg->plan};
-	struct moe_error err = {0};
-	int r;
+/* -- the configuration -------------------------------------------------------------------------------------------- */
 
-	for (const struct policy *p = policies; p->name; p++)
-		if (arg->policy && strcmp(arg->policy, p->name) == 0)
-			job.policy = p;
-	r = check_usage(arg, job.policy);
+static void print_config(const json_t *config)
+{
+	const char *key;
+	const json_t *value;
+
+	json_object_foreach ((json_t *)config, key, value) {
+		printf("%-32s ", key);
+		json_dumpf(value, stdout, JSON_ENCODE_ANY);
+		putchar('\n');
+	}
+}
+
+/* Alone it is shown; else it says what the options do not. What it says stays in `document`. */
+static int read_config(struct job *job, struct plan_arguments *arg, const struct arguments *all, json_t **document,
+		       struct moe_error *err)
+{
+	static const char *const names[] = {"random", "dynamic", "swift", "flashlb"};
+	const struct eplb_config_env env = {getenv("DYNAMIC_EPLB"), getenv("EXPERT_MAP_RECORD")};
+	struct eplb_config config;
+	struct placement map;
+	int r = read_json(document, all->config, err);
+
+	if (r == 0)
+		r = eplb_config_read(&config, all->config, *document, arg->gpus, &env, err);
+	if (r == 0 && config.redundant > ARGUMENTS_COUNT_MAX)
+		r = moe_error_set(err, -EINVAL, "%s: eplb_config.num_redundant_experts: %llu found, at most %d planned",
+				  all->config, (unsigned long long)config.redundant, ARGUMENTS_COUNT_MAX);
+	if (r == 0 && config.map) {
+		r = read_map(&map, config.map, err);
+		if (r == 0)
+			placement_fini(&map);
+	}
+	if (r < 0)
+		return r;
+	if (!arg->weights && !arg->from && !all->policy) {
+		job->shown = json_pack("{s:o}", "eplb_config", eplb_config_json(&config));
+		return job->shown ? 0 : no_memory(err);
+	}
+	if (!arg->from)
+		arg->from = config.map;
+	if (!all->policy && arg->weights)
+		job->policy = find_policy(names[config.policy]);
+	job->redundant = config.redundant;
+	return 0;
+}
+
+static int run(struct job *job, const struct arguments *all, struct moe_error *err)
+{
+	int r = 0;
+
+	if (!job->shown)
+		r = job->arg->cases ? run_cases(job, job->arg->cases, err) : run_loads(job, err);
+	if (r == 0 && !job->shown)
+		r = no_memory(err);
+	if (r == 0 && job->arg->map)
+		r = write_map(job, err);
+	if (r < 0)
+		return r;
+	if (all->json) {
+		json_dumpf(job->shown, stdout, JSON_COMPACT | JSON_REAL_PRECISION(15));
+		putchar('\n');
+	} else if (json_object_get(job->shown, "eplb_config")) {
+		print_config(json_object_get(job->shown, "eplb_config"));
+	} else if (!job->arg->map || strcmp(job->arg->map, "-") != 0) {
+		print_shown(job->shown);
+	}
+	return 0;
+}
+
+int verb_plan(const struct arguments *all)
+{
+	struct plan_arguments arg = all->plan;
+	struct job job = {.arg = &arg, .policy = all->policy ? find_policy(all->policy) : NULL};
+	_cleanup_json_ json_t *config = NULL;
+	struct moe_error err = {0};
+	int r = 0;
+
+	if (all->config && !arg.cases)
+		r = read_config(&job, &arg, all, &config, &err);
+	if (r < 0)
+		return fail(&err);
+	if (!job.shown)
+		r = check_usage(all, &arg, job.policy);
 	if (r != EXIT_DONE)
 		return r;
-	r = arg->plan.cases ? run_cases(&job, arg->plan.cases, &err) : run_loads(&job, &err);
-	if (r == 0 && !job.shown)
-		r = no_memory(&err);
-	if (r == 0 && arg->plan.map)
-		r = write_map(&job, &err);
-	if (r == 0 && arg->json) {
-		json_dumpf(job.shown, stdout, JSON_COMPACT | JSON_REAL_PRECISION(15));
-		putchar('\n');
-	} else if (r == 0 && (!arg->plan.map || strcmp(arg->plan.map, "-") != 0)) {
-		print_shown(job.shown);
-	}
+	r = run(&job, all, &err);
 	json_decref(job.shown);
 	placement_fini(&job.to);
 	return r < 0 ? fail(&err) : EXIT_DONE;
