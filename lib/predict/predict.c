@@ -42,7 +42,9 @@ struct predict {
 	int16_t log[PREDICT_COUNT_MAX + 1]; /* of count + 1 */
 	uint32_t exp[EXP_STEPS];            /* 2^16 to the power of ... */
 	int32_t *scores;                    /* [experts] of one token */
-	uint64_t *chances;                  /* [experts] of all */
+	int32_t *common;                    /* [experts] logarithms of the prior */
+	uint32_t *powers;                   /* [experts] of one token */
+	uint32_t *chances;                  /* [experts] of all */
 	uint64_t *keys;                     /* [experts] */
 	struct row *rows;
 	void *memory; /* of all tables and choices */
@@ -95,14 +97,16 @@ int predict_new(struct predict **ret, uint32_t rows, uint32_t experts, uint32_t 
 		return moe_error_set(err, -ENOMEM, "predict: no memory");
 	*p = (struct predict){.n_rows = rows, .experts = experts, .topk = topk};
 	p->rows = calloc(rows, sizeof *p->rows);
-	p->scores = calloc(experts, sizeof *p->scores);
-	p->chances = calloc(2 * (size_t)experts, sizeof *p->chances);
+	p->scores = calloc(4 * (size_t)experts, sizeof *p->scores);
+	p->keys = calloc(experts, sizeof *p->keys);
 	p->memory = calloc(rows, row_bytes(p));
-	if (!p->rows || !p->scores || !p->chances || !p->memory) {
+	if (!p->rows || !p->scores || !p->keys || !p->memory) {
 		predict_free(p);
 		return moe_error_set(err, -ENOMEM, "predict: no memory for %u tables of %u experts", 2 * rows, experts);
 	}
-	p->keys = p->chances + experts;
+	p->common = p->scores + experts;
+	p->powers = (uint32_t *)(p->common + experts);
+	p->chances = p->powers + experts;
 	make_tables(p);
 	for (uint32_t i = 0; i < rows; i++)
 		place_row(p, i);
@@ -116,7 +120,7 @@ struct predict *predict_free(struct predict *p)
 		return NULL;
 	free(p->rows);
 	free(p->scores);
-	free(p->chances);
+	free(p->keys);
 	free(p->memory);
 	free(p);
 	return NULL;
@@ -204,68 +208,95 @@ void predict_remember(struct predict *p, uint32_t row, uint32_t tokens, uint32_t
 
 /* -- guessing ----------------------------------------------------------------------------------------------------- */
 
+/* The loops below are written for vectors: what they read and write is in locals, and nothing in them branches. */
 static uint32_t add_logs(struct predict *p, const struct table *t, const struct choice *from, uint32_t token,
 			 int32_t factor)
 {
 	const int32_t *ids = from->ids + (size_t)token * from->topk;
+	int32_t *restrict scores = p->scores;
+	const uint32_t experts = p->experts;
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < from->topk; i++) {
-		const int16_t *logs = t->logs + (size_t)MAX(ids[i], 0) * p->experts;
+		const int16_t *restrict logs = t->logs + (size_t)MAX(ids[i], 0) * experts;
 
 		if (ids[i] < 0)
 			continue;
 		n++;
-		for (uint32_t e = 0; e < p->experts; e++)
-			p->scores[e] += factor * logs[e];
+		for (uint32_t e = 0; e < experts; e++)
+			scores[e] += factor * logs[e];
 	}
 	return n * (uint32_t)factor;
+}
+
+static void find_common(struct predict *p, const struct row *row)
+{
+	for (uint32_t e = 0; e < p->experts; e++)
+		p->common[e] = p->log[row->prior[e] + PRIOR_MORE];
 }
 
 /* Twice the score of the law, so that its half is a whole number too. False: nothing is said of this token. */
 static bool score_token(struct predict *p, const struct row *row, const struct choice *from, const struct choice *last,
 			uint32_t token)
 {
+	const int32_t *restrict common = p->common;
+	int32_t *restrict scores = p->scores;
+	const uint32_t experts = p->experts;
 	int32_t terms = 0;
 
-	memset(p->scores, 0, p->experts * sizeof *p->scores);
+	memset(scores, 0, experts * sizeof *scores);
 	if (from)
 		terms += (int32_t)add_logs(p, &row->below, from, token, 2);
 	if (last)
 		terms += (int32_t)add_logs(p, &row->before, last, token, 1);
-	for (uint32_t e = 0; e < p->experts; e++)
-		p->scores[e] -= p->log[row->prior[e] + PRIOR_MORE] * (7 * terms - 16) / 8;
+	for (uint32_t e = 0; e < experts; e++)
+		scores[e] -= common[e] * (7 * terms - 16) / 8;
 	return terms > 0;
 }
 
-/* 2^16 times 2^(-less / 2 / LOG_ONE). */
-static uint64_t power(const struct predict *p, uint32_t less)
+/* Of each, 2^16 times 2^(-less / 2 / LOG_ONE), less what the best has more. Returns their sum: at most 2^28. */
+static uint32_t find_powers(struct predict *p)
 {
-	const uint32_t whole = less / (2 * LOG_ONE);
+	const int32_t *restrict scores = p->scores;
+	const uint32_t *restrict exp = p->exp;
+	uint32_t *restrict powers = p->powers;
+	const uint32_t experts = p->experts;
+	int32_t best = scores[0];
+	uint32_t sum = 0;
 
-	return whole > 16 ? 0 : p->exp[less % (2 * LOG_ONE) * EXP_STEPS / (2 * LOG_ONE)] >> whole;
+	for (uint32_t e = 1; e < experts; e++)
+		best = MAX(best, scores[e]);
+	for (uint32_t e = 0; e < experts; e++) {
+		const uint32_t less = (uint32_t)(best - scores[e]), whole = less / (2 * LOG_ONE);
+		const uint32_t part = exp[less % (2 * LOG_ONE) * EXP_STEPS / (2 * LOG_ONE)];
+
+		/* 2^16 shifted further than that is 0. */
+		powers[e] = part >> MIN(whole, 31u);
+		sum += powers[e];
+	}
+	return sum;
 }
 
-/* Adds the chances of one token's experts, which are its top-k together, and at most 1 each. */
+/* Adds the chances of one token's experts, which are its top-k together, and at most 1 each, which is 2^16. */
 static void add_chances(struct predict *p)
 {
-	int32_t best = p->scores[0];
-	uint64_t sum = 0, scale;
+	const uint64_t scale = ((uint64_t)p->topk << 32) / find_powers(p);
+	const uint32_t *restrict powers = p->powers;
+	uint32_t *restrict chances = p->chances;
+	const uint32_t experts = p->experts;
 
-	for (uint32_t e = 1; e < p->experts; e++)
-		best = MAX(best, p->scores[e]);
-	for (uint32_t e = 0; e < p->experts; e++)
-		sum += p->keys[e] = power(p, (uint32_t)(best - p->scores[e]));
-	scale = ((uint64_t)p->topk << 32) / sum;
-	for (uint32_t e = 0; e < p->experts; e++)
-		p->chances[e] += MIN(p->keys[e] * scale, (uint64_t)1 << 32) >> 16;
+	for (uint32_t e = 0; e < experts; e++) {
+		const uint32_t chance = (uint32_t)(powers[e] * scale >> 16);
+
+		chances[e] += MIN(chance, (uint32_t)1 << 16);
+	}
 }
 
 /* The n greatest of chances, the greatest first; of equal ones the lower id. */
 static void take_greatest(struct predict *p, uint32_t n, int32_t *ret)
 {
 	for (uint32_t e = 0; e < p->experts; e++)
-		p->keys[e] = heat_key((uint32_t)p->chances[e], (int32_t)e);
+		p->keys[e] = heat_key(p->chances[e], (int32_t)e);
 	for (uint32_t i = n / 2; i-- > 0;)
 		heat_sink(p->keys, n, i);
 	for (uint32_t e = n; e < p->experts; e++) {
@@ -291,6 +322,7 @@ uint32_t predict_next(struct predict *p, uint32_t row, uint32_t n, int32_t *ret)
 	if (last && last->tokens != tokens)
 		last = NULL;
 	memset(p->chances, 0, p->experts * sizeof *p->chances);
+	find_common(p, r);
 	for (uint32_t token = 0; token < tokens; token++) {
 		const bool known = score_token(p, r, from, last, token);
 

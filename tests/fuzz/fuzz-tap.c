@@ -2,10 +2,10 @@
 /*
  * What a client says of its routing: any bytes in its tap, tails of any value. A record is refused, and its session
  * with it, or it is sound: of a layer and of experts that the model has, and of the length that it says. What was
- * accepted makes a recording that its reader takes whole, byte for byte.
- *
  * accepted makes a recording that its reader takes whole.
- * all inputs: its tap, its heads and its tails are as new before each.
+ *
+ * The input: where the tap is when it is opened (4 bytes), then steps, each a byte and what it takes. One session
+ * serves all inputs: its tap, its heads and its tails are as new before each.
  */
 #include "daemon/ringsrv.h"
 #include "simulate/trace-routes.h"
