@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Deaths around a queue: of a client and of the daemon at each state of a request, of both, and what is issued again. */
+/* Deaths around a queue: of a client and the daemon at each state of a request, of both, and what is issued again. */
 #include "tests/kmod/queues.h"
 
 #define ASKED 20
