@@ -233,8 +233,8 @@ struct moe_kmod_event {
  *   SUBMIT             completes when it is answered: res is answer.status; a struct moe_kmod_answer is written to
  *                      sqe.addr, unless that is 0; with CQE32 big_cqe[0] is answer.bytes
  *
- * io_uring's own cancelling, its ring's end among it, takes back a FETCH that waits and a SUBMIT that is not answered:
- * ECANCELED. As ioctls none of them waits: FETCH without a request and REAP without an answer are EAGAIN, and poll(2)
+ * The end of its ring or task takes back a FETCH that waits and a SUBMIT that is not answered: ECANCELED (up to Linux
+ * 6.12, IORING_OP_ASYNC_CANCEL does not). As ioctls none of them waits: FETCH without a request and REAP without an answer are EAGAIN, and poll(2)
  * tells with POLLPRI, to who serves a queue that FETCH has one, to a client that REAP has one. An answer of a SUBMIT is
  * taken by the way that the SUBMIT came.
  */

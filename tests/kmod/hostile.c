@@ -11,8 +11,32 @@ struct fuzzer {
 	unsigned long long seed;
 	unsigned count;
 	int dev, pool_file;
-	uint64_t lease; /* the last one that it got */
+	uint64_t lease;                  /* the last one that it got */
+	struct moe_kmod_fetched fetched; /* the last one that it was told of */
 };
+
+/* Of a queue that there is: one that is made has a name, requests are well formed, tags exist. */
+static void fill_queue(struct fuzzer *f, uint64_t *words, unsigned nr)
+{
+	struct moe_kmod_queue q = {0};
+	const struct moe_kmod_queue_new n = {
+		.depth = 4, .recover_ms = (uint32_t)(tap_random(&f->seed) >> 60), .name = "fuzzed"};
+	const struct moe_kmod_request r = {.lease = tap_random(&f->seed) >> 63 ? f->lease : 0};
+	const struct moe_kmod_tag t = {.tag = (uint32_t)(tap_random(&f->seed) >> 62),
+				       .to = nr == _IOC_NR(MOE_KMOD_FETCH) ? (uintptr_t)&f->fetched : 0,
+				       .seq = nr == _IOC_NR(MOE_KMOD_COMMIT) ? f->fetched.seq : 0};
+
+	ioctl(f->dev, MOE_KMOD_QUEUE, &q);
+	memset(words, 0, 128);
+	if (nr == _IOC_NR(MOE_KMOD_QUEUE_NEW))
+		memcpy(words, &n, sizeof n);
+	else if (nr == _IOC_NR(MOE_KMOD_SUBMIT))
+		memcpy(words, &r, sizeof r);
+	else if (nr == _IOC_NR(MOE_KMOD_FETCH) || nr == _IOC_NR(MOE_KMOD_COMMIT))
+		memcpy(words, &t, sizeof t);
+	if (nr != _IOC_NR(MOE_KMOD_QUEUE_NEW) && nr != _IOC_NR(MOE_KMOD_REAP))
+		memcpy(words, &q.id, sizeof q.id);
+}
 
 /* Mostly what is nearly right: a command that exists, ids and epochs that may, sizes that fit. */
 static void fill(struct fuzzer *f, uint64_t *words, size_t n, unsigned nr)
@@ -35,6 +59,8 @@ static void fill(struct fuzzer *f, uint64_t *words, size_t n, unsigned nr)
 		l = lease_of(p.id, p.epoch, 0, tap_random(&f->seed) >> 63 ? 4096 : HUGE_BYTES);
 		l.flags = (uint32_t)(tap_random(&f->seed) >> 63);
 		memcpy(words, &l, sizeof l);
+	} else if (nr >= _IOC_NR(MOE_KMOD_QUEUE_NEW) && tap_random(&f->seed) >> 62) {
+		fill_queue(f, words, nr);
 	} else if (nr >= _IOC_NR(MOE_KMOD_MAP) && tap_random(&f->seed) >> 63) {
 		memset(words, 0, 4 * sizeof *words);
 		words[0] = f->lease;
@@ -118,9 +144,12 @@ static void release_all(void)
 {
 	int dev = device_open();
 	struct moe_kmod_pool p = {0};
+	struct moe_kmod_queue q = {0};
 
 	while (ioctl(dev, MOE_KMOD_POOL, &p) == 0)
 		pool_release(dev, p.id);
+	while (ioctl(dev, MOE_KMOD_QUEUE, &q) == 0)
+		ioctl(dev, MOE_KMOD_QUEUE_END, &(struct moe_kmod_queue_end){.id = q.id});
 	close(dev);
 }
 
@@ -130,6 +159,7 @@ void test_hostile(unsigned long long *seed)
 	struct fuzzer f = {.count = asked ? (unsigned)atoi(asked) / (2 * THREADS) : 10000};
 	struct child root, somebody;
 	const int64_t leased = counter("leased"), adopted = counter("adopted");
+	const int64_t submitted = counter("submitted"), answered = counter("answered");
 	int status;
 
 	chmod(MOE_KMOD_DEVICE, 0666);
@@ -145,4 +175,6 @@ void test_hostile(unsigned long long *seed)
 	ok(f.count < 1000 || (counter("leased") > leased && counter("adopted") > adopted),
 	   "%lld pools and %lld leases came of it", (long long)(counter("adopted") - adopted),
 	   (long long)(counter("leased") - leased));
+	diag("%lld requests were submitted, %lld answered", (long long)(counter("submitted") - submitted),
+	     (long long)(counter("answered") - answered));
 }

@@ -124,6 +124,9 @@ static bool is_useless(int dev)
 
 	return refused(dev, MOE_KMOD_FEATURES, &(struct moe_kmod_features){0}) && all_refused(dev, 1) &&
 	       refused(dev, MOE_KMOD_LEASE, &(struct moe_kmod_lease){.pool = 1}) &&
+	       refused(dev, MOE_KMOD_SUBMIT, &(struct moe_kmod_request){.queue = 1}) &&
+	       refused(dev, MOE_KMOD_REAP, &(struct moe_kmod_reap){0}) &&
+	       refused(dev, MOE_KMOD_FETCH, &(struct moe_kmod_tag){.queue = 1}) &&
 	       read(dev, &event, sizeof event) < 0 && errno == EPERM && poll(&p, 1, 0) == 1 && p.revents == POLLERR;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tracepoints: each transition is seen in tracefs, with the ids that the commands told. */
-#include "tests/kmod/device.h"
+#include "tests/kmod/queues.h"
 
 #include <stdio.h>
 #include <sys/mount.h>
@@ -88,12 +88,47 @@ static struct made do_everything(void)
 	return made;
 }
 
+/* A request of each transition; the queue's id. */
+static uint32_t ask_everything(void)
+{
+	int daemon = device_open(), client = device_open();
+	const uint32_t q = queue_new(daemon, 2, 0);
+	struct moe_kmod_fetched f;
+	uint32_t again;
+
+	submit(client, q, 1);
+	fetch(daemon, q, 0, &f);
+	close(daemon);
+	daemon = device_open();
+	queue_recover(daemon, q, &again);
+	fetch(daemon, q, 1, &f);
+	commit(daemon, q, 1, f.seq, -EIO);
+	submit(client, q, 2);
+	close(client);
+	queue_end(daemon, q);
+	close(daemon);
+	return q;
+}
+
+static void check_requests(const char *text, uint32_t queue)
+{
+	static const char *const events[] = {"submit", "fetch", "park", "reissue", "commit", "drop"};
+	static const int times[] = {2, 1, 1, 1, 1, 2};
+	char name[64], fields[32];
+
+	snprintf(fields, sizeof fields, " queue=%u ", queue);
+	for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
+		snprintf(name, sizeof name, "moe_request_%s: ", events[i]);
+		ok(traced(text, name, fields, times[i]), "requests: %s is seen", events[i]);
+	}
+}
+
 static void check(const char *text, struct made made)
 {
 	char pool[64], lease[64], pid[32];
 
 	snprintf(pid, sizeof pid, ": pid=%d ", getpid());
-	ok(traced(text, "moe_open", pid, 1) && traced(text, "moe_close", pid, 1), "the device is opened and closed");
+	ok(traced(text, "moe_open", pid, 4) && traced(text, "moe_close", pid, 4), "the device is opened and closed");
 	snprintf(pool, sizeof pool, ": pool=%llu epoch=7 bytes=2097152 leases=0 name=traced", made.pool);
 	ok(traced(text, "moe_adopt", pool, 1), "a pool is adopted");
 	ok(traced(text, "moe_take", pool, 1), "and taken back");
@@ -114,11 +149,14 @@ static void check(const char *text, struct made made)
 void test_traces(void)
 {
 	struct made made;
+	uint32_t queue;
 
 	mkdir(TRACING, 0700);
 	require(mount("none", TRACING, "tracefs", 0, NULL) == 0, "there is a tracefs");
 	ok(set("events/moe_expert/enable", "1") && set("trace", ""), "the module's tracepoints are there");
 	made = do_everything();
+	queue = ask_everything();
+	check_requests(what_was_traced(), queue);
 	check(what_was_traced(), made);
 	ok(set("events/moe_expert/enable", "0") && set("trace", ""), "they are switched off");
 	umount(TRACING);
