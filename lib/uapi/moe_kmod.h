@@ -234,9 +234,9 @@ struct moe_kmod_event {
  *                      sqe.addr, unless that is 0; with CQE32 big_cqe[0] is answer.bytes
  *
  * The end of its ring or task takes back a FETCH that waits and a SUBMIT that is not answered: ECANCELED (up to Linux
- * 6.12, IORING_OP_ASYNC_CANCEL does not). As ioctls none of them waits: FETCH without a request and REAP without an answer are EAGAIN, and poll(2)
- * tells with POLLPRI, to who serves a queue that FETCH has one, to a client that REAP has one. An answer of a SUBMIT is
- * taken by the way that the SUBMIT came.
+ * 6.12, IORING_OP_ASYNC_CANCEL does not). As ioctls none of them waits: FETCH without a request and REAP without an
+ * answer are EAGAIN, and poll(2) tells with POLLPRI, to who serves a queue that FETCH has one, to a client that REAP
+ * has one. An answer of a SUBMIT is taken by the way that the SUBMIT came.
  */
 
 /* The keeper's, who serves it from now on. EEXIST: it has one already, which is to be recovered or ended. A device
