@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: MIT
 #
 # debug-kernel.sh - builds kernels that look for faults, small ones from Debian's source, for the machines of
-# qemu-lane.sh, which then boots them as 6.12-kasan and 6.12-kcsan.
+# qemu-lane.sh, which then boots them, as 6.12-kasan.
 #
 #   scripts/debug-kernel.sh prepare PART...  once: fetches and builds what is not there yet
 #   scripts/debug-kernel.sh missing PART...  prints the first of these parts that is not there (exit code 1), or nothing
 #   scripts/debug-kernel.sh where PART       prints the folder of a part
 #
 # Parts: build-tools (flex, bison, libelf, sparse: 30 MB), source-6.12 (Debian's linux-source-6.12: 150 MB are fetched,
-# 1.7 GB unpacked), 6.12-kasan and 6.12-kcsan (6 to 20 minutes and 400 MB each). tests/kmod-debug/NAME.config says what is on
+# 1.7 GB unpacked), 6.12-kasan (6 to 20 minutes, 400 MB). tests/kmod-debug/NAME.config says what is on
 # in them; when it is changed, they are built anew. newest (90 MB are fetched, 380 MB unpacked): the newest headers that
 # Debian offers for its stable release, with the compiler that they need, for chroot; root/headers is their folder's name.
 # They lie below $MOE_QEMU_LANE, as what qemu-lane.sh fetches does, and work only there. Exit codes: 0 there, 1 failed,
@@ -34,7 +34,7 @@ mark_of() {
 	build-tools) echo "$lane/build-tools/whole" ;;
 	source-6.12) echo "$lane/source-6.12/whole" ;;
 	newest) echo "$lane/newest/whole" ;;
-	6.12-kasan | 6.12-kcsan) echo "$lane/kernel-$1/vmlinuz" ;;
+	6.12-kasan) echo "$lane/kernel-$1/vmlinuz" ;;
 	*) usage "no part is named $1" ;;
 	esac
 }
@@ -47,7 +47,7 @@ have() {
 	mark=$(mark_of "$1") || exit 2
 	[ -e "$mark" ] || return 1
 	case $1 in
-	6.12-*) fragment "$1" | cmp -s - "$lane/kernel-$1/fragment" ;;
+	6.12-kasan) fragment "$1" | cmp -s - "$lane/kernel-$1/fragment" ;;
 	esac
 }
 

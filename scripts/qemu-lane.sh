@@ -10,7 +10,7 @@
 #
 # Parts: tools (tools/qemu, a script; tools/busybox, static) and for K one of 6.1-cloud, 6.12-cloud: kernel-K (vmlinuz;
 # lib/modules/*) and headers-K (build: for `make -C`; a script of its own, so that it works where it lies).
-# K is also 6.12-kasan or 6.12-kcsan: scripts/debug-kernel.sh builds both parts at once, from source.
+# K is also 6.12-kasan: scripts/debug-kernel.sh builds both parts at once, from source.
 # They lie below $MOE_QEMU_LANE (default build-qemu-lane in the repository), which can be kept between runs; nothing
 # else on this machine changes. Needs Debian's apt and archive keyring; apt checks Debian's signatures.
 #
@@ -44,8 +44,8 @@ mark_of() {
 	tools) echo "$lane/tools/qemu" ;;
 	kernel-6.1-cloud | kernel-6.12-cloud) echo "$lane/$1/vmlinuz" ;;
 	headers-6.1-cloud | headers-6.12-cloud) echo "$lane/$1/build" ;;
-	kernel-6.12-kasan | kernel-6.12-kcsan) echo "$lane/$1/vmlinuz" ;;
-	headers-6.12-kasan | headers-6.12-kcsan) echo "$lane/kernel-${1#*-}/build" ;;
+	kernel-6.12-kasan) echo "$lane/$1/vmlinuz" ;;
+	headers-6.12-kasan) echo "$lane/kernel-${1#*-}/build" ;;
 	*) usage "no part is named $1" ;;
 	esac
 }
@@ -125,7 +125,7 @@ prepare() {
 	for part in "$@"; do
 		have "$part" && continue
 		case $part in
-		*-kasan | *-kcsan)
+		*-kasan)
 			"$here/scripts/debug-kernel.sh" prepare "${part#*-}" || exit 1
 			continue
 			;;
