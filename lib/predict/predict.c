@@ -15,7 +15,12 @@
 #define TOPK_MAX 64
 #define LOG_ONE 256   /* a logarithm of 2 */
 #define EXP_STEPS 256 /* of the table for powers of two */
-#define PRIOR_MORE 7  /* an expert that was never chosen is not ruled out */
+#define COLUMNS 32
+#define ROWS_AT_ONCE 8 /* so many logarithms, 3072 at most, are below 2^15 together */
+#define PRIOR_MORE 7   /* an expert that was never chosen is not ruled out */
+
+/* COLUMNS are two of them; at any address of an int16_t. */
+typedef int16_t logs_vector __attribute__((vector_size(32), aligned(2), may_alias));
 
 /* counts [experts][experts] and their logarithms: a guess adds up rows of the latter. */
 struct table {
@@ -209,24 +214,50 @@ void predict_remember(struct predict *p, uint32_t row, uint32_t tokens, uint32_t
 /* -- guessing ----------------------------------------------------------------------------------------------------- */
 
 /* The loops below are written for vectors: what they read and write is in locals, and nothing in them branches. */
+static void add_rows(int32_t *restrict scores, const int16_t *const *rows, uint32_t n, uint32_t experts, int32_t factor)
+{
+	uint32_t e = 0;
+
+	for (; e + COLUMNS <= experts; e += COLUMNS) {
+		union {
+			logs_vector all[2];
+			int16_t one[COLUMNS];
+		} sum;
+		logs_vector left = {0}, right = {0};
+
+		for (uint32_t i = 0; i < n; i++) {
+			const logs_vector *from = (const logs_vector *)(rows[i] + e);
+
+			left += from[0];
+			right += from[1];
+		}
+		sum.all[0] = left;
+		sum.all[1] = right;
+		for (uint32_t x = 0; x < COLUMNS; x++)
+			scores[e + x] += factor * sum.one[x];
+	}
+	for (; e < experts; e++)
+		for (uint32_t i = 0; i < n; i++)
+			scores[e] += factor * rows[i][e];
+}
+
 static uint32_t add_logs(struct predict *p, const struct table *t, const struct choice *from, uint32_t token,
 			 int32_t factor)
 {
 	const int32_t *ids = from->ids + (size_t)token * from->topk;
-	int32_t *restrict scores = p->scores;
-	const uint32_t experts = p->experts;
-	uint32_t n = 0;
+	const int16_t *rows[ROWS_AT_ONCE];
+	uint32_t n = 0, all = 0;
 
 	for (uint32_t i = 0; i < from->topk; i++) {
-		const int16_t *restrict logs = t->logs + (size_t)MAX(ids[i], 0) * experts;
-
-		if (ids[i] < 0)
+		if (ids[i] >= 0)
+			rows[n++] = t->logs + (size_t)ids[i] * p->experts;
+		if (n < ROWS_AT_ONCE && i + 1 < from->topk)
 			continue;
-		n++;
-		for (uint32_t e = 0; e < experts; e++)
-			scores[e] += factor * logs[e];
+		add_rows(p->scores, rows, n, p->experts, factor);
+		all += n;
+		n = 0;
 	}
-	return n * (uint32_t)factor;
+	return all * (uint32_t)factor;
 }
 
 static void find_common(struct predict *p, const struct row *row)
