@@ -86,6 +86,48 @@ test_kernel() {
 	grep -aq '^kmod: exit 0' "$dir/console" && [ "$code" = 0 ]
 }
 
+# A program and the libraries that it is linked with, for the guest: they lie there as here, ours at its top.
+add_program() {
+	cp "$1" "$dir/guest/" || return 1
+	ldd "$1" | sed -n 's,.*[ \t]\(/[^ ]*\) (0x.*,\1,p' | while read -r library; do
+		case $library in
+		*/libmoe-expert.so*) to=$dir/guest/lib ;;
+		*) to=$dir/guest${library%/*} ;;
+		esac
+		mkdir -p "$to" && cp -L "$library" "$to/" || exit 1
+	done
+}
+
+write_daemon_initrd() {
+	busybox=$("$lane" where tools)/busybox
+	built=${MOE_BUILD:-$root/build}
+	mkdir -p "$dir/guest/bin" "$dir/guest/proc" "$dir/guest/sys" "$dir/guest/dev" "$dir/guest/tmp" &&
+		cp "$busybox" "$dir/guest/bin/busybox" && ln -s busybox "$dir/guest/bin/sh" &&
+		cp "$dir/module/kmod/moe_expert.ko" "$dir/guest/" && cp -r "$root/models/tinymoe" "$dir/guest/" && head -c 300 "$root/models/tinymoe/text.txt" >"$dir/guest/text" &&
+		cp "$root/tests/kmod/daemon-in-guest.sh" "$dir/guest/init" && chmod 755 "$dir/guest/init" &&
+		add_program "$built/daemon/moe-expertd" && add_program "$built/tools/moectl" && add_program "$built/tools/moe-worker" &&
+		(cd "$dir/guest" && find . | "$busybox" cpio -o -H newc 2>"$dir/log") >"$dir/initrd"
+}
+
+# test_daemon K: the daemon with the module, in a machine with the kernel K, one node and 40 huge pages of 2 MiB.
+test_daemon() {
+	for program in daemon/moe-expertd tools/moectl tools/moe-worker; do
+		[ -x "${MOE_BUILD:-$root/build}/$program" ] || skip "$program is not built"
+	done
+	lacks=$("$lane" missing tools "kernel-$1" "headers-$1" 2>"$dir/log") ||
+		skip "no $lacks: make check-kmod fetches it (scripts/qemu-lane.sh)"
+	"$root/scripts/kmod.sh" -o "$dir/module" "$("$lane" where "headers-$1")/build" >"$dir/build.log" 2>&1 || {
+		sed 's/^/# /' "$dir/build.log"
+		fail "the module does not build for $1"
+	}
+	write_daemon_initrd || fail "no initrd: $(cat "$dir/log")"
+	"$lane" boot --kernel "$1" --initrd "$dir/initrd" --memory 1024 --limit 400 --console "$dir/console" \
+		--append "loglevel=0 hugepagesz=2M hugepages=40 LD_LIBRARY_PATH=/lib"
+	code=$?
+	tr -d '\r' <"$dir/console" | grep -av '^kmod: exit'
+	grep -aq '^kmod: exit 0' "$dir/console" && [ "$code" = 0 ]
+}
+
 dir=$(mktemp -d "${TMPDIR:-/tmp}/moe-kmod.XXXXXX") || exit 1
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 129' HUP
