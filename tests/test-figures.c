@@ -193,7 +193,7 @@ static void test_all_have(sd_bus *bus, const char *session, const char *figures,
 	for (size_t i = 0; i < metrics_n_families; i++) {
 		const struct metrics_family *f = &metrics_families[i];
 		const struct seen json = samples_of(f), there = bus_samples(bus, f, session);
-		const bool absent = strstr(f->name, "_loading_") != NULL;
+		const bool absent = strstr(f->name, "_loading_") || strstr(f->name, "_replica_");
 		char head[2][PATH_BYTES];
 		bool good = json.n > 0;
 
@@ -270,6 +270,7 @@ static const struct {
 } words[] = {
 	{METRICS_STATUS, "pid"},
 	{METRICS_STATUS, "loading"},
+	{METRICS_STATUS, "module.version"},
 	{METRICS_STATUS, "cpu.nodes"},
 	{METRICS_STATUS, "cpu.by_node.node"},
 	{METRICS_STATUS, "accounts.users.uid"},
@@ -283,6 +284,7 @@ static const struct {
 	{METRICS_STATS, "models.ghosts.bounds.slots"},
 	{METRICS_STATS, "sessions.ghosts.caches.slots"},
 	{METRICS_MODELS, "models.epoch"},
+	{METRICS_MODELS, "models.replicas"}, /* null: none are made here */
 	{METRICS_MODELS, "models.layers"},
 	{METRICS_MODELS, "models.moe_layers"},
 	{METRICS_MODELS, "models.hidden"},
@@ -301,6 +303,7 @@ static const struct {
 	const char *instead;
 } again[] = {
 	{"models.totals.tier.", METRICS_MODELS, "models.tier."},
+	{"models.totals.replicas", METRICS_MODELS, "models.replicas"},
 	{"models.totals.leases_held", METRICS_MODELS, "models.leases"},
 	{"models.totals.", METRICS_STATS, "models.layers."},
 	{"accounts.", METRICS_STATUS, "accounts."},
