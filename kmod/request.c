@@ -242,7 +242,7 @@ static long check_entry(const struct moe_sqe *sqe)
 		break;
 	case MOE_OP_HINT:
 		zero = 0;
-		used = 1;
+		used = 2;
 		break;
 	case MOE_OP_RELEASE:
 	case MOE_OP_CANCEL:

@@ -149,7 +149,7 @@ static void test_entries(int client, int daemon, uint32_t q)
 {
 	/* Of each operation, whether word 1 with a count, and each word of the payload, may be set whole. */
 	static const char *const may[MOE_OP_COUNT] = {"0000000", "0011100", "1011110", "0100000",
-						      "1100000", "0110000", "0100000", "0110000"};
+						      "1110000", "0110000", "0100000", "0110000"};
 	int wrong = 0;
 
 	for (unsigned op = 0; op < MOE_OP_COUNT; op++)
