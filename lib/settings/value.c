@@ -389,7 +389,10 @@ bool settings_same(const struct settings *a, const struct settings *b, enum sett
 		}
 		return same;
 	}
-	if (settings_table[which].type == SETTING_TYPE_PATH || settings_table[which].type == SETTING_TYPE_TEXT)
-		return strcmp(x ? x : settings_table[which].preset, y ? y : settings_table[which].preset) == 0;
+	if (settings_table[which].type == SETTING_TYPE_PATH || settings_table[which].type == SETTING_TYPE_TEXT) {
+		x = x ? x : settings_table[which].preset;
+		y = y ? y : settings_table[which].preset; /* or NULL: some have none */
+		return x == y || (x && y && strcmp(x, y) == 0);
+	}
 	return a->values[which].number == b->values[which].number;
 }

@@ -3,10 +3,9 @@
  * Each allocation of each command, and each copy from and to the caller, fails once (/proc/self/fail-nth): a call that
  * is refused leaves nothing, and one that falls back leaves what a good one does.
  *
- * A way is one call: what it needs is made before, what it leaves is taken back after, both without failures. A new
- * command gets a row of ways[].
+ * A new command gets a row of ways[], one of queues of queue_ways[].
  */
-#include "tests/kmod/device.h"
+#include "tests/kmod/fails.h"
 #include "tests/kmod/importer/importer.h"
 
 #include <poll.h>
@@ -14,36 +13,19 @@
 
 #define PAGES 2u
 #define BYTES (PAGES * HUGE_BYTES)
-#define BLOB 3000u
+#define BLOB FAILS_BLOB
 #define MOST 2000 /* allocations of one call: far more than there are */
 #define DESCRIPTORS 64
-
-/* What the ways share: a pool that may be mapped and exported, and what one of them makes on the way. */
-struct scene {
-	int dev, importer, file; /* file: of a second pool */
-	uint64_t pool, epoch, second, lease;
-	int other, fd; /* a second open device; what a call gave */
-	char *at;
-	char blob[BLOB];
-};
-
-struct way {
-	const char *name;
-	int least; /* failures that there must be at least, or they are not injected where they should */
-	void (*before)(struct scene *s);
-	bool (*call)(struct scene *s);
-	void (*after)(struct scene *s, bool done);
-};
 
 /* -- what there is ------------------------------------------------------------------------------------------------ */
 
 struct traces {
-	int64_t counters[6], huge;
+	int64_t counters[8], huge;
 	int descriptors, mappings;
 	struct moe_kmod_pool pool;
 };
 
-static const char *const names[] = {"clients", "pools", "pages", "leases", "events", "exports"};
+static const char *const names[] = {"clients", "pools", "pages", "leases", "events", "exports", "queues", "requests"};
 
 static int mappings(void)
 {
@@ -369,7 +351,7 @@ static const struct way ways[] = {
 	{"DROP", 0, lease_first, drop, drop_if_not},
 	{"LEASES", 0, lease_first, next_lease, drop_lease},
 	{"WATCH", 0, open_first, watch, close_always},
-	{"read", 0, event_first, read_event, close_always},
+	{"read", 0, event_first, read_event, close_always, .takes = true},
 	{"poll", 0, event_first, poll_events, close_always},
 	{"MAP", 2, lease_first, map, unmap},
 	{"SEAL", 0, map_first, seal, unmap_always},
@@ -439,7 +421,7 @@ static void fail_all(struct scene *s, const struct way *w, int nth)
 			failed += hit;
 			refused += hit && !done;
 		}
-		if (!done && w->call != read_event) /* an event that is not read is an event that was lost */
+		if (!done && !w->takes)
 			clean = is_as(s, &made, w->name);
 		if (w->after)
 			w->after(s, done);
@@ -464,6 +446,9 @@ static void test_ways(int nth)
 	s.pool = a.id;
 	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
 		fail_all(&s, &ways[i], nth);
+	for (size_t i = 0; i < n_queue_ways; i++)
+		if (!queue_ways[i].ring || rings_there(s.dev))
+			fail_all(&s, &queue_ways[i], nth);
 	pool_release(s.dev, s.pool);
 	close(first);
 	close(s.file);
