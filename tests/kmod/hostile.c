@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Random commands of random sizes with random structs, from several threads at once, as root and as somebody. */
-#include "tests/kmod/device.h"
+/*
+ * Random commands of random sizes with random structs, as ioctls and by rings, from several threads at once, as root and
+ * as somebody.
+ */
+#include "tests/kmod/rings.h"
 
 #include <pthread.h>
 #include <sys/stat.h>
@@ -13,6 +16,9 @@ struct fuzzer {
 	int dev, pool_file;
 	uint64_t lease;                  /* the last one that it got */
 	struct moe_kmod_fetched fetched; /* the last one that it was told of */
+	struct moe_kmod_answer answer;
+	struct io_uring ring;
+	bool has_ring;
 };
 
 /* Of a queue that there is: one that is made has a name, requests are well formed, tags exist. */
@@ -23,8 +29,8 @@ static void fill_queue(struct fuzzer *f, uint64_t *words, unsigned nr)
 		.depth = 4, .recover_ms = (uint32_t)(tap_random(&f->seed) >> 60), .name = "fuzzed"};
 	const struct moe_kmod_request r = {.lease = tap_random(&f->seed) >> 63 ? f->lease : 0};
 	const struct moe_kmod_tag t = {.tag = (uint32_t)(tap_random(&f->seed) >> 62),
-				       .to = nr == _IOC_NR(MOE_KMOD_FETCH) ? (uintptr_t)&f->fetched : 0,
-				       .seq = nr == _IOC_NR(MOE_KMOD_COMMIT) ? f->fetched.seq : 0};
+				       .to = nr == _IOC_NR(MOE_KMOD_COMMIT) ? 0 : (uintptr_t)&f->fetched,
+				       .seq = nr == _IOC_NR(MOE_KMOD_FETCH) ? 0 : f->fetched.seq};
 
 	ioctl(f->dev, MOE_KMOD_QUEUE, &q);
 	memset(words, 0, 128);
@@ -32,7 +38,8 @@ static void fill_queue(struct fuzzer *f, uint64_t *words, unsigned nr)
 		memcpy(words, &n, sizeof n);
 	else if (nr == _IOC_NR(MOE_KMOD_SUBMIT))
 		memcpy(words, &r, sizeof r);
-	else if (nr == _IOC_NR(MOE_KMOD_FETCH) || nr == _IOC_NR(MOE_KMOD_COMMIT))
+	else if (nr == _IOC_NR(MOE_KMOD_FETCH) || nr == _IOC_NR(MOE_KMOD_COMMIT) ||
+		 nr == _IOC_NR(MOE_KMOD_COMMIT_AND_FETCH))
 		memcpy(words, &t, sizeof t);
 	if (nr != _IOC_NR(MOE_KMOD_QUEUE_NEW) && nr != _IOC_NR(MOE_KMOD_REAP))
 		memcpy(words, &q.id, sizeof q.id);
@@ -88,11 +95,53 @@ static void give_back(struct fuzzer *f, unsigned nr, const void *answer)
 	munmap((void *)(uintptr_t)m->address, m->bytes);
 }
 
+/* -- by ring ------------------------------------------------------------------------------------------------------ */
+
+static void ring_begin(struct fuzzer *f)
+{
+	f->has_ring = rings_there(f->dev) && ring_new(&f->ring, 0);
+}
+
+static void ring_finish(struct fuzzer *f)
+{
+	if (f->has_ring)
+		io_uring_queue_exit(&f->ring);
+	f->has_ring = false;
+}
+
+/* One command, mostly of the four that rings know; what was completed meanwhile is taken. */
+static void fuzz_ring(struct fuzzer *f, uint64_t *words, size_t n)
+{
+	static const unsigned known[] = {MOE_KMOD_FETCH, MOE_KMOD_COMMIT, MOE_KMOD_COMMIT_AND_FETCH, MOE_KMOD_SUBMIT};
+	const unsigned long long r = tap_random(&f->seed);
+	const unsigned op = r >> 60 == 0 ? (unsigned)(r >> 8) : known[(r >> 8) % 4];
+	struct io_uring_sqe *sqe;
+	struct io_uring_cqe *cqe;
+
+	fill(f, words, n, _IOC_NR(op));
+	sqe = ring_prepare(&f->ring, f->dev, op, words, r);
+	sqe->addr = (r >> 20) % 4 == 0 ? words[0] : op == MOE_KMOD_SUBMIT ? (uintptr_t)&f->answer : 0;
+	sqe->len = (r >> 22) % 64 == 0;
+	sqe->uring_cmd_flags = (r >> 28) % 64 == 0 ? (unsigned)(r >> 32) : 0;
+	sqe->flags = (r >> 34) % 32 == 0 ? IOSQE_ASYNC : (r >> 34) % 32 == 1 ? IOSQE_IO_LINK : 0;
+	io_uring_submit(&f->ring);
+	while (io_uring_peek_cqe(&f->ring, &cqe) == 0)
+		io_uring_cqe_seen(&f->ring, cqe);
+	/* Now and then it ends, with what waits in it. */
+	if ((r >> 40) % 256 == 0) {
+		ring_finish(f);
+		ring_begin(f);
+	}
+}
+
+/* -- threads ------------------------------------------------------------------------------------------------------ */
+
 static void *fuzz(void *arg)
 {
 	struct fuzzer *f = arg;
 	uint64_t words[64];
 
+	ring_begin(f);
 	for (unsigned i = 0; i < f->count; i++) {
 		const unsigned long long r = tap_random(&f->seed);
 		const unsigned nr = r >> 60 == 0 ? r >> 8 & 0xff : (r >> 8) % COMMANDS;
@@ -105,12 +154,15 @@ static void *fuzz(void *arg)
 			f->dev = device_open_flags(O_RDWR | O_NONBLOCK);
 		} else if ((r >> 40) % 16 == 1) {
 			(void)!read(f->dev, words, bytes);
+		} else if (f->has_ring && (r >> 40) % 4 == 2) {
+			fuzz_ring(f, words, sizeof words / sizeof *words);
 		} else {
 			fill(f, words, sizeof words / sizeof *words, nr);
 			if (ioctl(f->dev, _IOC(_IOC_READ | _IOC_WRITE, MOE_KMOD_IOC, nr, bytes), words) == 0)
 				give_back(f, nr, words);
 		}
 	}
+	ring_finish(f);
 	close(f->dev);
 	return NULL;
 }
