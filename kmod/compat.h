@@ -36,10 +36,16 @@ static inline void moe_uring_done(struct io_uring_cmd *cmd, long ret, u64 word,
 #endif
 }
 
+struct moe_uring_words {
+	u8 bytes[MOE_URING_BYTES];
+};
+
 static inline const void *moe_uring_bytes(struct io_uring_cmd *cmd)
 {
-#ifdef MOE_HAVE_URING_SQE_TYPE
-	return io_uring_sqe_cmd(cmd->sqe, u8[MOE_URING_BYTES]);
+#ifdef io_uring_sqe128_cmd
+	return io_uring_sqe128_cmd(cmd->sqe, struct moe_uring_words);
+#elif defined(MOE_HAVE_URING_SQE_TYPE)
+	return io_uring_sqe_cmd(cmd->sqe, struct moe_uring_words);
 #else
 	return io_uring_sqe_cmd(cmd->sqe);
 #endif

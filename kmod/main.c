@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * moe_expert - /dev/moe-expert: pools that outlive the daemon, leases whose
- * holders the kernel knows, and queues of requests between the two. lib/uapi/moe_kmod.h is its specification.
+ * holders the kernel knows, and queues of requests between the two.
+ * lib/uapi/moe_kmod.h is its specification.
  *
  * Lock order:
  *   0. the lock of the caller's io_uring, which the kernel holds when a
@@ -12,10 +13,11 @@
  *   3. the locks of lists that wait (poll, the end of a process, the work of
  *	a task), of pid and slab
  * So a command of another's io_uring is never completed where that is found
- * out, but in its own task (uring.c), and nothing touches user memory, maps or pins under moe_lock, which guards
- * all lists, all counts and what they hold; files, pages and blobs of a pool
- * never change while it has a reference. Pools are freed after moe_lock is
- * given back (moe_unlock): unpinning half a terabyte takes its time.
+ * out, but in its own task (uring.c), and nothing touches user memory, maps or
+ * pins under moe_lock, which guards all lists, all counts and what they hold;
+ * files, pages and blobs of a pool never change while it has a reference. Pools
+ * are freed after moe_lock is given back (moe_unlock): unpinning half a
+ * terabyte takes its time.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -171,7 +173,8 @@ static const struct command commands[] = {
 	COMMAND(MOE_KMOD_MAP, moe_kmod_map, 32, TELLS, moe_seal_map, moe_seal_undo),
 	COMMAND(MOE_KMOD_SEAL, moe_kmod_seal, 16, 0, moe_seal, NULL),
 	COMMAND(MOE_KMOD_DMABUF, moe_kmod_dmabuf, 16, TELLS, moe_export, NULL),
-	COMMAND(MOE_KMOD_QUEUE_NEW, moe_kmod_queue_new, 80, KEEPER | TELLS, moe_queue_new, moe_queue_undo),
+	COMMAND(MOE_KMOD_QUEUE_NEW, moe_kmod_queue_new, 80, KEEPER | TELLS,
+		moe_queue_new, moe_queue_undo),
 	COMMAND(MOE_KMOD_QUEUE, moe_kmod_queue, 96, TELLS, moe_queue_next, NULL),
 	COMMAND(MOE_KMOD_RECOVER, moe_kmod_recover, 16, KEEPER | TELLS, moe_queue_recover, NULL),
 	COMMAND(MOE_KMOD_QUEUE_END, moe_kmod_queue_end, 8, KEEPER, moe_queue_end, NULL),

@@ -55,6 +55,7 @@ static void told(struct io_uring_cmd *cmd, unsigned int issue_flags)
 	put_queue(pdu->queue);
 	moe_uring_done(cmd, ret, 0, issue_flags);
 }
+
 MOE_URING_WORK(told)
 
 static void cancelled(struct io_uring_cmd *cmd, unsigned int issue_flags)
@@ -62,6 +63,7 @@ static void cancelled(struct io_uring_cmd *cmd, unsigned int issue_flags)
 	put_queue(pdu_of(cmd)->queue);
 	moe_uring_done(cmd, -ECANCELED, 0, issue_flags);
 }
+
 MOE_URING_WORK(cancelled)
 
 static void answered(struct io_uring_cmd *cmd, unsigned int issue_flags)
@@ -78,6 +80,7 @@ static void answered(struct io_uring_cmd *cmd, unsigned int issue_flags)
 	moe_unlock();
 	moe_uring_done(cmd, ret, answer.bytes, issue_flags);
 }
+
 MOE_URING_WORK(answered)
 
 void moe_uring_fetch(struct io_uring_cmd *cmd, struct moe_queue *queue, u32 tag,

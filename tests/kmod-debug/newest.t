@@ -37,7 +37,8 @@ trap 'rm -rf "$dir"' EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
-mkdir -p "$dir/lib/uapi" && cp -R Kbuild kmod tests/kmod/importer "$dir/" && cp lib/uapi/moe_kmod.h "$dir/lib/uapi/" || exit 1
+mkdir -p "$dir/lib/uapi" && cp -R Kbuild kmod tests/kmod/importer "$dir/" &&
+	cp lib/uapi/moe_kmod.h lib/uapi/moe_ring.h "$dir/lib/uapi/" || exit 1
 build 1 "${dir#"$new"}" kmod/moe_expert.ko
 build 2 "${dir#"$new"}/importer" moe_importer.ko
 echo 1..2

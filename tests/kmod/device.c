@@ -219,9 +219,9 @@ int module_unload(void)
 }
 
 /*
- * With lockdep io_uring warns of a completion that is not posted by the ring's task; until 6.13 also where the ring is being
- * freed, by the kernel's own worker, which calls the cancelling of each command (its developers call that a false alarm).
- * Such a report is none; one with another caller is.
+ * With lockdep io_uring warns of a completion that is not posted by the ring's task; 6.12 also where the ring is being
+ * freed, by the kernel's own worker, which has each command cancelled (its developers call that a false alarm). Such a
+ * report is none; one with another caller is.
  */
 static void forgive_ring_exit(char *text)
 {

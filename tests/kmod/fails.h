@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fails - a way: one call that is made to fail at each of its allocations and copies. What it needs is made before, what
- * it leaves is taken back after, both without failures.
+ * fails - a way: one call that is made to fail at each of its allocations and copies. What it needs is made before,
+ * what it leaves is taken back after, both without failures.
  */
 #ifndef TESTS_KMOD_FAILS_H
 #define TESTS_KMOD_FAILS_H

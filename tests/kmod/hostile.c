@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random commands of random sizes with random structs, as ioctls and by rings, from several threads at once, as root and
- * as somebody.
+ * Random commands of random sizes with random structs, as ioctls and by rings, from several threads at once, as root
+ * and as somebody.
  */
 #include "tests/kmod/rings.h"
 
