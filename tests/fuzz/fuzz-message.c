@@ -85,12 +85,6 @@ static struct {
 	struct model_books *books;
 } kept;
 
-/* As the service does: its heat is a descriptor more. */
-static void join_heat(void)
-{
-	heats_join(&fuzz_daemon.service->heats, fuzz_daemon.service->handover, fuzz_daemon.service->registry.head);
-}
-
 static void keep_model(void)
 {
 	const struct entry *entry = fuzz_daemon.service->registry.head;
@@ -100,7 +94,6 @@ static void keep_model(void)
 	kept.pool = dup(entry->model->pools[0].fd);
 	kept.books = fuzz_alone((const uint8_t *)entry->books, entry->books->bytes);
 	fuzz_check(kept.manifest >= 0 && kept.pool >= 0);
-	join_heat();
 }
 
 static void bring_model_back(void)
@@ -121,7 +114,8 @@ static void bring_model_back(void)
 	fuzz_check(store_adopt(&model, &left, fuzz_daemon.service->host, &err) == 0);
 	munmap(left.books, bytes);
 	fuzz_check(registry_adopt(&fuzz_daemon.service->registry, model, books, &err) == 0);
-	join_heat();
+	/* As the service does: its heat is a descriptor more. */
+	heats_join(&fuzz_daemon.service->heats, fuzz_daemon.service->handover, fuzz_daemon.service->registry.head);
 }
 
 /* -- connections -------------------------------------------------------------------------------------------------- */
