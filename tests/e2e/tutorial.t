@@ -69,13 +69,13 @@ said() {
 			open(my $in, "<", $_[0]) or die "$_[0]: $!\n";
 			my @lines = <$in>;
 			for (@lines) {
+				s/\((?:ref|avx2|avx512|amx)\)/(ISA)/g;
 				s/\b[0-9a-f]{32}\b/N/g;
 				s/[#|\x{2500}-\x{259f}]+/ /g unless /^\S+:/;
 				s/(?<![A-Za-z_])\d[\d.]*/N/g;
 				s/N[kMGT](?= |$)/N/g;
 				s/\bN (?:[num]?s|min|h)\b/N s/g;
 				s/\bN [kMGT]?B\b/N B/g;
-				s/\((?:ref|avx2|avx512|amx)\)/(ISA)/g;
 				s/\s+/ /g;
 				s/ -(?= |$)/ N/g;
 				s/N%/N/g;
