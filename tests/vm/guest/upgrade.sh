@@ -4,7 +4,7 @@
 # upgrade.sh - the packages are upgraded under a worker, which does not see it.
 
 # Unpacking takes longer here than anything else.
-step 'a worker' begin_worker 20 || return 1
+step 'a worker' begin_worker 100 || return 1
 before=$(main_pid)
 old=$(dpkg-query -W -f '${Version}' moe-expertd)
 step 'apt-get upgrades the packages under it' apt-get -q -y install /moe/upgrade/*.deb
