@@ -35,6 +35,10 @@ static const char *const names[CRASH_POINTS] = {
 	[CRASH_RECOVERY] = "recovery",
 	[CRASH_ATTACH] = "attach",
 	[CRASH_AGREED] = "agreed",
+	[CRASH_COPYING] = "copying",
+	[CRASH_COPIED] = "copied",
+	[CRASH_CHECKED] = "checked",
+	[CRASH_MOVED] = "moved",
 };
 
 uint32_t crash_armed = CRASH_POINTS;

@@ -13,7 +13,7 @@
 
 #include "uapi/moe_ring.h"
 
-/* The states of a request, as soon as it has them, and the steps of the journal's law. */
+/* The states of a request, as soon as it has them, the steps of the journal's law and those of the mover's. */
 enum crash_point {
 	CRASH_INFLIGHT = MOE_REQUEST_STATES, /* `next` is not stored */
 	CRASH_JOURNALLED,                    /* sq_head is not stored */
@@ -26,6 +26,10 @@ enum crash_point {
 	CRASH_RECOVERY,                      /* before a request runs again */
 	CRASH_ATTACH,                        /* between what the keeper is given of a session */
 	CRASH_AGREED,                        /* a round is in the journal of one member more, no member was told */
+	CRASH_COPYING,                       /* a copy for a node is with the pool */
+	CRASH_COPIED,                        /* its digest is not compared */
+	CRASH_CHECKED,                       /* all copies of a layer are good, its table is the old one */
+	CRASH_MOVED,                         /* the table is the new one */
 	CRASH_POINTS
 };
 

@@ -98,10 +98,11 @@ static json_t *model_ghosts_json(const struct model_ghosts *g)
 	for (uint32_t i = 0; i < g->n_caches; i++) {
 		const struct model_ghost *c = &g->caches[i];
 
-		json_array_append_new(caches, json_pack("{s:s, s:I, s:I, s:f, s:f}", "policy", c->policy->name, "slots",
-							(json_int_t)c->slots, "asked", (json_int_t)c->asked, "hit_rate",
-							rate(c->hits, c->asked), "hit_rate_pairs",
-							rate(c->hits_pairs, c->asked_pairs)));
+		json_array_append_new(caches,
+				      json_pack("{s:s, s:I, s:I, s:f, s:f}", "policy", policy_at(c->policy)->name,
+						"slots", (json_int_t)c->slots, "asked", (json_int_t)c->asked,
+						"hit_rate", rate(c->hits, c->asked), "hit_rate_pairs",
+						rate(c->hits_pairs, c->asked_pairs)));
 	}
 	for (uint32_t i = 0; i < g->n_bounds; i++) {
 		const struct model_bound *b = &g->bounds[i];
@@ -124,13 +125,15 @@ static void list_model_caches(struct advice_facts *f, const struct model_ghosts 
 	if (!own || g->steps < ADVICE_STEPS_MIN)
 		return;
 	f->slots = (uint32_t)MIN(own->slots, f->experts);
-	f->caches[f->n_caches++] = (struct advice_cache){own->policy->name, f->slots, rate(own->hits, own->asked)};
+	f->caches[f->n_caches++] = (struct advice_cache){policy_at(own->policy)->name, f->slots,
+							 rate(own->hits, own->asked)};
 	for (uint32_t i = 0; i < g->n_caches && f->n_caches < ARRAY_LEN(f->caches); i++) {
 		const struct model_ghost *c = &g->caches[i];
 
 		if (c != own && c->asked == own->asked)
-			f->caches[f->n_caches++] = (struct advice_cache){
-				c->policy->name, (uint32_t)MIN(c->slots, f->experts), rate(c->hits, c->asked)};
+			f->caches[f->n_caches++] = (struct advice_cache){policy_at(c->policy)->name,
+									 (uint32_t)MIN(c->slots, f->experts),
+									 rate(c->hits, c->asked)};
 	}
 	for (uint32_t i = 0; i < g->n_bounds; i++)
 		if (g->bounds[i].slots == own->slots && g->bounds[i].asked && own->own == own->asked)
@@ -141,7 +144,7 @@ void documents_add_model_ghosts(json_t *o, const struct service *s, const struct
 				const struct moe_layer_stats *total)
 {
 	struct advice_facts facts = facts_of(e, total);
-	struct model_ghosts all = e->ghosts;
+	struct model_ghosts all = e->tally->ghosts;
 
 	for (const struct session *x = s->sessions; x; x = x->next) {
 		struct moe_ghost_stats now;

@@ -22,7 +22,7 @@ json_t *session_json(const struct session *x)
 	return json_pack(
 		"{s:I, s:i, s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:b, s:I, s:i, s:i, s:I, s:I, "
 		"s:I, s:I, s:I, s:I, "
-		"s:I, s:I, s:i, s:o}",
+		"s:I, s:I, s:i, s:s, s:o}",
 		"id", (json_int_t)x->id, "pid", (int)x->pid, "uid", (int)x->uid, "model",
 		x->entry->model->manifest->name, "group", group, "device", device, "tp_rank", (int)x->attach.tp_rank,
 		"tp_size", (int)x->attach.tp_size, "dp_rank", (int)x->attach.dp_rank, "ep_rank", (int)x->attach.ep_rank,
@@ -32,7 +32,8 @@ json_t *session_json(const struct session *x)
 		(json_int_t)x->arenas[MOE_ARENA_SLOTS].bytes, "device_bytes", (json_int_t)x->device_bytes,
 		"charged_bytes", (json_int_t)x->charge.held[ACCOUNT_BYTES], "pool_ns", (json_int_t)x->pool_ns, "failed",
 		(json_int_t)x->failed, "cancelled", (json_int_t)x->cancelled, "fill_bytes_running",
-		(json_int_t)sched_filling(&x->sched), "dp_size", (int)x->attach.dp_size, "requests", ops);
+		(json_int_t)sched_filling(&x->sched), "dp_size", (int)x->attach.dp_size, "transport",
+		x->attach.client ? "kmod" : "ring", "requests", ops);
 }
 
 json_t *sessions_array(const struct service *s)

@@ -44,7 +44,7 @@ json_t *documents_session_times(const struct session *s)
 
 void documents_layer_times(const struct service *s, const struct entry *e, uint32_t layer, struct times *ret)
 {
-	*ret = e->times[layer];
+	*ret = e->tally->layers[layer];
 	for (const struct session *x = s->sessions; x; x = x->next)
 		if (!x->dead && x->entry == e)
 			ringsrv_add_waits(x, layer, &ret->part[TIMES_WAIT]);

@@ -12,10 +12,14 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/memfd.h"
 #include "base/util.h"
 #include "daemon/crash.h"
 #include "daemon/events.h"
+
+/* With its version: what is dropped while a takeover may still fail keeps its name until then. */
+#define TALLY_NAME "m%" PRIu64 ".tally%d"
 
 static const char *const arena_names[] = {[MOE_ARENA_DATA] = "data", [MOE_ARENA_SLOTS] = "slots"};
 
@@ -80,6 +84,7 @@ static void drop_model(struct handover *h, uint64_t epoch)
 	for (uint32_t i = 0; i < MOE_POOLS_MAX; i++)
 		handover_drop(h, "m%" PRIu64 ".pool%u", epoch, i);
 	handover_drop(h, "m%" PRIu64 ".books", epoch);
+	handover_drop(h, TALLY_NAME, epoch, TALLY_VERSION);
 }
 
 void estate_drop_model(struct handover *h, const struct entry *entry)
@@ -95,11 +100,21 @@ int estate_keep_model(struct handover *h, const struct entry *entry)
 
 	for (uint32_t i = 0; i < model->n_pools && r == 0; i++)
 		r = handover_put(h, model->pools[i].fd, "m%" PRIu64 ".pool%u", epoch, i);
+	if (r == 0) /* a model goes on without it */
+		handover_put(h, entry->tally_fd, TALLY_NAME, epoch, TALLY_VERSION);
 	if (r == 0)
 		r = handover_put(h, model->manifest_fd, "m%" PRIu64 ".manifest", epoch);
 	if (r < 0)
 		estate_drop_model(h, entry);
 	return r;
+}
+
+void estate_keep_measured(struct handover *h, const struct entry *entry)
+{
+	const uint64_t epoch = entry->model->manifest->epoch;
+
+	handover_put(h, entry->tally_fd, TALLY_NAME, epoch, TALLY_VERSION);
+	heats_keep(h, entry->lasting);
 }
 
 int estate_adopt_model(struct registry *registry, struct store_left *left, int books, uint64_t epoch, struct loop *loop,
@@ -115,6 +130,13 @@ int estate_adopt_model(struct registry *registry, struct store_left *left, int b
 	}
 	r = store_adopt(&model, left, host, err);
 	munmap(left->books, left->books->bytes);
+	if (r == 0 && model->manifest->epoch != epoch) {
+		const uint64_t found = model->manifest->epoch;
+
+		resident_free(model);
+		r = moe_error_set(err, -EBADMSG, "manifest: of epoch %" PRIu64 ", under the name of %" PRIu64, found,
+				  epoch);
+	}
 	if (r < 0)
 		return r;
 	r = registry_adopt(registry, model, steal_fd(&books_fd), err);
@@ -128,6 +150,26 @@ int estate_adopt_model(struct registry *registry, struct store_left *left, int b
 	return r;
 }
 
+/* Of a daemon that knew of none there is none: the new one is kept. */
+static int take_tally(struct handover *h, struct entry *entry, struct moe_error *err)
+{
+	const struct moe_manifest *m = entry->model->manifest;
+	const uint64_t epoch = m->epoch;
+	const int fd = handover_take(h, TALLY_NAME, epoch, TALLY_VERSION);
+	int r;
+
+	if (fd < 0) {
+		handover_put(h, entry->tally_fd, TALLY_NAME, epoch, TALLY_VERSION);
+		return 0;
+	}
+	r = registry_adopt_tally(entry, fd, err);
+	if (r == 0 || estate_lacks_means(r))
+		return r;
+	log_warning("model %s: its histograms and ghosts begin anew: %s", m->name, err->text);
+	handover_drop(h, TALLY_NAME, epoch, TALLY_VERSION);
+	return 0;
+}
+
 static int take_model(struct handover *h, struct registry *registry, uint64_t epoch, struct loop *loop,
 		      const struct host *host, struct moe_error *err)
 {
@@ -137,7 +179,9 @@ static int take_model(struct handover *h, struct registry *registry, uint64_t ep
 	while (left.n_pools < MOE_POOLS_MAX &&
 	       (left.pools[left.n_pools] = handover_take(h, "m%" PRIu64 ".pool%u", epoch, left.n_pools)) >= 0)
 		left.n_pools++;
-	return estate_adopt_model(registry, &left, books_fd, epoch, loop, host, err);
+	int r = estate_adopt_model(registry, &left, books_fd, epoch, loop, host, err);
+
+	return r < 0 ? r : take_tally(h, registry_by_epoch(registry, epoch), err);
 }
 
 int estate_take_models(struct handover *h, struct registry *registry, struct loop *loop, const struct host *host,

@@ -2,10 +2,10 @@
 /*
  * estate - what a daemon leaves to its successor: models and sessions as named files with the keeper (handover.h).
  *
- * A model with epoch E is mE.manifest, mE.pool0 .. and mE.books (registry.h); a session with number N is sN.journal,
- * sN.client, sN.daemon, sN.bell, sN.data, sN.slots (arenas, where the client has registered them) and sN.sock, its
- * connection: while the keeper holds that, the client does not see that the daemon has died. `service` holds the
- * numbers that go on, and `registrar` is the file that clients lock: the same one, whoever serves.
+ * A model with epoch E is mE.manifest, mE.pool0 .., mE.books (registry.h) and mE.tally1 (tally.h); a session with
+ * number N is sN.journal, sN.client, sN.daemon, sN.bell, sN.data, sN.slots (arenas, where the client has registered
+ * them) and sN.sock, its connection: while the keeper holds that, the client does not see that the daemon has died.
+ * `service` holds the numbers that go on, and `registrar` is the file that clients lock: the same one, whoever serves.
  *
  * Law: something is kept whole or not at all. A session counts once its connection is kept, which is given last and
  * taken away first; a connection on which the daemon died between a message and its answer is closed: the client sees
@@ -38,6 +38,8 @@ int estate_registrar(struct handover *handover, struct moe_error *err);
 
 /* 0, or -errno and nothing is kept. */
 int estate_keep_model(struct handover *handover, const struct entry *entry);
+/* Once more what can be lost without the model: where it is kept already nothing happens. */
+void estate_keep_measured(struct handover *handover, const struct entry *entry);
 void estate_drop_model(struct handover *handover, const struct entry *entry);
 int estate_keep_session(struct handover *handover, const struct session *session, int sock);
 int estate_keep_arena(struct handover *handover, const struct session *session, uint32_t kind, int fd);

@@ -57,8 +57,11 @@ static bool take_kept(struct heats_table *t, struct handover *handover, const st
 	t->fd = handover_take(handover, "%s", kept_name(name, m->digest));
 	if (t->fd < 0)
 		return false;
-	if (memfd_verify(t->fd, t->bytes, F_SEAL_SHRINK | F_SEAL_GROW, NULL, "heat", NULL) == 0 &&
-	    memfd_map(&map, t->fd, t->bytes, PROT_READ | PROT_WRITE, "heat", NULL) == 0) {
+	if (memfd_verify(t->fd, t->bytes, F_SEAL_SHRINK | F_SEAL_GROW, NULL, "heat", NULL) == 0) {
+		if (memfd_map(&map, t->fd, t->bytes, PROT_READ | PROT_WRITE, "heat", NULL) < 0) {
+			t->fd = (close_fd(t->fd), -1); /* for want of means: it stays kept */
+			return false;
+		}
 		t->page = map;
 		if (heat_page_good(t->page, t->bytes, m->n_moe_layers, m->n_experts, m->digest))
 			return true;
@@ -127,6 +130,14 @@ static int table_new(struct heats_table **ret, const struct heats *h, struct han
 	}
 	*ret = t;
 	return 0;
+}
+
+void heats_keep(struct handover *handover, const struct heats_table *t)
+{
+	char name[48];
+
+	if (t && handover_keeps(handover))
+		handover_put(handover, t->fd, "%s", kept_name(name, t->page->digest));
 }
 
 void heats_join(struct heats *h, struct handover *handover, struct entry *entry)

@@ -41,6 +41,8 @@ struct heats {
 	bool complained; /* a save has failed, and none was good since */
 };
 
+/* With the keeper, where it is not yet; NULL: nothing. */
+void heats_keep(struct handover *handover, const struct heats_table *table);
 /* A model that is loaded gets its table; without memory it has none, and the log says so. */
 void heats_join(struct heats *heats, struct handover *handover, struct entry *entry);
 /* Before it is unloaded: its sessions have told theirs. Saves what is new, and waits for it. Without `handover` it

@@ -68,7 +68,7 @@ static int journal_check(const struct journal *j, struct moe_error *err)
 	bool good = p->last <= p->entries && p->n_leases <= JOURNAL_LEASES_MAX && p->phase <= MOE_PHASE_DECODE;
 
 	for (uint32_t i = 0; good && i < p->entries; i++)
-		good = p->slots[i].inflight <= 1 && p->slots[i].effect <= JOURNAL_RELEASE;
+		good = p->slots[i].inflight <= JOURNAL_BY_MODULE && p->slots[i].effect <= JOURNAL_RELEASE;
 	return good ? 0
 		    : moe_error_set(err, -EBADMSG, "journal of session %llu: a word out of its range",
 				    (unsigned long long)p->session);
@@ -154,6 +154,45 @@ void journal_end(struct journal *j, uint32_t slot, uint32_t cq_tail)
 	close_slot(j, slot, cq_tail);
 }
 
+void journal_note(struct journal *j, uint32_t slot, const struct moe_sqe *sqe, uint64_t seq)
+{
+	struct journal_slot *s = &j->page->slots[slot];
+
+	s->counter = seq;
+	s->sqe = *sqe;
+	s->effect = JOURNAL_NONE;
+}
+
+void journal_commits(struct journal *j, uint32_t slot)
+{
+	if (j->page->slots[slot].effect == JOURNAL_NONE)
+		return;
+	journal_put(&j->page->slots[slot].inflight, JOURNAL_BY_MODULE);
+	crash_at(CRASH_INFLIGHT);
+}
+
+void journal_committed(struct journal *j, uint32_t slot)
+{
+	do_effect(j, &j->page->slots[slot]);
+	crash_at(CRASH_EFFECT);
+	journal_put(&j->page->slots[slot].inflight, JOURNAL_IDLE);
+	crash_at(CRASH_CLEARED);
+}
+
+void journal_settle(struct journal *j, bool (*again)(void *userdata, uint64_t seq), void *userdata)
+{
+	for (uint32_t i = 0; i < j->page->entries; i++) {
+		const struct journal_slot *s = &j->page->slots[i];
+
+		if (s->inflight != JOURNAL_BY_MODULE)
+			continue;
+		if (again(userdata, s->counter))
+			journal_drop(j, i);
+		else
+			journal_committed(j, i);
+	}
+}
+
 void journal_drop(struct journal *j, uint32_t slot)
 {
 	journal_put(&j->page->slots[slot].inflight, 0);
@@ -181,7 +220,7 @@ int journal_recover(struct journal *j, struct moe_daemon_page *page, const struc
 	if (p->used != page->cq_tail)
 		close_slot(j, p->last - 1, page->cq_tail);
 	for (uint32_t i = 0; i < p->entries; i++)
-		if (p->slots[i].inflight) {
+		if (p->slots[i].inflight == JOURNAL_BY_RING) {
 			p->next = MAX(p->next, p->slots[i].counter + 1);
 			slots[n++] = i;
 		}

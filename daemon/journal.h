@@ -16,6 +16,11 @@
  * again in its order: all requests but those with an effect are pure, and those have it only once they are completed;
  * done twice it is done once. Recovery may itself be killed anywhere, and begins again.
  *
+ * Requests of the kernel module's queue are kept by the module, which issues them again; here they only note their seq:
+ *
+ *   complete  effect noted | slot.inflight = BY_MODULE | COMMIT | effect | slot.inflight = 0
+ *   recover   BY_MODULE and not issued again: effect | slot.inflight = 0 (journal_settle, before the ring's recovery)
+ *
  * Effects are taking and giving back leases; the lease table lies in the journal too, and says of each lease which
  * record it holds (layer << 15 | expert), as far as that goes: of a model with more experts nobody asks. A request that
  * is cancelled is completed as any other, within the claim of the CANCEL, and before the CANCEL itself: killed before
@@ -38,6 +43,13 @@
 #define JOURNAL_VERSION 3
 #define JOURNAL_LEASES_MAX 65536
 #define JOURNAL_EXPERTS_MAX 32768u /* of a layer, where a lease must say which record it holds */
+
+/* What slot.inflight says. */
+enum journal_flight {
+	JOURNAL_IDLE,
+	JOURNAL_BY_RING,  /* it runs again */
+	JOURNAL_BY_MODULE /* whether its answer has gone the kernel module knows: then its effect is due */
+};
 
 enum journal_effect { JOURNAL_NONE, JOURNAL_LEND, JOURNAL_RELEASE };
 
@@ -104,7 +116,7 @@ static inline void journal_claim(struct journal *journal, uint32_t slot, const s
 	s->counter = journal->page->next;
 	s->sqe = *sqe;
 	s->effect = JOURNAL_NONE;
-	journal_put(&s->inflight, 1);
+	journal_put(&s->inflight, JOURNAL_BY_RING);
 	crash_at(CRASH_INFLIGHT);
 	__atomic_store_n(&journal->page->next, s->counter + 1, __ATOMIC_RELEASE);
 }
@@ -124,6 +136,16 @@ static inline void journal_last(struct journal *journal, uint32_t slot)
 }
 
 void journal_end(struct journal *journal, uint32_t slot, uint32_t cq_tail);
+
+/* Of a request that came through the kernel module, by its seq; nothing is in flight by it. Before the answer is
+ * committed, and after it: the latter does the effect. */
+void journal_note(struct journal *journal, uint32_t slot, const struct moe_sqe *sqe, uint64_t seq);
+void journal_commits(struct journal *journal, uint32_t slot);
+void journal_committed(struct journal *journal, uint32_t slot);
+
+/* After the daemon's end, before journal_recover: effects of answers that were committed, which are those that the
+ * module does not issue again, are done. */
+void journal_settle(struct journal *journal, bool (*again)(void *userdata, uint64_t seq), void *userdata);
 
 /* The slot is free without a completion: its session has died. */
 void journal_drop(struct journal *journal, uint32_t slot);

@@ -26,12 +26,15 @@ static void *run(void *userdata)
 
 	pthread_setname_np(pthread_self(), "moe-load");
 	load->code = store_load(&load->result, &load->params, &load->error);
+	if (load->code == 0 && load->after.run)
+		load->after.run(load->result, load->after.userdata);
 	atomic_store(&load->finished, true);
 	loop_wake(load->loop);
 	return NULL;
 }
 
-int load_start(struct load **ret, const struct store_params *params, struct loop *loop, struct moe_error *err)
+int load_start(struct load **ret, const struct store_params *params, const struct load_after *after, struct loop *loop,
+	       struct moe_error *err)
 {
 	struct load *load = calloc(1, sizeof *load);
 	int r;
@@ -46,6 +49,7 @@ int load_start(struct load **ret, const struct store_params *params, struct loop
 	load->params.progress = on_progress;
 	load->params.userdata = load;
 	load->params.moved = &load->moved;
+	load->after = after ? *after : (struct load_after){.run = NULL};
 	load->loop = loop;
 	r = load->path && load->name ? -pthread_create(&load->thread, NULL, run, load) : -ENOMEM;
 	if (r < 0) {

@@ -14,10 +14,17 @@
 #include "daemon/loop.h"
 #include "daemon/store.h"
 
+/* What the thread does with a model that it has read, before the load is finished. */
+struct load_after {
+	void (*run)(const struct resident *model, void *userdata);
+	void *userdata;
+};
+
 struct load {
 	pthread_t thread;
 	char *path, *name;
 	struct store_params params;
+	struct load_after after;
 	struct loop *loop;
 	_Atomic uint64_t done_bytes, total_bytes, elapsed_ns; /* elapsed: since the reading began */
 	_Atomic uint64_t moved;                               /* as of struct store_params */
@@ -28,8 +35,9 @@ struct load {
 	struct moe_error error;
 };
 
-/* `params`' pointers but path and name must outlive the load. */
-int load_start(struct load **ret, const struct store_params *params, struct loop *loop, struct moe_error *err);
+/* `params`' pointers but path and name must outlive the load. NULL `after`: nothing. */
+int load_start(struct load **ret, const struct store_params *params, const struct load_after *after, struct loop *loop,
+	       struct moe_error *err);
 
 /* Waits for the thread; frees the result if nobody took it. Takes NULL, returns NULL. */
 struct load *load_free(struct load *load);

@@ -176,7 +176,7 @@ static int arm(struct loop *loop, struct source *source)
 
 	if (!sqe)
 		return -EBUSY;
-	io_uring_prep_poll_add(sqe, source->fd, POLLIN | POLLRDHUP);
+	io_uring_prep_poll_add(sqe, source->fd, POLLIN | POLLRDHUP | source->also);
 	io_uring_sqe_set_data(sqe, source);
 	source->armed = true;
 	return 0;
@@ -388,7 +388,8 @@ int loop_run(struct loop *loop)
 		if (worked) {
 			last_work = now;
 			worked = false;
-		} else if (now - last_work >= (uint64_t)loop->hooks.spin_us * 1000) {
+		} else if (now - last_work >= (uint64_t)loop->hooks.spin_us * 1000 &&
+			   !seat_settling(&loop->seat, now)) {
 			int r;
 
 			seat_slept(&loop->seat);

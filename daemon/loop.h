@@ -22,6 +22,7 @@ struct loop;
 struct source {
 	int fd;
 	void (*ready)(struct source *source, uint32_t events); /* POLLIN, POLLHUP, ... */
+	uint32_t also;                                         /* events that it hears beside POLLIN and hang-ups */
 	void (*taken)(struct source *source, int sock);        /* of loop_take: a connection, or -errno */
 	void (*gone)(struct source *source);                   /* may be NULL */
 	bool once;                                             /* after it only loop_again watches it on */

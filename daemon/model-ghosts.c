@@ -18,7 +18,7 @@ const struct policy_ops *session_ghost_policy(const struct moe_ghost_stats *g, i
 	return name[0] ? policy_find(name) : NULL;
 }
 
-static struct model_ghost *find_cache(struct model_ghosts *g, const struct policy_ops *policy, uint64_t slots)
+static struct model_ghost *find_cache(struct model_ghosts *g, uint64_t policy, uint64_t slots)
 {
 	for (uint32_t i = 0; i < g->n_caches; i++)
 		if (g->caches[i].policy == policy && g->caches[i].slots == slots)
@@ -27,6 +27,15 @@ static struct model_ghost *find_cache(struct model_ghosts *g, const struct polic
 		return NULL;
 	g->caches[g->n_caches] = (struct model_ghost){.policy = policy, .slots = slots};
 	return &g->caches[g->n_caches++];
+}
+
+bool model_ghosts_good(const struct model_ghosts *g)
+{
+	bool good = g->n_caches <= MODEL_GHOSTS_CACHES && g->n_bounds <= MODEL_GHOSTS_BOUNDS;
+
+	for (uint32_t i = 0; good && i < g->n_caches; i++)
+		good = policy_at(g->caches[i].policy) != NULL;
+	return good;
 }
 
 static void add_bound(struct model_ghosts *g, const struct moe_ghost_stats *from)
@@ -56,7 +65,7 @@ void model_ghosts_add(struct model_ghosts *to, const struct moe_ghost_stats *fro
 	to->asked_pairs += from->asked_pairs;
 	for (int i = 0; i < MOE_GHOST_CACHES; i++) {
 		const struct policy_ops *policy = session_ghost_policy(from, i);
-		struct model_ghost *cache = policy ? find_cache(to, policy, from->caches[i].slots) : NULL;
+		struct model_ghost *cache = policy ? find_cache(to, policy_index(policy), from->caches[i].slots) : NULL;
 
 		to->left_out += policy && !cache;
 		if (!cache)

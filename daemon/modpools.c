@@ -168,30 +168,43 @@ int modpools_watch(struct modpools *m, struct loop *loop, struct moe_error *err)
 
 /* -- what lies there ---------------------------------------------------------------------------------------------- */
 
-static int hold(struct modpools *m, uint64_t id, uint64_t epoch)
+static int make_room(struct modpools *m, uint32_t more)
 {
-	if (m->n_held == m->room) {
-		const uint32_t room = MAX(2 * m->room, 16u);
-		struct modpools_held *more = reallocarray(m->held, room, sizeof *more);
+	const uint32_t room = MAX(2 * m->room, m->n_held + more);
+	struct modpools_held *held;
 
-		if (!more)
-			return -ENOMEM;
-		m->held = more;
-		m->room = room;
-	}
-	m->held[m->n_held++] = (struct modpools_held){.id = id, .epoch = epoch};
+	if (m->n_held + more <= m->room)
+		return 0;
+	held = reallocarray(m->held, room, sizeof *held);
+	if (!held)
+		return -ENOMEM;
+	m->held = held;
+	m->room = room;
 	return 0;
 }
 
-static void release_at(struct modpools *m, uint32_t i)
+static int hold(struct modpools *m, const struct modpools_held *pools, uint32_t n)
 {
-	struct moe_kmod_release release = {.id = m->held[i].id};
-	const int r = command(m, MOE_KMOD_RELEASE, &release);
+	const int r = make_room(m, n);
+
+	for (uint32_t i = 0; i < n && r == 0; i++)
+		m->held[m->n_held++] = pools[i];
+	return r;
+}
+
+static void release(const struct modpools *m, const struct modpools_held *held)
+{
+	const int r = command(m, MOE_KMOD_RELEASE, &(struct moe_kmod_release){.id = held->id});
 
 	if (r < 0)
 		log_warning("kernel module: pool %" PRIu64 " of epoch %" PRIu64
 			    " cannot be released: %s; its memory stays until the module's user or root does",
-			    m->held[i].id, m->held[i].epoch, strerror(-r));
+			    held->id, held->epoch, strerror(-r));
+}
+
+static void release_at(struct modpools *m, uint32_t i)
+{
+	release(m, &m->held[i]);
 	m->held[i] = m->held[--m->n_held];
 }
 
@@ -238,31 +251,33 @@ uint32_t modpools_leases(const struct modpools *m)
 
 /* -- keeping ------------------------------------------------------------------------------------------------------ */
 
-static uint8_t *make_blob(const struct entry *entry, uint32_t *ret_bytes)
+static uint8_t *make_blob(const struct resident *model, uint32_t *ret_bytes)
 {
-	const struct moe_manifest *manifest = entry->model->manifest;
+	const struct moe_manifest *manifest = model->manifest;
+	_cleanup_free_ struct model_books *books = registry_new_books(model);
 	struct modpools_blob head = {.magic = MODPOOLS_MAGIC,
 				     .version = MODPOOLS_VERSION,
-				     .n_pools = entry->model->n_pools,
+				     .n_pools = model->n_pools,
 				     .manifest_bytes = manifest->bytes,
-				     .books_bytes = entry->books->bytes};
+				     .books_bytes = books ? books->bytes : 0};
 	const uint64_t bytes = sizeof head + head.manifest_bytes + head.books_bytes;
-	uint8_t *blob = bytes <= MOE_KMOD_BLOB_MAX ? malloc(bytes) : NULL;
+	uint8_t *blob = books && bytes <= MOE_KMOD_BLOB_MAX ? malloc(bytes) : NULL;
 
 	if (!blob)
 		return NULL;
 	memcpy(head.digest, manifest->digest, sizeof head.digest);
 	memcpy(blob, &head, sizeof head);
 	memcpy(blob + sizeof head, manifest, head.manifest_bytes);
-	memcpy(blob + sizeof head + head.manifest_bytes, entry->books, head.books_bytes);
+	memcpy(blob + sizeof head + head.manifest_bytes, books, head.books_bytes);
 	*ret_bytes = (uint32_t)bytes;
 	return blob;
 }
 
-static int keep_pool(struct modpools *m, const struct entry *entry, uint32_t i, uint8_t *blob, uint32_t bytes)
+static int give_pool(const struct modpools *m, const struct resident *model, uint32_t i, uint8_t *blob, uint32_t bytes,
+		     struct modpools_gift *gift)
 {
-	const struct pages *pages = &entry->model->pools[i];
-	struct moe_kmod_adopt adopt = {.epoch = entry->model->manifest->epoch,
+	const struct pages *pages = &model->pools[i];
+	struct moe_kmod_adopt adopt = {.epoch = model->manifest->epoch,
 				       .bytes = pages->bytes,
 				       .blob = (uintptr_t)blob,
 				       .blob_bytes = i ? sizeof(struct modpools_blob) : bytes,
@@ -271,13 +286,10 @@ static int keep_pool(struct modpools *m, const struct entry *entry, uint32_t i, 
 	int r;
 
 	((struct modpools_blob *)(void *)blob)->index = i;
-	snprintf(adopt.name, sizeof adopt.name, NAME_PREFIX "%.40s", entry->model->manifest->name);
+	snprintf(adopt.name, sizeof adopt.name, NAME_PREFIX "%.40s", model->manifest->name);
 	r = command(m, MOE_KMOD_ADOPT, &adopt);
-	if (r < 0)
-		return r;
-	r = hold(m, adopt.id, adopt.epoch);
-	if (r < 0)
-		command(m, MOE_KMOD_RELEASE, &(struct moe_kmod_release){.id = adopt.id});
+	if (r == 0)
+		gift->pools[gift->n++] = (struct modpools_held){.id = adopt.id, .epoch = adopt.epoch};
 	return r;
 }
 
@@ -291,31 +303,49 @@ static const char *why_not(const struct resident *model)
 	return NULL;
 }
 
-int modpools_keep(struct modpools *m, const struct entry *entry)
+static void take_back(const struct modpools *m, struct modpools_gift *gift)
 {
-	const char *name = entry->model->manifest->name, *why;
+	while (gift->n)
+		release(m, &gift->pools[--gift->n]);
+}
+
+void modpools_give(const struct modpools *m, const struct resident *model, struct modpools_gift *ret)
+{
 	_cleanup_free_ uint8_t *blob = NULL;
 	uint32_t bytes = 0;
-	int r = 0;
 
+	*ret = (struct modpools_gift){.n = 0};
 	if (m->state != MODPOOLS_USED)
-		return 0;
-	why = why_not(entry->model);
-	if (why) {
-		log_warning("model %s does not lie with the kernel module: %s", name, why);
-		return -EMEDIUMTYPE;
+		return;
+	ret->why = why_not(model);
+	if (ret->why) {
+		ret->code = -EMEDIUMTYPE;
+		return;
 	}
-	blob = make_blob(entry, &bytes);
+	blob = make_blob(model, &bytes);
 	if (!blob)
-		r = -ENOMEM;
-	for (uint32_t i = 0; i < entry->model->n_pools && r == 0; i++)
-		r = keep_pool(m, entry, i, blob, bytes);
-	if (r < 0) {
+		ret->code = -ENOMEM;
+	for (uint32_t i = 0; i < model->n_pools && ret->code == 0; i++)
+		ret->code = give_pool(m, model, i, blob, bytes, ret);
+	if (ret->code < 0)
+		take_back(m, ret);
+}
+
+int modpools_accept(struct modpools *m, struct modpools_gift *gift, const char *name, bool wanted)
+{
+	int r = gift->code;
+
+	if (wanted && r == 0)
+		r = hold(m, gift->pools, gift->n);
+	if (wanted && gift->why)
+		log_warning("model %s does not lie with the kernel module: %s", name, gift->why);
+	else if (wanted && r < 0)
 		log_warning("model %s does not lie with the kernel module, which refused it: %s; it is served all the "
 			    "same",
 			    name, strerror(-r));
-		modpools_release(m, entry->model->manifest->epoch);
-	}
+	if (!wanted || r < 0)
+		take_back(m, gift);
+	*gift = (struct modpools_gift){.n = 0};
 	return r;
 }
 
@@ -480,7 +510,7 @@ static int list_pools(struct modpools *m, uint64_t *next_epoch, struct moe_error
 	while (r >= 0 && (r = next_pool(m, &pool)) > 0) {
 		if (pool.epoch < UINT64_MAX)
 			*next_epoch = MAX(*next_epoch, (uint64_t)pool.epoch + 1);
-		r = hold(m, pool.id, pool.epoch);
+		r = hold(m, &(struct modpools_held){.id = pool.id, .epoch = pool.epoch}, 1);
 	}
 	return r < 0 ? moe_error_sys(err, r, "the kernel module's pools") : 0;
 }

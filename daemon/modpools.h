@@ -8,7 +8,8 @@
  * its epoch, and its manifest and books lie with the first. What is found and cannot be used is released, with a word
  * why, once it is known that this daemon starts. One daemon at a time: who watches the device (WATCH) is the one.
  *
- * The reactor's alone.
+ * The reactor's alone, but for modpools_give(): the module pins each page while ADOPT is called, which takes as long as
+ * a large model has pages, so the load's thread calls it.
  */
 #ifndef DAEMON_MODPOOLS_H
 #define DAEMON_MODPOOLS_H
@@ -81,8 +82,21 @@ int modpools_take(struct modpools *modpools, struct registry *registry, struct h
 /* Releases what could not be used. */
 void modpools_settle(struct modpools *modpools);
 
-/* Keeps a model that was loaded. 0 also when the module is not in use, or -errno: nothing is kept; the log says why. */
-int modpools_keep(struct modpools *modpools, const struct entry *entry);
+/* A model on its way to the module. */
+struct modpools_gift {
+	struct modpools_held pools[MOE_POOLS_MAX];
+	uint32_t n;
+	int code;        /* 0, or -errno: the module has nothing of it */
+	const char *why; /* it is not for the module, or NULL */
+};
+
+/* Of any thread, from modpools_open() to modpools_close(): has the module adopt a model that was loaded, whole or not
+ * at all. Nothing is given when the module is not in use. */
+void modpools_give(const struct modpools *modpools, const struct resident *model, struct modpools_gift *ret);
+
+/* The other half: what was given is kept, or, not `wanted`, released; the log says what was not taken and why. Empties
+ * the gift. 0 also when the module is not in use, or -errno: nothing is kept. */
+int modpools_accept(struct modpools *modpools, struct modpools_gift *gift, const char *name, bool wanted);
 void modpools_release(struct modpools *modpools, uint64_t epoch);
 
 uint32_t modpools_kept(const struct modpools *modpools);   /* pools that lie there */

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/util.h"
+#include "daemon/crash.h"
 #include "daemon/manifest.h"
 #include "daemon/team.h"
 
@@ -164,6 +165,7 @@ static int move_shares(struct mover *m, uint32_t row, const struct replica_copy 
 		}
 	m->moved = false;
 	pool_submit_move(m->params.pool, &m->move);
+	crash_at(CRASH_COPYING);
 	pthread_mutex_lock(&m->lock);
 	while (!m->moved)
 		pthread_cond_wait(&m->cond, &m->lock);
@@ -209,6 +211,7 @@ static int make_copies(struct mover *m, uint32_t row, const struct hot_plan *pla
 		const struct replica_copy *copy = copy_of(m, n, &plan->moves.list[i]);
 
 		r = stopped(m) ? -ECANCELED : copy ? move_shares(m, row, copy) : -EPROTO;
+		crash_at(CRASH_COPIED);
 		if (r == 0)
 			r = check_copy(m, row, copy);
 		pthread_mutex_lock(&m->lock);
@@ -227,10 +230,12 @@ static void move_row(struct mover *m, uint32_t row, const struct hot_plan *plan)
 
 	if (r == 0) {
 		r = make_copies(m, row, plan, n);
+		crash_at(CRASH_CHECKED);
 		if (r == 0)
 			replicas_commit(m->replicas);
 		else
 			replicas_abort(m->replicas);
+		crash_at(CRASH_MOVED);
 	}
 	if (r < 0 && r != -EAGAIN && r != -ECANCELED && m->stats.failed == 0) /* the thread alone counts them */
 		log_warning("%s: row %u: copies of hot experts stay as they were: %s", name_of(m), row, strerror(-r));

@@ -76,7 +76,8 @@ static int on_hello(struct peer *peer, const struct moe_msg_hello *hello, struct
 {
 	struct moe_msg_hello answer = {
 		.features = hello->features & MOE_FEATURES_ALL &
-			    ~(peer->service->push ? 0ull : (__u64)MOE_FEATURE_DEVICE),
+			    ~(peer->service->push ? 0ull : (__u64)MOE_FEATURE_DEVICE) &
+			    ~(peer->service->modqueue.id ? 0ull : (__u64)MOE_FEATURE_MODULE),
 		.instance = peer->service->instance,
 		.pid = (__u32)getpid(),
 	};
@@ -131,6 +132,23 @@ static int check_dp(const struct moe_manifest *m, const struct moe_msg_attach *a
 	return 0;
 }
 
+/* Whether it can be asked through the kernel module's queue. */
+static int check_client(const struct peer *peer, const struct moe_msg_attach *a, struct moe_error *err)
+{
+	const struct modqueue *queue = &peer->service->modqueue;
+
+	if (a->client && !queue->id)
+		return moe_error_set(
+			err, -EOPNOTSUPP,
+			"attach: this daemon serves no queue of the kernel module; moectl status says why");
+	if (a->client && modqueue_has(queue, a->client, peer->pid, peer->uid))
+		return moe_error_set(
+			err, -EEXIST,
+			"attach: a session is asked by the open device %llu already: open it once for each",
+			(unsigned long long)a->client);
+	return 0;
+}
+
 /* A pool file that the client may hold. */
 static int pool_fd(const struct entry *entry, uint32_t pool)
 {
@@ -153,6 +171,8 @@ static int check_attach(const struct peer *peer, const struct moe_msg_attach *a,
 		return moe_error_set(err, -EINVAL, "attach to '%s': tp_rank %u of tp_size %u: no such slice", m->name,
 				     a->tp_rank, a->tp_size);
 	r = check_slices(entry->model, a, err);
+	if (r == 0)
+		r = check_client(peer, a, err);
 	if (r == 0)
 		r = check_dp(m, a, err);
 	if (r < 0)
@@ -221,6 +241,7 @@ static void send_attached(struct peer *peer, const struct session *s, int region
 		.daemon_bytes = s->daemon_bytes,
 		.n_pools = model->n_pools,
 		.cpu_threads = pool_threads(peer->service->pool),
+		.queue = s->modqueue ? s->modqueue->id : 0,
 	};
 	int fds[FDMSG_FDS_MAX] = {model->manifest_fd, s->client_fd, region, s->doorbell.fd};
 	size_t n = 4;
@@ -251,8 +272,6 @@ static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, str
 	a.name[sizeof a.name - 1] = '\0';
 	if (peer->session)
 		return moe_error_set(err, -EISCONN, "attach: this connection has a session already");
-	if (a.reserved)
-		return moe_error_set(err, -EINVAL, "attach: reserved field is set");
 	if (peer->service->draining)
 		return moe_error_set(
 			err, -ESHUTDOWN,

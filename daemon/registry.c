@@ -28,7 +28,8 @@ static struct entry *entry_free(struct entry *entry)
 		if (entry->books)
 			munmap(entry->books, entry->books->bytes);
 		close_fd(entry->books_fd);
-		free(entry->times);
+		tally_close(entry->tally);
+		close_fd(entry->tally_fd);
 		free(entry);
 	}
 	return NULL;
@@ -107,24 +108,42 @@ static uint32_t heat_cells(const struct resident *model)
 	return model->manifest->n_moe_layers * model->manifest->n_experts;
 }
 
+static struct model_books new_books(const struct resident *model)
+{
+	struct model_books books = {.magic = BOOKS_MAGIC,
+				    .version = BOOKS_VERSION,
+				    .n_layers = model->manifest->n_layers,
+				    .cells = heat_cells(model)};
+
+	books.bytes = books_bytes(books.n_layers, model->frames, books.cells);
+	store_fill_books(&books, model);
+	return books;
+}
+
+struct model_books *registry_new_books(const struct resident *model)
+{
+	const struct model_books head = new_books(model);
+	struct model_books *books = calloc(1, head.bytes);
+
+	if (books)
+		*books = head;
+	return books;
+}
+
 static int make_books(struct entry *entry, struct moe_error *err)
 {
-	const uint32_t layers = entry->model->manifest->n_layers;
-	const uint32_t cells = heat_cells(entry->model);
-	const uint64_t bytes = books_bytes(layers, entry->model->frames, cells);
+	const struct model_books head = new_books(entry->model);
 	void *map;
 	int r;
 
-	entry->books_fd = memfd_new("moe-books", bytes, err);
+	entry->books_fd = memfd_new("moe-books", head.bytes, err);
 	if (entry->books_fd < 0)
 		return entry->books_fd;
-	r = memfd_map(&map, entry->books_fd, bytes, PROT_READ | PROT_WRITE, "books of a model", err);
+	r = memfd_map(&map, entry->books_fd, head.bytes, PROT_READ | PROT_WRITE, "books of a model", err);
 	if (r < 0)
 		return r;
 	entry->books = map;
-	*entry->books = (struct model_books){
-		.magic = BOOKS_MAGIC, .version = BOOKS_VERSION, .n_layers = layers, .cells = cells, .bytes = bytes};
-	store_fill_books(entry->books, entry->model);
+	*entry->books = head;
 	return 0;
 }
 
@@ -134,9 +153,8 @@ static int enter(struct registry *registry, struct entry *entry, struct moe_erro
 	const bool new = entry->books_fd < 0;
 	int r = registry_check_name(registry, entry->model->manifest->name, err);
 
-	entry->times = calloc(entry->model->manifest->n_layers, sizeof *entry->times);
-	if (r == 0 && !entry->times)
-		r = moe_error_sys(err, -ENOMEM, "histograms of model '%s'", entry->model->manifest->name);
+	if (r == 0)
+		r = tally_new(&entry->tally, &entry->tally_fd, entry->model->manifest->n_layers, err);
 	if (r == 0 && new)
 		r = make_books(entry, err);
 	else if (r == 0)
@@ -165,8 +183,10 @@ static struct entry *entry_new(struct resident *model)
 {
 	struct entry *entry = calloc(1, sizeof *entry);
 
-	if (entry)
-		entry->model = model;
+	if (!entry)
+		return NULL;
+	entry->model = model;
+	entry->books_fd = entry->tally_fd = -1;
 	return entry;
 }
 
@@ -189,11 +209,25 @@ int registry_add(struct registry *registry, struct resident *model, struct entry
 
 	if (!entry)
 		return moe_error_sys(err, -ENOMEM, "model '%s'", model->manifest->name);
-	entry->books_fd = -1;
 	r = enter(registry, entry, err);
 	if (r == 0)
 		*ret = entry;
 	return r;
+}
+
+int registry_adopt_tally(struct entry *entry, int fd, struct moe_error *err)
+{
+	_cleanup_close_ int own = fd;
+	struct tally *tally;
+	int r = tally_open(&tally, own, entry->model->manifest->n_layers, err);
+
+	if (r < 0)
+		return r;
+	tally_close(entry->tally);
+	close_fd(entry->tally_fd);
+	entry->tally = tally;
+	entry->tally_fd = steal_fd(&own);
+	return 0;
 }
 
 int registry_start_tier(struct entry *entry, struct loop *loop, struct moe_error *err)

@@ -13,10 +13,9 @@
 #include "daemon/store.h"
 #include "daemon/tier.h"
 #include "daemon/heat.h"
-#include "daemon/model-ghosts.h"
-#include "daemon/times.h"
 #include "daemon/heats.h"
 #include "daemon/mover.h"
+#include "daemon/tally.h"
 #include "uapi/moe_ring.h"
 
 /* What the daemon itself did for one layer. */
@@ -34,11 +33,11 @@ struct entry {
 	struct served_layer *served;     /* [n_layers] */
 	struct moe_layer_stats *retired; /* [n_layers], of sessions that have ended */
 	struct heat_cell *heat;          /* [n_moe_layers][n_experts] */
-	struct times *times;             /* [n_layers], of this daemon */
-	struct heats_table *lasting;     /* the service's: heat of all sessions of these weights; NULL: none */
-	struct model_ghosts ghosts;      /* of sessions that have ended in this daemon */
-	struct tier *tier;               /* NULL: the model is all there */
-	struct mover *mover;             /* NULL: no copies of hot experts (ReplicaMax=) */
+	int tally_fd;
+	struct tally *tally;         /* histograms of layers, ghosts of sessions that have ended */
+	struct heats_table *lasting; /* the service's: heat of all sessions of these weights; NULL: none */
+	struct tier *tier;           /* NULL: the model is all there */
+	struct mover *mover;         /* NULL: no copies of hot experts (ReplicaMax=) */
 	struct entry *next;
 };
 
@@ -55,6 +54,14 @@ int registry_add(struct registry *registry, struct resident *model, struct entry
 
 /* The same with the books that it had in a daemon before (books_fd is taken over, also on failure). */
 int registry_adopt(struct registry *registry, struct resident *model, int books_fd, struct moe_error *err);
+
+/* A copy of the books that registry_add() makes for a model of no tier, books->bytes long, which the caller frees; NULL
+ * for want of memory. Of any thread. */
+struct model_books *registry_new_books(const struct resident *model);
+
+/* In place of the entry's new and empty tally that of a daemon before, which is taken over, also on failure: as
+ * tally_open(), and the entry keeps its own. */
+int registry_adopt_tally(struct entry *entry, int fd, struct moe_error *err);
 
 /* Books of a daemon before, checked; the caller unmaps books->bytes of it. The fd stays the caller's. */
 int registry_open_books(struct model_books **ret, int fd, struct moe_error *err);

@@ -18,6 +18,7 @@
 #include "daemon/pool.h"
 #include "uapi/moe_ring.h"
 
+struct modqueue;
 struct session;
 struct sched;
 struct sched_client;
@@ -31,10 +32,12 @@ struct request {
 	struct moe_cqe cqe; /* what will be completed */
 	uint64_t claim_ns;
 	enum pool_priority priority;
-	uint64_t cost;           /* KiB that it moves to and from memory, and arithmetic as if it were: about */
-	uint64_t order, charged; /* the scheduler's: virtual end, and what the cost counts for */
-	void *copy;              /* ids and weights of a COMPUTE */
-	struct tier_wait *tier;  /* of a tiered model: the records that it needs in memory, NULL: none */
+	uint64_t cost;             /* KiB that it moves to and from memory, and arithmetic as if it were: about */
+	uint64_t order, charged;   /* the scheduler's: virtual end, and what the cost counts for */
+	struct modqueue *modqueue; /* with a tag */
+	uint32_t tag;              /* of the kernel module's queue, + 1; 0: it came by the ring */
+	void *copy;                /* ids and weights of a COMPUTE */
+	struct tier_wait *tier;    /* of a tiered model: the records that it needs in memory, NULL: none */
 	union {
 		struct pool_compute compute;
 		struct pool_copy fill;

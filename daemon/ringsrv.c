@@ -8,6 +8,7 @@
 #include "base/util.h"
 #include "daemon/agreement.h"
 #include "daemon/crash.h"
+#include "daemon/modqueue.h"
 
 /* Of ids, weights and books that are read for one session before the next one, and the sockets, have their turn. */
 #define TURN_BYTES ((uint64_t)1 << 20)
@@ -52,7 +53,7 @@ static void count_times(struct session *s, const struct request *q)
 
 	if (s->dummy || q->cqe.status < 0 || (!computes && (q->sqe.op != MOE_OP_FILL || q->sqe.flags & MOE_SQE_LEASE)))
 		return;
-	layer = &s->entry->times[q->sqe.layer];
+	layer = &s->entry->tally->layers[q->sqe.layer];
 	histogram_add_alone(&s->times.part[TIMES_QUEUE], q->cqe.wait_ns);
 	histogram_add_alone(&s->times.part[part], q->cqe.work_ns);
 	histogram_add_alone(&layer->part[TIMES_QUEUE], q->cqe.wait_ns);
@@ -97,6 +98,8 @@ static void reap(struct session *s, struct request *q)
 
 void ringsrv_drop(struct request *q)
 {
+	if (q->tag && !q->session->left)
+		modqueue_commit(q->modqueue, q->tag - 1, &(struct moe_cqe){.status = -ENOTCONN});
 	if (!q->session->left)
 		journal_drop(&q->session->journal, slot_of(q));
 	reap(q->session, q);
@@ -155,12 +158,42 @@ static void give_out(struct moe_cqe *to, const struct moe_cqe *from, uint32_t se
 	crash_at(CRASH_SEQ);
 }
 
+static void count_completed(struct session *s, struct request *q)
+{
+	request_move(q, MOE_REQUEST_COMPLETED);
+	count_heat(s, q);
+	ringsrv_drop_routing(s, q);
+	ringsrv_tier_done(s, q);
+	count_ended(s, q);
+}
+
+/* What the module takes is answered: there is nothing to be retired by the client. */
+static void complete_by_module(struct session *s, struct request *q)
+{
+	/* A disk's words for a server that is away would say here that nobody serves the queue. */
+	if (q->cqe.status == -ENOTCONN || q->cqe.status == -ESHUTDOWN || q->cqe.status == -EHOSTDOWN)
+		q->cqe.status = -EIO;
+	journal_commits(&s->journal, slot_of(q));
+	crash_at(CRASH_CQE);
+	if (modqueue_commit(q->modqueue, q->tag - 1, &q->cqe) < 0)
+		journal_set_effect(&s->journal, slot_of(q), JOURNAL_NONE, 0);
+	crash_at(CRASH_TAIL);
+	journal_committed(&s->journal, slot_of(q));
+	count_completed(s, q);
+	request_move(q, MOE_REQUEST_RETIRED);
+	reap(s, q);
+}
+
 void ringsrv_complete(struct request *q)
 {
 	struct session *s = q->session;
 
 	if (s->dead) {
 		ringsrv_drop(q);
+		return;
+	}
+	if (q->tag) {
+		complete_by_module(s, q);
 		return;
 	}
 	journal_last(&s->journal, slot_of(q));
@@ -175,11 +208,7 @@ void ringsrv_complete(struct request *q)
 		futex_wake(&s->page->cq_tail, FUTEX_ALL);
 	/* The books come after: the client waits for none of them. */
 	journal_end(&s->journal, slot_of(q), s->cq_tail);
-	request_move(q, MOE_REQUEST_COMPLETED);
-	count_heat(s, q);
-	ringsrv_drop_routing(s, q);
-	ringsrv_tier_done(s, q);
-	count_ended(s, q);
+	count_completed(s, q);
 }
 
 /* -- claim and reap ----------------------------------------------------------------------------------------------- */
@@ -200,6 +229,7 @@ static void copy_entry(struct session *s, struct request *q)
 static void take_entry(struct session *s, struct request *q)
 {
 	q->session = s;
+	q->tag = 0;
 	journal_claim(&s->journal, slot_of(q), &q->sqe);
 	crash_at(CRASH_JOURNALLED);
 	__atomic_store_n(&s->page->sq_head, ++s->sq_head, __ATOMIC_RELEASE);
@@ -270,6 +300,10 @@ static bool claim_published(struct session *s, struct sched *sched, uint32_t tai
 		s->broken = "sq_tail ran more than the queue's length ahead of sq_head";
 		return false;
 	}
+	if (s->attach.client) {
+		s->broken = "an entry in the ring of a session that is asked through the kernel module";
+		return false;
+	}
 	for (uint32_t i = 0; i < MIN(published, entries) && read < TURN_BYTES; i++) {
 		struct request *q;
 
@@ -290,6 +324,26 @@ static bool claim_published(struct session *s, struct sched *sched, uint32_t tai
 	*ret_copied += read;
 	if (read >= TURN_BYTES)
 		loop_look(s->loop);
+	return true;
+}
+
+bool ringsrv_enter(struct session *s, struct sched *sched, const struct moe_sqe *sqe, uint32_t tag, uint64_t seq,
+		   uint64_t *read)
+{
+	struct request *q = s->free_requests;
+
+	if (s->broken || !q || *read >= TURN_BYTES ||
+	    (s->copied > 0 && s->copied + ringsrv_routing_bytes(sqe) > s->copied_max))
+		return false;
+	s->free_requests = q->next;
+	q->session = s;
+	q->modqueue = s->modqueue;
+	q->tag = tag + 1;
+	q->sqe = *sqe;
+	*read += ringsrv_read_bytes(s, sqe);
+	journal_note(&s->journal, slot_of(q), sqe, seq);
+	crash_at(CRASH_JOURNALLED);
+	claim(s, sched, q);
 	return true;
 }
 
@@ -383,6 +437,10 @@ static uint32_t revive_free(struct session *s)
  * client's cq_head says: with more than there can be it has broken the ring's law, and none is believed. */
 static void revive_completed(struct session *s, uint32_t n_free)
 {
+	if (s->attach.client) { /* nothing of it goes by the ring, whatever stands there */
+		s->cq_head = s->cq_tail;
+		return;
+	}
 	s->cq_head = __atomic_load_n(&client_page(s)->cq_head, __ATOMIC_ACQUIRE);
 	if (s->cq_tail - s->cq_head > n_free) {
 		s->broken = "cq_head is ahead of cq_tail, or more requests are in flight than the queue has entries";
@@ -410,7 +468,10 @@ static void revive_leases(struct session *s)
 void ringsrv_revive(struct session *s, struct sched *sched)
 {
 	uint32_t slots[MOE_RING_ENTRIES_MAX];
-	const int n = journal_recover(&s->journal, s->page, session_cqes(s), slots);
+	int n;
+
+	journal_settle(&s->journal, modqueue_issues, s->modqueue);
+	n = journal_recover(&s->journal, s->page, session_cqes(s), slots);
 
 	s->sq_head = s->page->sq_head;
 	s->cq_tail = s->page->cq_tail;
@@ -423,6 +484,7 @@ void ringsrv_revive(struct session *s, struct sched *sched)
 
 		crash_at(CRASH_RECOVERY);
 		q->session = s;
+		q->tag = 0;
 		q->sqe = s->journal.page->slots[slots[i]].sqe;
 		claim(s, sched, q);
 	}
@@ -507,12 +569,12 @@ void ringsrv_retire_stats(struct session *s)
 	struct moe_ghost_stats ghosts;
 
 	ringsrv_read_ghosts(s, &ghosts);
-	model_ghosts_add(&s->entry->ghosts, &ghosts);
+	model_ghosts_add(&s->entry->tally->ghosts, &ghosts);
 	for (uint32_t l = 0; l < s->entry->model->manifest->n_layers; l++) {
 		struct moe_layer_stats stats;
 
 		ringsrv_read_stats(s, l, &stats);
 		layer_stats_add(&s->entry->retired[l], &stats, s->attach.tp_rank == 0);
-		ringsrv_add_waits(s, l, &s->entry->times[l].part[TIMES_WAIT]);
+		ringsrv_add_waits(s, l, &s->entry->tally->layers[l].part[TIMES_WAIT]);
 	}
 }

@@ -23,6 +23,11 @@ bool ringsrv_poll(struct session *session, struct sched *sched, uint32_t entries
  * is then the next one, and *polls what is left. */
 struct session *ringsrv_seek(struct session **at, uint32_t *polls);
 
+/* A request that came through the kernel module, with its tag there: claims it. False: there is no room for it now, or
+ * this turn has read enough. *read: bytes of routing, of all requests of the turn. */
+bool ringsrv_enter(struct session *session, struct sched *sched, const struct moe_sqe *sqe, uint32_t tag, uint64_t seq,
+		   uint64_t *read);
+
 /* Whether there is something to claim; the same, looked at several times. */
 bool ringsrv_pending(const struct session *session);
 bool ringsrv_await(const struct session *session, uint32_t polls);

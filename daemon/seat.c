@@ -23,5 +23,6 @@ void seat_shared(struct seat *seat)
 		return;
 	seat->shared = 0;
 	seat->moved_ns = now;
-	host_leave_cpu(); /* where it may not move it stays: requests are answered there as well */
+	if (host_leave_cpu() < 0) /* it stays, and has nothing to settle: requests are answered there as well */
+		seat->moved_ns = now - SEAT_SETTLE_NS;
 }

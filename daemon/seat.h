@@ -7,13 +7,16 @@
  * busy when a hypervisor has put it to sleep, and wakes the reactor where the client rings. It does not part them soon,
  * since both yield. So the reactor leaves by itself: when many requests in a short time were found right behind a yield
  * that gave the CPU away, it moves on to the next CPU that it may use, once in a while at most, as it may be no better
- * there. The first requests after a sleep are answered where they wake it: nothing is faster for a single one.
+ * there, but again after each sleep, since whoever wakes it may bring it back. The first requests after a sleep are
+ * answered where they wake it: nothing is faster for a single one.
  */
 #ifndef DAEMON_SEAT_H
 #define DAEMON_SEAT_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#define SEAT_SETTLE_NS 1000000u
 
 /* All zero: it has not moved. */
 struct seat {
@@ -41,11 +44,19 @@ static inline void seat_served(struct seat *seat)
 		seat_shared(seat);
 }
 
+/* It has moved a moment ago, and its client has perhaps gone to sleep meanwhile: who would sleep now would be woken, by
+ * that client, on the CPU that it has just left. */
+static inline bool seat_settling(const struct seat *seat, uint64_t now)
+{
+	return seat->moved_ns && now - seat->moved_ns < SEAT_SETTLE_NS;
+}
+
 /* It is about to sleep. */
 static inline void seat_slept(struct seat *seat)
 {
 	seat->lost = false;
 	seat->shared = 0;
+	seat->moved_ns = 0; /* who wakes it chooses its CPU anew */
 }
 
 #endif

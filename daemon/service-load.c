@@ -34,6 +34,14 @@ static int memory_left(const struct service *s, const char *path, uint64_t *ret,
 	return 0;
 }
 
+/* On the load's thread. */
+static void give_to_module(const struct resident *model, void *userdata)
+{
+	struct service *s = userdata;
+
+	modpools_give(&s->modpools, model, &s->gift);
+}
+
 int service_load(struct service *s, struct peer *peer, const char *path, const char *name, struct moe_error *err)
 {
 	struct store_params params = {
@@ -45,6 +53,7 @@ int service_load(struct service *s, struct peer *peer, const char *path, const c
 		.epoch = s->estate->next_epoch,
 		.host = s->host,
 	};
+	const struct load_after after = {.run = give_to_module, .userdata = s};
 	int r;
 
 	if (s->load)
@@ -58,7 +67,7 @@ int service_load(struct service *s, struct peer *peer, const char *path, const c
 	if (!s->load_job)
 		return moe_error_sys(err, -ENOMEM, "%s: cannot start loading", path);
 	host_read_again(s->host); /* pages may have been reserved since the start */
-	r = load_start(&s->load, &params, s->loop, err);
+	r = load_start(&s->load, &params, &after, s->loop, err);
 	if (r < 0) {
 		jobs_forget(&s->jobs, s->load_job);
 		s->load_job = NULL;
@@ -203,8 +212,7 @@ void service_finish_load(struct service *s)
 	if (r == 0 && handover_keeps(s->handover) && estate_keep_model(s->handover, entry) < 0)
 		log_warning("model %s will not outlive this daemon: the keeper does not take it",
 			    entry->model->manifest->name);
-	if (r == 0)
-		modpools_keep(&s->modpools, entry);
+	modpools_accept(&s->modpools, &s->gift, load->name, r == 0);
 	if (r < 0)
 		event_log(EVENT_LOAD_FAILED, FACTS(.path = load->path, .reason = err.text), "%s", err.text);
 	if (peer && r < 0)

@@ -157,6 +157,7 @@ static bool service_turn(void *userdata)
 
 	any |= agreements_turn(&s->agreements);
 	any |= serve_done(s);
+	any |= modqueue_turn(&s->modqueue, s->sched);
 	any |= bus_turn(s->bus);
 	if (s->push)
 		any |= serve_opened(s);
@@ -224,6 +225,8 @@ void service_add_session(struct service *s, struct session *session)
 		session->id = s->estate->next_session++;
 	session->next = s->sessions;
 	s->sessions = session;
+	if (session->attach.client && s->modqueue.id)
+		modqueue_join(&s->modqueue, session);
 	pollset_add(&s->rings, session, revived);
 	bus_note(s->bus);
 }
@@ -398,6 +401,8 @@ static int revive(struct service *s, struct moe_error *err)
 			frames_pause(tier_frames(e->tier), false); /* all leases have their records */
 	}
 	r = modpools_watch(&s->modpools, s->loop, err);
+	if (r == 0)
+		r = modqueue_watch(&s->modqueue, s->loop, err);
 	if (r < 0)
 		return r;
 	if (s->registry.n || sessions)
@@ -450,7 +455,7 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 	s->handover = handover;
 	s->started_ns = now_ns();
 	s->listener.socket = s->signal_source.fd = s->manager.watchdog.fd = s->sums.fd = s->registrar_fd = -1;
-	s->modpools.source.fd = -1;
+	s->modpools.source.fd = s->modqueue.source.fd = -1;
 	s->agreements.timer.fd = -1;
 	s->heats.every = config->heat_steps;
 	s->leaves = handover_succeeds(handover);
@@ -486,8 +491,10 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 		r = start_workers(s, err);
 	if (r == 0)
 		r = modpools_open(&s->modpools, config->module, NULL, err);
-	if (r == 0)
+	if (r == 0) {
+		modqueue_open(&s->modqueue, &s->modpools);
 		r = revive(s, err);
+	}
 	if (r == 0)
 		r = watch(s, err);
 	if (r == 0)
@@ -498,6 +505,8 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 		/* Now only a load can fail: what cannot go on is given up, and its clients see that. */
 		handover_discard_rest(s->handover);
 		handover_settle(s->handover);
+		for (struct entry *e = s->registry.head; e; e = e->next)
+			estate_keep_measured(s->handover, e); /* what was refused has let go of its name only now */
 		modpools_settle(&s->modpools);
 		r = service_load_next(s, err);
 	}
@@ -523,6 +532,8 @@ int service_run(struct service *s, bool *ret_leaves)
  * is let go of as if this process were killed here. */
 static void end_sessions(struct service *s)
 {
+	if (s->leaves)
+		modqueue_leave(&s->modqueue);
 	for (struct entry *e = s->registry.head; s->leaves && e; e = e->next)
 		if (e->tier)
 			frames_pause(tier_frames(e->tier), true); /* what is lent stays where it is */
@@ -545,6 +556,7 @@ struct service *service_free(struct service *s)
 	if (!s)
 		return NULL;
 	s->load = load_free(s->load);
+	modpools_accept(&s->modpools, &s->gift, "", false); /* its load is not finished by anybody any more */
 	service_end_trace(s);
 	exporter_free(s->exporter, s->leaves);
 	s->bus = bus_free(s->bus);
@@ -553,6 +565,7 @@ struct service *service_free(struct service *s)
 	door_close(&s->door); /* who comes while we end would be left */
 	if (s->sched)
 		end_sessions(s);
+	modqueue_close(&s->modqueue, s->ended);
 	modpools_close(&s->modpools, s->ended);
 	loop_drain(s->loop);
 	push_free(s->push);

@@ -26,6 +26,7 @@
 #include "daemon/load.h"
 #include "daemon/loop.h"
 #include "daemon/modpools.h"
+#include "daemon/modqueue.h"
 #include "daemon/pollset.h"
 #include "daemon/pool.h"
 #include "daemon/push.h"
@@ -58,6 +59,8 @@ struct service {
 	struct registry registry;
 	struct handover *handover; /* main's */
 	struct modpools modpools;
+	struct modpools_gift gift; /* of the model that is being loaded */
+	struct modqueue modqueue;
 	bool ended; /* in order, by a signal: what is kept elsewhere is released */
 	struct estate_page *estate;
 	int registrar_fd;

@@ -36,6 +36,7 @@
 #define SESSION_TAP_BYTES (1u << 20)
 
 struct agreement;
+struct modqueue;
 
 struct session {
 	/* What each poll of the rings looks at, together. */
@@ -91,6 +92,10 @@ struct session {
 	uint64_t *ahead;   /* of a tiered model, behind them: as of frames_hint */
 	uint16_t *chances; /* of a tiered model, behind them: [experts] of the HINT that is claimed */
 	uint32_t tier_row; /* of a tiered model: the row that was asked for last */
+
+	struct modqueue *modqueue;   /* through which it is asked, and not by its ring; or NULL */
+	struct session *module_next; /* of those that are */
+	uint64_t module_turn;        /* of the modqueue, in which it last had no room */
 
 	struct agreement *agreement; /* NULL: it takes no part in one */
 	uint32_t member;             /* of it */

@@ -3,7 +3,8 @@
  * times - how long requests and steps waited and worked, by part: histograms of a session and of a model's layer.
  *
  * Law: each request counts in its session's and in its layer's, by the reactor, which is their only writer: two loads
- * and two stores a part. Dummy steps and failed requests count nowhere. They begin anew with a daemon that takes over.
+ * and two stores a part. Dummy steps and failed requests count nowhere. Those of layers lie in
+ * the model's tally, which a daemon that takes over goes on with; those of sessions begin anew with it.
  * What steps waited is the client's to count (moe_ring.h, the law of the waits): a layer's histogram of it has what
  * sessions that have ended left, a session's own is read where it is.
  *

@@ -101,6 +101,8 @@ uint32_t cpu_features(const struct cpu_words *w)
 	    !has(w->leaf7_ebx, LEAF7_EBX_AVX2) || !has(w->xcr0, XCR0_YMM))
 		return 0;
 	features |= CPU_AVX2;
+	if (reads_ahead(w))
+		features |= CPU_UNASKED;
 	if (has(w->leaf7_1_eax, LEAF7_1_EAX_AVX_VNNI))
 		features |= CPU_AVX_VNNI;
 	if (!has(w->leaf7_ebx, LEAF7_EBX_AVX512F | LEAF7_EBX_AVX512DQ | LEAF7_EBX_AVX512BW | LEAF7_EBX_AVX512VL) ||
@@ -112,8 +114,6 @@ uint32_t cpu_features(const struct cpu_words *w)
 	features |= CPU_VNNI;
 	if (bf16_wins(w))
 		features |= CPU_BF16_FAST;
-	if (reads_ahead(w))
-		features |= CPU_UNASKED;
 	if (has(w->leaf7_edx, LEAF7_EDX_AMX_BF16 | LEAF7_EDX_AMX_TILE | LEAF7_EDX_AMX_INT8) &&
 	    has(w->leaf7_1_eax, LEAF7_1_EAX_BF16) && has(w->leaf7_ecx, LEAF7_ECX_GFNI) && has(w->xcr0, XCR0_TILES))
 		features |= CPU_AMX;

@@ -17,6 +17,9 @@ static const struct variant {
 	{ISA_AVX2, CPU_AVX2, &kernels_avx2,
 	 "AVX2, FMA and F16C; the CPU lacks one of AVX-512 F, DQ, BW, VL, or the operating system does not save its "
 	 "registers"},
+	{ISA_AVX2, CPU_AVX2 | CPU_UNASKED, &kernels_avx2_unasked,
+	 "AVX2, FMA and F16C; AMD's family 25, whose caches read ahead by themselves: streams side by side, no "
+	 "prefetches; the CPU lacks one of AVX-512 F, DQ, BW, VL, or the operating system does not save its registers"},
 	{ISA_AVX2, CPU_AVX2 | CPU_AVX_VNNI, &kernels_avx2_vnni,
 	 "AVX2, FMA, F16C and AVX-VNNI; the CPU lacks one of AVX-512 F, DQ, BW, VL, or the operating system does not "
 	 "save its registers"},

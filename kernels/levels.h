@@ -12,12 +12,13 @@
 #include "kernels/kernels.h"
 
 extern const struct kernels kernels_ref;
-extern const struct kernels kernels_avx2, kernels_avx2_vnni;
+extern const struct kernels kernels_avx2, kernels_avx2_unasked, kernels_avx2_vnni;
 extern const struct kernels kernels_avx512, kernels_avx512_vnni, kernels_avx512_bf16, kernels_avx512_unasked;
 extern const struct kernels kernels_amx;
 
 extern const struct kernel_ops ops_ref;
 extern const struct kernel_ops ops_bf16_avx2, ops_f16_avx2, ops_fp8_avx2;
+extern const struct kernel_ops ops_bf16_unasked_avx2, ops_f16_unasked_avx2, ops_fp8_unasked_avx2, ops_int8_unasked_avx2;
 extern const struct kernel_ops ops_int8_avx2, ops_int8_vnni_avx2;
 extern const struct kernel_ops ops_bf16_avx512, ops_f16_avx512, ops_fp8_avx512;
 extern const struct kernel_ops ops_bf16_dot_avx512, ops_fp8_bf16_avx512;
@@ -30,6 +31,7 @@ extern const struct kernel_ops ops_bf16_few_amx, ops_fp8_block_few_amx, ops_fp8_
 extern const struct kernel_ops ops_bf16_amx, ops_fp8_block_amx, ops_fp8_row_amx, ops_int8_amx;
 extern const struct kernel_group_ops groups_bf16_amx, groups_fp8_block_amx, groups_fp8_row_amx, groups_int8_amx;
 extern const struct kernel_ops ops_panel_avx2, ops_panel_fine_avx2;
+extern const struct kernel_ops ops_panel_avx2_unasked;
 extern const struct kernel_ops ops_panel_avx2_vnni, ops_panel_fine_avx2_vnni;
 extern const struct kernel_ops ops_panel_avx512, ops_panel_fine_avx512;
 extern const struct kernel_ops ops_panel_avx512_streamed, ops_panel_fine_avx512_streamed;

@@ -116,7 +116,7 @@ static long get_features(struct moe_call *call)
 {
 	struct moe_kmod_features *f = &call->arg.features;
 
-	if (f->reserved[0] || f->reserved[1])
+	if (f->client || f->reserved)
 		return -EINVAL;
 	f->features = MOE_KMOD_HAS_POOLS | MOE_KMOD_HAS_LEASES |
 		      MOE_KMOD_HAS_EVENTS | MOE_KMOD_HAS_SEAL |
@@ -128,6 +128,7 @@ static long get_features(struct moe_call *call)
 #endif
 	f->abi = MOE_KMOD_ABI;
 	f->keeper = moe_is_keeper(call->file);
+	f->client = call->client->id;
 	return 0;
 }
 

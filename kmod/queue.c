@@ -59,8 +59,9 @@ void moe_queue_kick(struct moe_queue *queue)
 		moe_request_fetch(queue, tag, request);
 		moe_uring_tell(tag->cmd, tag->turn);
 	}
+	/* Without a key: io_uring's poll does not hear one that is EPOLLPRI alone. */
 	if (queue->waiting && queue->server)
-		wake_up_interruptible_poll(&queue->server->wait, EPOLLPRI);
+		wake_up_interruptible(&queue->server->wait);
 }
 
 long moe_queue_tell(struct moe_queue *queue, u32 index, u32 turn, u64 to)

@@ -151,7 +151,7 @@ void moe_request_answer(struct moe_request *request,
 		moe_request_put(request);
 	} else {
 		list_add_tail(&request->in, &client->answers);
-		wake_up_interruptible_poll(&client->wait, EPOLLPRI);
+		wake_up_interruptible(&client->wait);
 	}
 }
 

@@ -9,13 +9,16 @@
 
 #include "base/futex.h"
 #include "base/util.h"
+#include "queue-module.h"
 
 #define SPIN_US 20
 #define SPIN_WAKE_US 100   /* where the daemon slept: rather than two wake-ups one after the other */
+#define SPIN_BRIEF_US 400  /* what the reactor answers by itself takes a wake-up at most (spin_of) */
 #define LOOK_NS 100000000u /* how often a sleeper looks whether the daemon still lives */
 #define SPINS_TURN 64      /* polls between two yields: the daemon may need this very core */
 #define LOOKS_TURN 4       /* polls between two pauses, each of which is as long as several polls */
-#define BRIEF_POLLS 256    /* with the lock held: a microsecond or two */
+#define MODULE_NAP_NS 1000000u
+#define BRIEF_POLLS 256 /* with the lock held: a microsecond or two */
 
 int queue_init(struct queue *queue, struct moe_client_page *client, const struct moe_daemon_page *daemon, int doorbell,
 	       int socket)
@@ -28,7 +31,6 @@ int queue_init(struct queue *queue, struct moe_client_page *client, const struct
 		.entries = daemon->sq_entries,
 		.doorbell = doorbell,
 		.socket = socket,
-		.spin_us = SPIN_US,
 	};
 	return -pthread_mutex_init(&queue->lock, NULL);
 }
@@ -66,6 +68,38 @@ static void wake_followers(struct queue *queue)
 	futex_wake(&queue->turn, FUTEX_ALL);
 }
 
+/* Under the lock: a completion is its op's. */
+static void retire(struct queue *queue, const struct moe_cqe *cqe)
+{
+	struct queue_op *op = (struct queue_op *)(uintptr_t)cqe->user_data;
+
+	op->cqe = *cqe;
+	/* The daemon moved it from PUBLISHED to COMPLETED; here we learn of it. */
+	atomic_store_explicit(&op->state, MOE_REQUEST_COMPLETED, memory_order_relaxed);
+	queue->in_flight--;
+	op_move(op, MOE_REQUEST_COMPLETED, MOE_REQUEST_RETIRED);
+}
+
+static void drain_module(struct queue *queue)
+{
+	struct moe_cqe cqe;
+	bool any = false, over = false, dead = false;
+	int r = 1;
+
+	while (queue->in_flight > 0 && r > 0) {
+		r = queue_module_next(queue->module, &cqe, &over);
+		if (r > 0) {
+			retire(queue, &cqe);
+			any = true;
+		}
+		dead |= r < 0 || over;
+	}
+	if (dead)
+		atomic_store(&queue->dead, true);
+	if (any || atomic_load(&queue->dead))
+		wake_followers(queue);
+}
+
 /* Under the lock. The op may be freed by its waiter as soon as it is RETIRED; and once the queue is dead, at any
  * time. */
 static void drain(struct queue *queue)
@@ -74,16 +108,14 @@ static void drain(struct queue *queue)
 
 	if (atomic_load(&queue->dead))
 		return;
+	if (queue->module) {
+		if (!queue->leading) /* who sleeps in poll(2) would not hear of what another takes */
+			drain_module(queue);
+		return;
+	}
 	for (; given_out(queue, queue->cq_head); any = true) {
-		const struct moe_cqe *cqe = &queue->cqes[queue->cq_head & (queue->entries - 1)];
-		struct queue_op *op = (struct queue_op *)(uintptr_t)cqe->user_data;
-
-		op->cqe = *cqe;
-		/* The daemon moved it from PUBLISHED to COMPLETED; here we learn of it. */
-		atomic_store_explicit(&op->state, MOE_REQUEST_COMPLETED, memory_order_relaxed);
+		retire(queue, &queue->cqes[queue->cq_head & (queue->entries - 1)]);
 		__atomic_store_n(&queue->client->cq_head, ++queue->cq_head, __ATOMIC_RELEASE);
-		queue->in_flight--;
-		op_move(op, MOE_REQUEST_COMPLETED, MOE_REQUEST_RETIRED);
 	}
 	if (any)
 		wake_followers(queue);
@@ -94,6 +126,17 @@ static bool daemon_gone(const struct queue *queue)
 	struct pollfd p = {.fd = queue->socket, .events = POLLRDHUP};
 
 	return poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR | POLLRDHUP | POLLNVAL));
+}
+
+/* Of a daemon that is gone: what it has answered before is drained first. */
+static bool has_news(struct queue *queue, uint32_t head)
+{
+	struct pollfd p = {.events = POLLPRI};
+
+	if (!queue->module)
+		return given_out(queue, head);
+	p.fd = queue->module->fd;
+	return poll(&p, 1, 0) > 0 && p.revents & POLLPRI;
 }
 
 /* The leader's sleep. Fence: partner of the one after the daemon's cq_tail store. */
@@ -129,8 +172,11 @@ static int wait_change(struct queue *queue, uint64_t timeout_ns)
 	queue->leading = true;
 	const uint32_t head = queue->cq_head;
 	pthread_mutex_unlock(&queue->lock);
-	sleep_on_tail(queue, head, nap);
-	const bool gone = !given_out(queue, head) && daemon_gone(queue);
+	if (queue->module)
+		queue_module_sleep(queue->module, queue->socket, nap);
+	else
+		sleep_on_tail(queue, head, nap);
+	const bool gone = !has_news(queue, head) && daemon_gone(queue);
 	pthread_mutex_lock(&queue->lock);
 	queue->leading = false;
 	drain(queue);
@@ -164,24 +210,74 @@ static int find_room(struct queue *queue)
 	return r == 0 && atomic_load(&queue->dead) ? -EPIPE : r;
 }
 
+/* Under the lock. What the module refuses as it is has ended with that. */
+static int publish_by_module(struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op)
+{
+	const uint64_t patience = queue->patience_ns, end = now_ns() + patience;
+	struct moe_sqe entry = *sqe;
+	int r;
+
+	entry.user_data = (uintptr_t)op;
+	op->wakes = false;
+	op->spin_us = 0; /* looking at the module is a system call, as sleeping is */
+	atomic_store_explicit(&op->state, MOE_REQUEST_PUBLISHED, memory_order_relaxed);
+	while ((r = queue_module_post(queue->module, &entry)) == -EAGAIN) {
+		if (patience && now_ns() >= end)
+			return -ETIME;
+		r = wait_change(queue, MODULE_NAP_NS); /* of the user's other processes it is not told */
+		if (r < 0)
+			return r;
+	}
+	if (r == -EPIPE) {
+		atomic_store(&queue->dead, true);
+		return r;
+	}
+	queue->in_flight++;
+	if (r < 0)
+		retire(queue, &(struct moe_cqe){.user_data = entry.user_data, .status = r});
+	return 0;
+}
+
+/* What the daemon answers in its reactor: in less time than it takes to let go of the lock and to take it again. */
+static bool is_brief(const struct moe_sqe *sqe)
+{
+	return sqe->op != MOE_OP_FILL && sqe->op != MOE_OP_COMPUTE;
+}
+
+/* For how long the op is waited for awake. To wake a thread takes tens of microseconds on some hypervisors, and
+ * hundreds when the host is busy: two sides that both spin for less find each other asleep, request after request. So
+ * the client stays awake for what is brief; an agreement waits for others. */
+static uint32_t spin_of(const struct moe_sqe *sqe, bool wakes)
+{
+	if (is_brief(sqe) && sqe->op != MOE_OP_AGREE)
+		return SPIN_BRIEF_US;
+	return wakes ? SPIN_WAKE_US : SPIN_US;
+}
+
 /* Under the lock. */
-static void publish(struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op)
+static int publish(struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op)
 {
 	struct moe_sqe *entry = &queue->sqes[queue->sq_tail & (queue->entries - 1)];
 
+	if (queue->module)
+		return publish_by_module(queue, sqe, op);
 	atomic_store_explicit(&op->state, MOE_REQUEST_FREE, memory_order_relaxed);
 	*entry = *sqe;
 	entry->user_data = (uintptr_t)op;
 	op->wakes = __atomic_load_n(&queue->daemon->sq_wait, __ATOMIC_RELAXED);
+	op->spin_us = spin_of(sqe, op->wakes);
 	op_move(op, MOE_REQUEST_FREE, MOE_REQUEST_POSTED);
 	queue->in_flight++;
 	op_move(op, MOE_REQUEST_POSTED, MOE_REQUEST_PUBLISHED);
 	__atomic_store_n(&queue->client->sq_tail, ++queue->sq_tail, __ATOMIC_RELEASE);
+	return 0;
 }
 
 /* After the entry is published. */
 static void ring_doorbell(struct queue *queue)
 {
+	if (queue->module)
+		return;
 	/* Partner: the fence between the daemon's sq_wait store and its last look at sq_tail. */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&queue->daemon->sq_wait, __ATOMIC_RELAXED)) {
@@ -200,23 +296,22 @@ int queue_submit(struct queue *queue, const struct moe_sqe *sqe, struct queue_op
 	pthread_mutex_lock(&queue->lock);
 	r = find_room(queue);
 	if (r == 0)
-		publish(queue, sqe, op);
+		r = publish(queue, sqe, op);
 	pthread_mutex_unlock(&queue->lock);
 	if (r == 0)
 		ring_doorbell(queue);
 	return r;
 }
 
-static bool spin_for(struct queue *queue, struct queue_op *op)
+/* False: at `end`, or where there is somebody's completion. */
+static bool spin_until(struct queue *queue, struct queue_op *op, uint64_t end)
 {
-	const uint64_t end = now_ns() + (uint64_t)(op->wakes ? SPIN_WAKE_US : queue->spin_us) * 1000;
-
 	do {
 		for (int i = 0; i < SPINS_TURN; i++) {
 			if (op_ended(op))
 				return true;
 			if (given_out(queue, __atomic_load_n(&queue->client->cq_head, __ATOMIC_RELAXED)))
-				return false; /* somebody's completion: drain it */
+				return false;
 			cpu_relax();
 		}
 		sched_yield();
@@ -227,10 +322,14 @@ static bool spin_for(struct queue *queue, struct queue_op *op)
 int queue_wait(struct queue *queue, struct queue_op *op, uint64_t timeout_ns)
 {
 	const uint64_t end = timeout_ns ? now_ns() + timeout_ns : UINT64_MAX;
+	const uint64_t awake = now_ns() + (uint64_t)op->spin_us * 1000;
 	int r = 0;
 
-	if (op_ended(op) || spin_for(queue, op))
+	if (op_ended(op))
 		return 0;
+	while (now_ns() < awake) /* others' completions are drained on the way */
+		if (spin_until(queue, op, awake) || queue_poll(queue, op))
+			return 0;
 	pthread_mutex_lock(&queue->lock);
 	for (;;) {
 		uint64_t now;
@@ -267,12 +366,6 @@ void queue_give_up(struct queue *queue)
 	pthread_mutex_unlock(&queue->lock);
 }
 
-/* What the daemon answers in its reactor: in less time than it takes to let go of the lock and to take it again. */
-static bool is_brief(const struct moe_sqe *sqe)
-{
-	return sqe->op != MOE_OP_FILL && sqe->op != MOE_OP_COMPUTE;
-}
-
 /* Under the lock, when nothing else is in flight and the daemon is awake. */
 static void await_brief(struct queue *queue)
 {
@@ -289,10 +382,11 @@ int queue_call(struct queue *queue, const struct moe_sqe *sqe, struct moe_cqe *r
 
 	pthread_mutex_lock(&queue->lock);
 	r = find_room(queue);
+	if (r == 0)
+		r = publish(queue, sqe, &op);
 	if (r == 0) {
-		publish(queue, sqe, &op);
 		ring_doorbell(queue);
-		if (is_brief(sqe) && !op.wakes && queue->in_flight == 1)
+		if (!queue->module && is_brief(sqe) && !op.wakes && queue->in_flight == 1)
 			await_brief(queue);
 	}
 	pthread_mutex_unlock(&queue->lock);

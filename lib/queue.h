@@ -6,6 +6,9 @@
  * that wait, one is the leader: it polls briefly, then sleeps on cq_tail, drains the completion queue and wakes the
  * others; nobody holds the lock while asleep. A wait ends with the completion, with the time-out, or with -EPIPE when
  * the daemon has closed the socket: never later than 100 ms after that.
+ *
+ * Or, with `module`, the client's end of the daemon's queue in the kernel module (queue-module.h): the same law, but
+ * what is posted and drained goes by ioctl(2), and the leader sleeps in poll(2).
  */
 #ifndef LIB_QUEUE_H
 #define LIB_QUEUE_H
@@ -22,8 +25,11 @@
 struct queue_op {
 	_Atomic uint32_t state; /* enum moe_request_state as this side sees it */
 	bool wakes;             /* the daemon slept when it was submitted */
+	uint32_t spin_us;       /* it is waited for awake, and then asleep */
 	struct moe_cqe cqe;     /* valid once retired */
 };
+
+struct queue_module;
 
 struct queue {
 	pthread_mutex_t lock;
@@ -39,8 +45,8 @@ struct queue {
 	_Atomic uint32_t turn;     /* changes with each drain and each change of leader, if there are any */
 	_Atomic bool dead;
 	int doorbell, socket;
-	uint32_t spin_us;
-	uint64_t patience_ns; /* how long a full ring and the answer to queue_call are waited for; 0: for ever */
+	struct queue_module *module; /* in the ring's place, or NULL */
+	uint64_t patience_ns;        /* how long a full ring and the answer to queue_call are waited for; 0: for ever */
 };
 
 /* Maps nothing and owns nothing but its lock: regions, doorbell and socket belong to the session. */

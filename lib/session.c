@@ -76,7 +76,30 @@ static int take_params(struct moe_session *s, const struct moe_attach_params *pa
 	p->device = s->device;
 	p->model = NULL; /* the caller's memory; info.model has the name */
 	p->digest = NULL;
+	p->transport = NULL; /* choose_transport has done with it */
 	return r;
+}
+
+/* Opens the device for requests through the kernel module, if that is wanted, or may be and can. */
+static int choose_transport(struct moe_session *s, const char *asked, struct moe_error *err)
+{
+	const char *word = asked ? asked : getenv("MOE_TRANSPORT");
+	const bool may = word && strcmp(word, "auto") == 0;
+	int r = 0;
+
+	if (!word || !*word || strcmp(word, "ring") == 0)
+		return 0;
+	if (!may && strcmp(word, "kmod") != 0)
+		return moe_error_set(err, -EINVAL, "moe_attach: transport '%.40s' found, ring, kmod or auto expected",
+				     word);
+	if (!(s->features & MOE_FEATURE_MODULE))
+		r = moe_error_set(
+			err, -EOPNOTSUPP,
+			"transport kmod: this moe-expertd serves no queue of the kernel module; moectl status "
+			"says why; or use the transport ring");
+	if (r == 0)
+		r = queue_module_open(&s->module, err);
+	return may ? 0 : r;
 }
 
 static int ask(struct moe_session *s, const struct moe_attach_params *params, struct moe_msg_attached *ret, int *fds,
@@ -94,6 +117,7 @@ static int ask(struct moe_session *s, const struct moe_attach_params *params, st
 		.device = s->features & MOE_FEATURE_BUDGET ? p->device_id : 0, /* or each session has its own budget */
 		.dp_size = p->dp_size,
 		.agree_ms = p->dp_size ? p->agree_ms : 0,
+		.client = s->module.fd >= 0 ? s->module.client : 0,
 	};
 	int r;
 
@@ -285,7 +309,12 @@ static int take_reply(struct moe_session *s, const struct moe_msg_attached *a, i
 	if (r < 0)
 		return r;
 	fill_info(s, a);
-	return queue_init(&s->queue, s->client_region, s->daemon_region, s->doorbell, s->socket);
+	r = queue_init(&s->queue, s->client_region, s->daemon_region, s->doorbell, s->socket);
+	if (s->module.fd >= 0) {
+		s->module.queue = (uint32_t)a->queue;
+		s->queue.module = &s->module;
+	}
+	return r;
 }
 
 static struct moe_session *session_free(struct moe_session *s)
@@ -309,9 +338,18 @@ static struct moe_session *session_free(struct moe_session *s)
 	close_fd(s->client_fd);
 	close_fd(s->daemon_fd);
 	close_fd(s->doorbell);
+	queue_module_close(&s->module);
 	free(s->slices);
 	free(s);
 	return NULL;
+}
+
+/* What the caller's version of the struct says of it. */
+static const char *word_of(const struct moe_attach_params *params)
+{
+	const size_t end = offsetof(struct moe_attach_params, transport) + sizeof params->transport;
+
+	return params->size >= end ? params->transport : NULL;
 }
 
 static int attach_once(struct moe_client *client, struct moe_session **ret, const struct moe_attach_params *params,
@@ -325,12 +363,15 @@ static int attach_once(struct moe_client *client, struct moe_session **ret, cons
 
 	if (!s)
 		return moe_error_sys(err, -ENOMEM, "cannot attach");
-	s->socket = s->client_fd = s->daemon_fd = s->doorbell = -1;
+	s->socket = s->client_fd = s->daemon_fd = s->doorbell = s->module.fd = -1;
 	r = take_params(s, params, err);
 	if (r == 0)
 		r = s->socket = wire_connect(client->path, &hello, err);
 	if (r >= 0) {
 		s->features = hello.features;
+		r = choose_transport(s, word_of(params), err);
+	}
+	if (r == 0) {
 		r = ask(s, params, &attached, fds, &n_fds, err);
 	}
 	if (r == 0)

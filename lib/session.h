@@ -12,6 +12,7 @@
 #include "base/histogram.h"
 #include "moe-expert.h"
 #include "queue.h"
+#include "queue-module.h"
 #include "tap.h"
 #include "uapi/moe_manifest.h"
 #include "uapi/moe_proto.h"
@@ -42,6 +43,7 @@ struct moe_session {
 	const void *daemon_region;
 	uint64_t client_bytes, daemon_bytes;
 	struct queue queue;
+	struct queue_module module; /* in use, or its fd is -1 */
 	struct tap tap;
 	uint32_t *heat;          /* in the client region: [n_moe_layers][n_experts]; NULL: the daemon knows of none */
 	const uint32_t *hottest; /* in the daemon region, the same shape; with it */

@@ -23,11 +23,6 @@ lane_name=debug-kernel
 . "$here/scripts/lane.sh"
 tools=$lane/build-tools/usr
 
-usage() {
-	say "$* (try --help)"
-	exit 2
-}
-
 # What shows that a part is whole: made last.
 mark_of() {
 	case $1 in
@@ -49,15 +44,6 @@ have() {
 	case $1 in
 	6.12-kasan) fragment "$1" | cmp -s - "$lane/kernel-$1/fragment" ;;
 	esac
-}
-
-missing() {
-	for part in "$@"; do
-		have "$part" || {
-			echo "$part"
-			return 1
-		}
-	done
 }
 
 # Their programs run where they lie.
@@ -136,9 +122,9 @@ build_kernel() {
 
 prepare() {
 	[ "$#" -gt 0 ] || usage 'prepare: which parts?'
-	missing "$@" >/dev/null && return
+	parts_missing "$@" >/dev/null && return
 	need_tools make gcc nproc cmp tar xz
-	missing build-tools source-6.12 >/dev/null || apt_prepare 'deb bookworm main' 'deb bookworm-backports main'
+	parts_missing build-tools source-6.12 >/dev/null || apt_prepare 'deb bookworm main' 'deb bookworm-backports main'
 	have build-tools || prepare_tools
 	have source-6.12 || prepare_source
 	case " $* " in
@@ -155,12 +141,8 @@ verb=${1-}
 [ "$#" = 0 ] || shift
 case $verb in
 prepare) prepare "$@" ;;
-missing) missing "$@" ;;
-where)
-	[ "$#" = 1 ] || usage 'where: which part?'
-	mark=$(mark_of "$1") || exit 2
-	dirname -- "$mark"
-	;;
+missing) parts_missing "$@" ;;
+where) part_where "$@" ;;
 -h | --help) sed -n '4,18s/^# \{0,1\}//p' "$0" ;;
 *) usage 'which? prepare, missing or where' ;;
 esac

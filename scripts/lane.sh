@@ -16,6 +16,34 @@ fail() {
 	exit 1
 }
 
+usage() {
+	say "$* (try --help)"
+	exit 2
+}
+
+# -- parts --------------------------------------------------------------------------------------------------------
+
+# Of what a script prepares by parts it says mark_of PART, the file that is made last, and have PART.
+
+# The first of these parts that is not there is printed.
+parts_missing() {
+	for part in "$@"; do
+		have "$part" || {
+			echo "$part"
+			return 1
+		}
+	done
+}
+
+# part_where PART: its folder.
+part_where() {
+	[ "$#" = 1 ] || usage 'where: which part?'
+	mark=$(mark_of "$1") || exit 2
+	dirname -- "$mark"
+}
+
+# -- packages -----------------------------------------------------------------------------------------------------
+
 # No lock of the system's is taken either: nothing is installed.
 apt_with() {
 	tool=$1

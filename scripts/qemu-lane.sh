@@ -31,11 +31,6 @@ lane_name=qemu-lane
 # shellcheck source=scripts/lane.sh
 . "$here/scripts/lane.sh"
 
-usage() {
-	say "$* (try --help)"
-	exit 2
-}
-
 # -- parts --------------------------------------------------------------------------------------------------------
 
 # What shows that a part is whole: made last.
@@ -54,15 +49,6 @@ mark_of() {
 have() {
 	mark=$(mark_of "$1") || exit 2
 	[ -e "$mark" ] && { [ "$1" != tools ] || "$mark" --version >/dev/null 2>&1; }
-}
-
-missing() {
-	for part in "$@"; do
-		have "$part" || {
-			echo "$part"
-			return 1
-		}
-	done
 }
 
 release_of() {
@@ -120,7 +106,7 @@ prepare_headers() {
 
 prepare() {
 	[ "$#" -gt 0 ] || usage 'prepare: which parts?'
-	missing "$@" >/dev/null && return
+	parts_missing "$@" >/dev/null && return
 	apt_prepare 'deb bookworm main' 'deb bookworm-backports main'
 	for part in "$@"; do
 		have "$part" && continue
@@ -180,7 +166,7 @@ read_options() {
 		[ -f "$file" ] || fail "boot: $file is not there"
 	done
 	[ $((cpus % nodes + memory % nodes)) = 0 ] || usage "boot: $cpus CPUs and $memory MiB are not split evenly by $nodes"
-	lacks=$(missing tools "kernel-$kernel") || fail "boot: no $lacks: scripts/qemu-lane.sh prepare $lacks"
+	lacks=$(parts_missing tools "kernel-$kernel") || fail "boot: no $lacks: scripts/qemu-lane.sh prepare $lacks"
 }
 
 # The cores of one socket must not be on two nodes.
@@ -231,12 +217,8 @@ verb=${1-}
 [ "$#" = 0 ] || shift
 case $verb in
 prepare) prepare "$@" ;;
-missing) missing "$@" ;;
-where)
-	[ "$#" = 1 ] || usage 'where: which part?'
-	mark=$(mark_of "$1") || exit 2
-	dirname -- "$mark"
-	;;
+missing) parts_missing "$@" ;;
+where) part_where "$@" ;;
 boot) boot "$@" ;;
 -h | --help) sed -n '4,27s/^# \{0,1\}//p' "$0" ;;
 *) usage 'which? prepare, missing, where or boot' ;;

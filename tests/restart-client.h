@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * restart-client - a client that works on while its daemon goes and comes: it speaks the protocol itself, keeps many
- * requests in flight, and knows of each what it must bring.
+ * requests in flight, and knows of each what it must bring. With MOE_TRANSPORT=kmod it asks through the kernel module.
  */
 #ifndef TESTS_RESTART_CLIENT_H
 #define TESTS_RESTART_CLIENT_H
@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "queue-module.h"
 #include "tests/raw-client.h"
 #include "uapi/moe_manifest.h"
 
@@ -32,6 +33,7 @@ struct lent {
 };
 
 static struct ring ring;
+static struct queue_module module = {.fd = -1};
 static const struct moe_manifest *manifest;
 static const uint8_t *pool;
 static uint8_t *slots;
@@ -179,9 +181,31 @@ static uint64_t pick_target(void)
 	return 0;
 }
 
-static void post_one(enum kind kind, uint32_t row, uint32_t expert)
+static void post_by_ring(uint32_t i)
 {
 	struct moe_sqe *sqes = (struct moe_sqe *)((uint8_t *)ring.client + ring.daemon->sqe_offset);
+
+	sqes[ring.tail & (ring.daemon->sq_entries - 1)] = entry_of(i);
+	die_at(MOE_REQUEST_POSTED);
+	__atomic_store_n(&ring.client->sq_tail, ++ring.tail, __ATOMIC_RELEASE);
+	die_at(MOE_REQUEST_PUBLISHED);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&ring.daemon->sq_wait, __ATOMIC_RELAXED))
+		ring_bell(&ring);
+}
+
+static void post_by_module(uint32_t i)
+{
+	const struct moe_sqe sqe = entry_of(i);
+
+	die_at(MOE_REQUEST_POSTED);
+	if (queue_module_post(&module, &sqe) < 0)
+		require(false, "the module takes a request");
+	die_at(MOE_REQUEST_PUBLISHED);
+}
+
+static void post_one(enum kind kind, uint32_t row, uint32_t expert)
+{
 	uint64_t target = 0;
 	uint32_t i = 0;
 
@@ -199,13 +223,10 @@ static void post_one(enum kind kind, uint32_t row, uint32_t expert)
 		flights[i].target = target;
 	posted++;
 	out++;
-	sqes[ring.tail & (ring.daemon->sq_entries - 1)] = entry_of(i);
-	die_at(MOE_REQUEST_POSTED);
-	__atomic_store_n(&ring.client->sq_tail, ++ring.tail, __ATOMIC_RELEASE);
-	die_at(MOE_REQUEST_PUBLISHED);
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	if (__atomic_load_n(&ring.daemon->sq_wait, __ATOMIC_RELAXED))
-		ring_bell(&ring);
+	if (module.fd >= 0)
+		post_by_module(i);
+	else
+		post_by_ring(i);
 }
 
 static void post(enum kind kind)
@@ -276,11 +297,35 @@ static void take(const struct moe_cqe *cqe)
 	ended++;
 }
 
+static bool drain_module(void)
+{
+	struct moe_cqe cqe;
+	bool any = false, over;
+
+	while (queue_module_next(&module, &cqe, &over) > 0) {
+		take(&cqe);
+		any = true;
+	}
+	return any;
+}
+
+/* Whether there is an answer to be drained. */
+__attribute__((unused)) static bool answered(void)
+{
+	struct pollfd p = {.fd = module.fd, .events = POLLPRI};
+
+	if (module.fd >= 0)
+		return poll(&p, 1, 0) > 0 && p.revents & POLLPRI;
+	return __atomic_load_n(&ring.daemon->cq_tail, __ATOMIC_ACQUIRE) != ring.head;
+}
+
 static bool drain(void)
 {
 	const struct moe_cqe *cqes = (const struct moe_cqe *)((const uint8_t *)ring.daemon + ring.daemon->cqe_offset);
 	bool any = false;
 
+	if (module.fd >= 0)
+		return drain_module();
 	while (__atomic_load_n(&ring.daemon->cq_tail, __ATOMIC_ACQUIRE) != ring.head) {
 		const struct moe_cqe cqe = cqes[ring.head & (ring.daemon->cq_entries - 1)];
 
@@ -353,6 +398,23 @@ static bool work(uint32_t more)
 
 /* -- the machine -------------------------------------------------------------------------------------------------- */
 
+static bool by_module(void)
+{
+	const char *word = getenv("MOE_TRANSPORT");
+
+	return word && strcmp(word, "kmod") == 0;
+}
+
+/* The number of this process's open device. */
+static uint64_t open_module(void)
+{
+	struct moe_error err;
+
+	if (queue_module_open(&module, &err) < 0)
+		require(false, "%s", err.text);
+	return module.client;
+}
+
 static void open_ring(void)
 {
 	const struct moe_msg_attached *a = (const struct moe_msg_attached *)answer;
@@ -362,9 +424,11 @@ static void open_ring(void)
 	void *p;
 
 	m.entries = ENTRIES;
+	m.client = by_module() ? open_module() : 0;
 	ring.sock = connect_raw();
 	hello(ring.sock);
 	require(attach(ring.sock, &m) == (MOE_MSG_ATTACH | MOE_MSG_REPLY), "attached");
+	module.queue = (uint32_t)a->queue;
 	ring.doorbell = dup(answer_fds[3]);
 	require(memfd_map(&p, answer_fds[0], a->manifest_bytes, PROT_READ, "manifest", NULL) == 0, "manifest");
 	manifest = p;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The step-cost model: cases worked out by hand, every split of small events tried one by one, the chunked schedule
- * against another that goes through time in ticks, and what must hold between designs on random traces.
+ * against another that goes through time in ticks, each number as its law says it, and what must hold between designs
+ * on random traces.
  */
 #include <math.h>
 #include <string.h>
@@ -277,6 +278,163 @@ static void test_chunks(void)
 	ok(same, "2, 4 and 8 micro-batches take as long as they do tick by tick");
 }
 
+/* -- each number as the law says it ------------------------------------------------------------------------------- */
+
+/* What some of an event's tokens want; an expert's number is its pairs. */
+struct wish {
+	uint32_t hit[EXPERTS], missing[EXPERTS];
+};
+
+static struct wish wish_of(const struct sim_trace *t, const bool *missed, size_t place, uint32_t from, uint32_t to,
+			   bool *copied)
+{
+	struct wish w = {{0}, {0}};
+
+	for (uint32_t i = from * t->topk; i < to * t->topk; i++) {
+		const size_t at = t->first[place] + i;
+
+		if (t->ids[at] < 0)
+			continue;
+		(missed[at] && !copied[t->ids[at]] ? w.missing : w.hit)[t->ids[at]]++;
+	}
+	for (uint32_t e = 0; e < EXPERTS; e++)
+		copied[e] |= w.missing[e] > 0;
+	return w;
+}
+
+static double line_of(const struct ncopy_line *l, const uint32_t *pairs)
+{
+	double sum = 0;
+
+	for (uint32_t e = 0; e < EXPERTS; e++)
+		sum += pairs[e] ? l->per_expert + l->per_pair * pairs[e] : 0;
+	return sum;
+}
+
+/* The hottest of the missing; of equal ones the lower id. EXPERTS: none is left. */
+static uint32_t take_hottest(uint32_t *missing)
+{
+	uint32_t best = EXPERTS;
+
+	for (uint32_t e = 0; e < EXPERTS; e++)
+		if (missing[e] && (best == EXPERTS || missing[e] > missing[best]))
+			best = e;
+	return best;
+}
+
+static void add_plain_event(struct cost *to, const struct wish *w, const struct cost_rates *r, double copy)
+{
+	const double layer = r->layer_ns, hits = line_of(&r->ncopy.device, w->hit);
+	double split = INFINITY, both = INFINITY, overlapped = hits, serial = hits;
+	struct wish left = *w;
+
+	for (uint32_t n = 0;; n++) {
+		const double cpu = line_of(&r->ncopy.cpu, left.missing);
+		const uint32_t e = take_hottest(left.missing);
+
+		split = MIN(split, MAX(n * copy + serial, cpu));
+		both = MIN(both, MAX(overlapped, cpu));
+		if (e == EXPERTS) {
+			to->wait += n * copy;
+			to->compute += layer + serial;
+			to->ideal += MAX(n * copy, layer + serial);
+			to->design[COST_SERIAL] += layer + n * copy + serial;
+			to->design[COST_OVERLAPPED] += layer + overlapped;
+			break;
+		}
+		serial += r->ncopy.device.per_expert + r->ncopy.device.per_pair * left.missing[e];
+		overlapped = MAX(overlapped, (n + 1) * copy) + r->ncopy.device.per_expert +
+			     r->ncopy.device.per_pair * left.missing[e];
+		left.missing[e] = 0;
+	}
+	to->design[COST_SPLIT] += layer + split;
+	to->design[COST_BOTH] += layer + both;
+}
+
+/* D and L of the law, and C[j]; who has no tokens at a layer has no turn there. */
+static double plain_chunks(const struct sim_trace *t, const bool *missed, uint32_t step, const struct cost_rates *r,
+			   double copy, uint32_t m)
+{
+	double d = 0, l = 0, c[8] = {0};
+	struct wish wish[8][8]; /* layer, micro-batch */
+
+	for (uint32_t layer = 0; layer < t->layers; layer++) {
+		const size_t place = (size_t)step * t->layers + layer;
+		const uint32_t tokens = t->tokens[place];
+		bool copied[EXPERTS] = {false};
+
+		for (uint32_t j = 0; j < m; j++)
+			wish[layer][j] = wish_of(t, missed, place, tokens * j / m, tokens * (j + 1) / m, copied);
+	}
+	for (uint32_t layer = 0; layer <= t->layers; layer++)
+		for (uint32_t j = 0; j < m; j++) {
+			const struct wish *was = layer ? &wish[layer - 1][j] : NULL;
+			const struct wish *next = layer < t->layers ? &wish[layer][j] : NULL;
+			uint32_t any = 0, missing = 0;
+
+			if (was && line_of(&r->ncopy.device, was->hit) + line_of(&r->ncopy.device, was->missing) > 0)
+				d = MAX(d, c[j]) + line_of(&r->ncopy.device, was->hit) +
+				    line_of(&r->ncopy.device, was->missing);
+			for (uint32_t e = 0; next && e < EXPERTS; e++) {
+				any += next->hit[e] + next->missing[e];
+				missing += next->missing[e] > 0;
+			}
+			if (!any)
+				continue;
+			d += r->layer_ns;
+			l = MAX(l, d) + missing * copy;
+			c[j] = l;
+		}
+	return d;
+}
+
+static bool same_cost(const struct sim_trace *t, const bool *missed, const struct cost_rates *r)
+{
+	const double copy = r->ncopy.copy_ns_per_byte * (double)r->bytes;
+	struct cost found, want = {0};
+	double *a = &found.wait, *b = &want.wait;
+	bool same = true;
+
+	for (uint32_t step = 0; step < t->steps; step++) {
+		for (uint32_t layer = 0; layer < t->layers; layer++) {
+			const size_t place = (size_t)step * t->layers + layer;
+			bool copied[EXPERTS] = {false};
+			const struct wish w = wish_of(t, missed, place, 0, t->tokens[place], copied);
+
+			if (t->tokens[place])
+				add_plain_event(&want, &w, r, copy);
+		}
+		for (uint32_t i = 0; i < 3; i++)
+			want.design[COST_CHUNKED_2 + i] += plain_chunks(t, missed, step, r, copy, 2u << i);
+	}
+	cost_run(t, missed, r, &found, NULL);
+	for (size_t i = 0; i < sizeof found / sizeof *a; i++)
+		same &= near(a[i], t->steps ? b[i] / t->steps : 0);
+	return same;
+}
+
+/* Steps and layers of unlike size, some without tokens. */
+static void test_law(void)
+{
+	uint32_t wrong = 0;
+
+	for (uint32_t round = 0; round < 2000; round++) {
+		struct cost_rates rates = random_rates();
+		const uint32_t layers = 1 + below(5), steps = below(5), most = 1 + below(11);
+		struct sim_trace t;
+		bool *missed = random_trace(&t, layers, steps, most);
+
+		rates.bytes = 1 + below(3);
+		rates.ncopy.copy_ns_per_byte += below(100) / 100.;
+		for (uint32_t place = 0; place < layers * steps; place++)
+			t.tokens[place] = below(most + 1);
+		wrong += !same_cost(&t, missed, &rates);
+		sim_trace_fini(&t);
+		free(missed);
+	}
+	ok(wrong == 0, "2000 traces, steps and layers of unlike size: each number is the law's, %u are not", wrong);
+}
+
 static void test_between_designs(void)
 {
 	bool good = true, one = true;
@@ -312,6 +470,7 @@ int main(void)
 	test_by_hand();
 	test_splits();
 	test_chunks();
+	test_law();
 	test_between_designs();
 	return tap_done();
 }

@@ -19,6 +19,7 @@
 #define ALL_TABLES (EVERYTHING | CPU_UNASKED)
 
 #define FAMILY_25 0x00a10f11u /* a Zen 4 */
+#define LEAF7_EBX_AVX512F (1u << 16)
 #define FAMILY_26 0x00b00f21u /* a Zen 5 */
 
 static const struct cpu_words all_words = {.leaf1_eax = FAMILY_26,
@@ -101,6 +102,10 @@ static void features_check(void)
 	w = all_words;
 	w.leaf1_eax = FAMILY_25;
 	ok(cpu_features(&w) == (EVERYTHING | CPU_UNASKED), "AMD's family 25 is left to read ahead by itself");
+	w.leaf7_ebx &= ~LEAF7_EBX_AVX512F;
+	ok(cpu_features(&w) == (CPU_AVX2 | CPU_AVX_VNNI | CPU_UNASKED), "and so it is without AVX-512 (Zen 3)");
+	w = all_words;
+	w.leaf1_eax = FAMILY_25;
 	w.vendor_ebx = VENDOR_INTEL;
 	ok(cpu_features(&w) == (EVERYTHING & ~CPU_BF16_FAST), "another vendor's family of that number is not");
 	w = all_words;

@@ -2,11 +2,13 @@
 /* test-modpools - models that lie with the kernel module: a device of this test stands for it, and refuses. */
 #include <errno.h>
 #include <fcntl.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/load.h"
 #include "daemon/modpools.h"
 #include "tests/tap.h"
 #include "uapi/moe_kmod.h"
@@ -28,6 +30,9 @@
 static struct fake {
 	int open_errno, fail_errno; /* 0: none */
 	unsigned long fails;        /* the command that fails */
+	uint32_t spared;            /* so many of it succeed before */
+	bool slow;                  /* ADOPT: says that it is there, and waits */
+	sem_t adopting, go_on;
 	struct moe_kmod_features features;
 	struct {
 		uint64_t id, epoch, bytes;
@@ -52,6 +57,10 @@ static int adopt(struct moe_kmod_adopt *a)
 {
 	uint32_t i = 0;
 
+	if (fake.slow) {
+		sem_post(&fake.adopting);
+		sem_wait(&fake.go_on);
+	}
 	while (fake.pools[i].id)
 		i++;
 	fake.pools[i].id = a->id = ++fake.last;
@@ -112,7 +121,8 @@ static int let_go(const struct moe_kmod_release *r)
 
 static int fake_command(int fd, unsigned long command, void *arg)
 {
-	if (fake.fail_errno && command == fake.fails) {
+	if (fake.fail_errno && command == fake.fails && fake.spared-- == 0) {
+		fake.spared = 0;
 		errno = fake.fail_errno;
 		return -1;
 	}
@@ -149,6 +159,7 @@ static uint32_t there(void)
 static void good_device(void)
 {
 	fake.open_errno = fake.fail_errno = 0;
+	fake.spared = 0;
 	fake.features = (struct moe_kmod_features){.features = MOE_KMOD_HAS_POOLS | MOE_KMOD_HAS_LEASES |
 							       MOE_KMOD_HAS_EVENTS,
 						   .abi = MOE_KMOD_ABI,
@@ -232,6 +243,15 @@ static struct entry *load(struct registry *registry, uint64_t epoch)
 	return entry;
 }
 
+/* Both halves at once. */
+static int keep(struct modpools *m, const struct entry *entry)
+{
+	struct modpools_gift gift;
+
+	modpools_give(m, entry->model, &gift);
+	return modpools_accept(m, &gift, entry->model->manifest->name, true);
+}
+
 /* A successor: how many models it has. */
 static uint32_t succeed(struct modpools *m, struct registry *registry, uint64_t *next_epoch, int expected)
 {
@@ -260,14 +280,10 @@ static void test_round(void)
 
 	good_device();
 	modpools_open(&m, MODPOOLS_AUTO, &ops, NULL);
-	fail(MOE_KMOD_ADOPT, ENOMEM);
-	ok(modpools_keep(&m, entry) == -ENOMEM && there() == 0 && modpools_kept(&m) == 0,
-	   "ADOPT is refused: nothing is kept");
-	good_device();
 	entry->model->pools[0].rung = PAGES_THP;
-	ok(modpools_keep(&m, entry) == -EMEDIUMTYPE && there() == 0, "transparent huge pages are not for the module");
+	ok(keep(&m, entry) == -EMEDIUMTYPE && there() == 0, "transparent huge pages are not for the module");
 	entry->model->pools[0].rung = PAGES_2M;
-	ok(modpools_keep(&m, entry) == 0 && there() == n && modpools_kept(&m) == n, "a model is kept");
+	ok(keep(&m, entry) == 0 && there() == n && modpools_kept(&m) == n, "a model is kept");
 	modpools_close(&m, false);
 	is_int(there(), n, "a daemon that dies leaves it");
 
@@ -291,6 +307,90 @@ static void test_round(void)
 	registry_clear(&registry);
 }
 
+/* Each error, at a model's first pool and at its last: it is kept whole or not at all, and served all the same. */
+static void test_adopt_refused(void)
+{
+	static const int errors[] = {ENOMEM, EPERM, EBUSY, EEXIST, EINVAL, EMFILE, EIO, EINTR};
+	struct registry registry = {0};
+	struct entry *entry = load(&registry, 6);
+	const uint32_t whole = entry->model->n_pools, n = 3;
+	struct modpools m;
+
+	good_device();
+	modpools_open(&m, MODPOOLS_AUTO, &ops, NULL);
+	for (uint32_t i = whole; i < n; i++)
+		entry->model->pools[i] = entry->model->pools[0]; /* as if there were more nodes */
+	entry->model->n_pools = n;
+	for (uint32_t i = 0; i < sizeof errors / sizeof *errors; i++)
+		for (uint32_t spared = 0; spared < n; spared += n - 1) {
+			fail(MOE_KMOD_ADOPT, errors[i]);
+			fake.spared = spared;
+			is_int(keep(&m, entry), -errors[i], "ADOPT of pool %u of %u: %s", spared + 1, n,
+			       strerror(errors[i]));
+			ok(there() == 0 && modpools_kept(&m) == 0, "nothing is kept");
+		}
+	good_device();
+	ok(keep(&m, entry) == 0 && there() == n, "what was refused can be kept later");
+	modpools_close(&m, true);
+	entry->model->n_pools = whole;
+	registry_clear(&registry);
+}
+
+/* -- by the load's thread ----------------------------------------------------------------------------------------- */
+
+static struct giver {
+	struct modpools m;
+	struct modpools_gift gift;
+} giver;
+
+static void give(const struct resident *model, void *userdata)
+{
+	struct giver *g = userdata;
+
+	for (uint32_t i = 0; i < model->n_pools; i++)
+		((struct resident *)(uintptr_t)model)->pools[i].rung = PAGES_2M; /* as in load() */
+	modpools_give(&g->m, model, &g->gift);
+}
+
+static void test_not_the_reactor(bool wanted)
+{
+	char path[4096];
+	const struct store_params params = {.path = path, .name = "tiny", .pages = PAGES_4K, .epoch = 8, .host = &host};
+	const struct load_after after = {give, &giver};
+	const char *source = getenv("MOE_SOURCE");
+	struct moe_error err = {0};
+	struct load *load = NULL;
+	struct loop *loop = NULL;
+	uint32_t n;
+
+	snprintf(path, sizeof path, "%s/models/tinymoe", source ? source : ".");
+	good_device();
+	modpools_open(&giver.m, MODPOOLS_AUTO, &ops, NULL);
+	fake.slow = true;
+	sem_init(&fake.adopting, 0, 0);
+	sem_init(&fake.go_on, 0, 0);
+	if (loop_new(&loop, &(struct loop_hooks){.userdata = NULL}, &err) < 0 ||
+	    load_start(&load, &params, &after, loop, &err) < 0)
+		die("%s", err.text);
+	sem_wait(&fake.adopting);
+	/* Were ADOPT called by whoever finishes the load, this would wait for ever. */
+	ok(!atomic_load(&load->finished), "while a pool is adopted the load goes on, and its reactor is here");
+	fake.slow = false;
+	sem_post(&fake.go_on);
+	while (!atomic_load(&load->finished))
+		usleep(1000);
+	n = load->result->n_pools;
+	ok(load->code == 0 && giver.gift.n == n && there() == n && modpools_kept(&giver.m) == 0,
+	   "all were given, before anybody has accepted them");
+	ok(modpools_accept(&giver.m, &giver.gift, "tiny", wanted) == 0 && giver.gift.n == 0, "accepted%s",
+	   wanted ? "" : ", and not wanted");
+	ok(there() == (wanted ? n : 0) && modpools_kept(&giver.m) == there(), "%u are kept", there());
+	modpools_close(&giver.m, true);
+	is_int(there(), 0, "and released at the end");
+	load_free(load);
+	loop_free(loop);
+}
+
 static void test_keeper_first(void)
 {
 	struct registry registry = {0};
@@ -300,7 +400,7 @@ static void test_keeper_first(void)
 
 	good_device();
 	modpools_open(&m, MODPOOLS_AUTO, &ops, NULL);
-	modpools_keep(&m, entry);
+	keep(&m, entry);
 	modpools_close(&m, false);
 	is_int(succeed(&m, &registry, &next_epoch, 0), 1, "what a keeper has brought is not taken again");
 	modpools_settle(&m);
@@ -325,7 +425,7 @@ static void test_unusable(void)
 
 		good_device();
 		modpools_open(&m, MODPOOLS_AUTO, &ops, NULL);
-		modpools_keep(&m, entry);
+		keep(&m, entry);
 		modpools_close(&m, false);
 		blob_of(0)->version += i == 0;
 		blob_of(0)->magic ^= i == 1;
@@ -354,7 +454,7 @@ static void test_refusals(void)
 
 	good_device();
 	modpools_open(&m, MODPOOLS_AUTO, &ops, NULL);
-	modpools_keep(&m, entry);
+	keep(&m, entry);
 	modpools_close(&m, false);
 	fail(MOE_KMOD_TAKE, ENOMEM);
 	is_int(succeed(&m, &other, &next_epoch, -ENOMEM), 0, "TAKE lacks memory: a later daemon may");
@@ -387,6 +487,9 @@ int main(void)
 	host_read(&host, false);
 	test_states();
 	test_round();
+	test_adopt_refused();
+	test_not_the_reactor(true);
+	test_not_the_reactor(false);
 	test_keeper_first();
 	test_unusable();
 	test_refusals();

@@ -123,11 +123,13 @@ static struct eplb_problem make(double *weight)
 	const uint32_t groups = nodes * (1 + below(4)), experts = groups * (1 + below(5));
 	struct eplb_problem p = {1 + below(3), experts, 0, groups, nodes, gpus, weight};
 
-	p.replicas = (experts + gpus - 1) / gpus * gpus + gpus * below(4);
 	if (below(4) == 0)
-		p.groups = 1 + below(nodes); /* most of these are global */
-	if (p.experts % p.groups)
+		p.groups = 1 + below(nodes); /* most of these are global: */
+	if (p.groups % p.nodes)
+		p.gpus = 1 + below(16); /* groups divide no experts then, and nodes no GPUs */
+	else if (p.experts % p.groups)
 		p.groups = 1;
+	p.replicas = (experts + p.gpus - 1) / p.gpus * p.gpus + p.gpus * below(4);
 	for (uint32_t i = 0; i < p.layers * p.experts; i++)
 		weight[i] = draw(kind);
 	return p;

@@ -97,8 +97,9 @@ static void test_attach(void)
 	a.entries = 12;
 	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EINVAL, "power of two"), "queue entries");
 	a = good_attach();
-	a.reserved = 1;
-	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EINVAL, "reserved"), "reserved field");
+	a.client = 1;
+	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EOPNOTSUPP, "kernel module"),
+	   "an open device, where no queue is served");
 	a = good_attach();
 	a.group = 77;
 	a.tp_size = 2;
@@ -376,8 +377,9 @@ static void test_no_device(struct ring *r)
 
 	begin(&h, sizeof h, MOE_MSG_HELLO, 0);
 	ok(exchange(sock, &h, sizeof h, NULL, 0) == (MOE_MSG_HELLO | MOE_MSG_REPLY) &&
-		   ((const struct moe_msg_hello *)answer)->features == (MOE_FEATURES_ALL & ~MOE_FEATURE_DEVICE),
-	   "HELLO does not promise to push into GPUs");
+		   ((const struct moe_msg_hello *)answer)->features ==
+			   (MOE_FEATURES_ALL & ~MOE_FEATURE_DEVICE & ~MOE_FEATURE_MODULE),
+	   "HELLO promises neither to push into GPUs nor a queue of the kernel module");
 	close(sock);
 	begin(&m, sizeof m, MOE_MSG_DEVICE, 1);
 	ok(exchange(r->sock, &m, sizeof m, &fd, 1) == MOE_MSG_ERROR && refused(-EOPNOTSUPP, "--push-cuda"),

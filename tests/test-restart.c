@@ -54,7 +54,7 @@ static void doomed(uint32_t state)
 	lives = state == MOE_REQUEST_FREE ? 0 : pick(12);
 	die_at(MOE_REQUEST_FREE);
 	while (!given_up()) {
-		const uint32_t head = ring.head;
+		const uint64_t before = ended;
 
 		while (out < ENTRIES / 2)
 			post((enum kind)pick(KINDS));
@@ -67,10 +67,10 @@ static void doomed(uint32_t state)
 		usleep(pick(100));
 		die_at(MOE_REQUEST_RUNNING);
 		die_at(MOE_REQUEST_DONE);
-		if (__atomic_load_n(&ring.daemon->cq_tail, __ATOMIC_ACQUIRE) != head)
+		if (answered())
 			die_at(MOE_REQUEST_COMPLETED);
 		drain();
-		if (ring.head != head)
+		if (ended != before)
 			die_at(MOE_REQUEST_RETIRED);
 		usleep(pick(20));
 		die_at(MOE_REQUEST_REAPED);

@@ -164,10 +164,29 @@ static void test_first_steps(unsigned long long seed)
 	worker_close(&w);
 }
 
+/* Of the stats document what it says of models: statistics, fills, histograms, ghosts and guesses of all sessions. */
+static char *models_text(void)
+{
+	struct moe_client *client;
+	char *text, *end;
+
+	require(moe_open(&client, fixture.socket, NULL) == 0 && moe_query(client, MOE_DOCUMENT_STATS, &text, NULL) == 0,
+		"the statistics");
+	moe_close(client);
+	end = strstr(text, "\"sessions\": [");
+	require(strstr(text, "\"models\": [") && end && end > strstr(text, "\"models\": ["),
+		"of models, then of sessions");
+	*end = '\0';
+	memmove(text, strstr(text, "\"models\": ["), strlen(strstr(text, "\"models\": [")) + 1);
+	return text;
+}
+
 /* Dummy steps that want what nobody else does. */
 static void test_dummy(void)
 {
-	const struct moe_attach_params p = params(false);
+	const struct moe_attach_params p = {
+		.size = sizeof p, .cache_expert_num = SLOTS, .update_expert_num = 4, .ghost_layers = 6, .predict = 4};
+	char *stats, *then;
 	float weights[MOE_TOPK_MAX];
 	int32_t ids[MOE_TOPK_MAX];
 	char *before = heat_text(), *after;
@@ -175,6 +194,7 @@ static void test_dummy(void)
 	bool good;
 
 	worker_open(&w, &p);
+	stats = models_text();
 	good = moe_phase(w.session, MOE_STEP_DECODE, 1, true, NULL) == 0;
 	for (uint32_t k = 0; k < w.info.topk; k++) {
 		ids[k] = (int32_t)(w.info.n_experts - 1 - k);
@@ -184,10 +204,20 @@ static void test_dummy(void)
 		good &= step(&w, 0, ids, weights);
 	after = heat_text();
 	ok(good && strcmp(before, after) == 0, "50 dummy steps heat nothing");
+	then = models_text();
+	ok(strcmp(stats, then) == 0, "they are in no statistics, fills, histograms, ghosts or guesses");
+	if (strcmp(stats, then) != 0)
+		diag("before %s\nafter %s", stats, then);
+	free(then);
 	good = moe_phase(w.session, MOE_STEP_DECODE, 2, false, NULL) == 0 && step(&w, 0, ids, weights);
 	free(after);
 	after = heat_text();
 	ok(good && strcmp(before, after) != 0, "one that is not does");
+	ok(w.resident == 0, "and finds nothing in its cache that they have brought");
+	then = models_text();
+	ok(strcmp(stats, then) != 0, "it is in the statistics");
+	free(then);
+	free(stats);
 	worker_close(&w);
 	free(before);
 	free(after);

@@ -6,5 +6,13 @@
 static const struct rows_kernel kernel_bf16 = {HALVES_BF16, .near = ROWS_NEAR};
 static const struct rows_kernel kernel_f16 = {HALVES_F16, .near = ROWS_NEAR};
 
+ROWS_STREAMS_2(streams_bf16, ROWS_BF16, false)
+ROWS_STREAMS_2(streams_f16, ROWS_F16, false)
+
+static const struct rows_kernel unasked_bf16 = {HALVES_BF16, .near = ROWS_NEAR, .streams = streams_bf16};
+static const struct rows_kernel unasked_f16 = {HALVES_F16, .near = ROWS_NEAR, .streams = streams_f16};
+
 ROWS_OPS(ops_bf16_avx2, kernel_bf16, PACK_F32, NULL)
 ROWS_OPS(ops_f16_avx2, kernel_f16, PACK_F16, pack_f16_row)
+ROWS_OPS(ops_bf16_unasked_avx2, unasked_bf16, PACK_F32, NULL)
+ROWS_OPS(ops_f16_unasked_avx2, unasked_f16, PACK_F16, pack_f16_row)

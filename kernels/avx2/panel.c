@@ -18,4 +18,8 @@ const struct kernel_ops ops_panel_fine_avx2_vnni = PANEL_OPS(panel, 16);
 #else
 const struct kernel_ops ops_panel_avx2 = PANEL_OPS(panel, 32);
 const struct kernel_ops ops_panel_fine_avx2 = PANEL_OPS(panel, 16);
+
+PANEL_FUNCTIONS(unasked, 0, true)
+
+const struct kernel_ops ops_panel_avx2_unasked = PANEL_OPS(unasked, 32);
 #endif

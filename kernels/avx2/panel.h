@@ -14,7 +14,7 @@
 
 /* 1 panel, that is 2 vectors, x 2 tokens: 4 integer and 4 float sums, 4 codes, 2 activations. */
 #define PANEL_TILE_PANELS 1
-#define PANEL_SIDE 1 /* streams */
+#define PANEL_SIDE 2 /* streams of few tokens, where they are side by side */
 #define PANEL_TILE_TOKENS 2
 #ifdef __AVXVNNI__
 #define PANEL_WIDE_SIGNED 0

@@ -207,6 +207,10 @@ struct moe_attach_params {
 	/* The caches begin with the model's hottest experts, as far as the daemon knows of any: moe_attach fills the
 	 * slots with them. Never changes results. */
 	bool warm;
+	/* How requests reach the daemon: "ring", shared memory, the fastest; "kmod", the queue of the kernel module,
+	 * without memory that both sides write; "auto", the latter where it can be had. NULL: what MOE_TRANSPORT in the
+	 * environment says, else "ring". -EOPNOTSUPP: there is no such queue. */
+	const char *transport;
 };
 
 struct moe_session_info {

@@ -24,6 +24,7 @@
 #define SAMPLES 64
 #define FEW_RANKS 32
 #define SMALL 0.01
+#define GAIN 1e-9 /* a score that differs by less is the same one, added up in another order */
 
 struct flash {
 	const struct placement *from;
@@ -73,7 +74,9 @@ static void measure(const struct flash *f)
 	memset(f->cov, 0, (size_t)n * n * sizeof *f->cov);
 	for (uint32_t i = 0; i < f->rows; i++)
 		for (uint32_t e = 0; e < n; e++)
-			f->mu[e] += f->window[(size_t)i * n + e] / f->rows;
+			f->mu[e] += f->window[(size_t)i * n + e];
+	for (uint32_t e = 0; e < n; e++)
+		f->mu[e] /= f->rows;
 	for (uint32_t i = 0; i < f->rows && f->rows > 1; i++) {
 		const double *row = f->window + (size_t)i * n;
 
@@ -294,7 +297,7 @@ static int plan(const struct flash *f, struct balance_layer *l, struct moe_error
 	if (!search(f))
 		return 0;
 	after = 1 / score(f, f->x, f->stages, f->best, f->best_at);
-	if (l->problem->last && after > now)
+	if (l->problem->last && after > now * (1 + GAIN))
 		l->problem->last[l->layer] = after;
 	r = overlap_permute(l->to, l->from, f->best_at, f->ranks, f->slots, err);
 	l->most = 0;

@@ -107,13 +107,13 @@ static inline __m256d policy_least_of(const double *key)
 	return _mm256_min_pd(half, _mm256_permute_pd(half, 5));
 }
 
-/* Where the first of sixteen is that is `least` in all four places. */
-static inline uint32_t policy_least_at(const double *key, __m256d least)
+/* Where the first of sixteen is that is not above `bound`, which is in all four places. */
+static inline uint32_t policy_least_at(const double *key, __m256d bound)
 {
 	uint32_t found = 0;
 
 	for (int i = 0; i < POLICY_LEAST_WAYS; i += 4)
-		found |= (uint32_t)_mm256_movemask_pd(_mm256_cmp_pd(_mm256_loadu_pd(key + i), least, _CMP_EQ_OQ)) << i;
+		found |= (uint32_t)_mm256_movemask_pd(_mm256_cmp_pd(_mm256_loadu_pd(key + i), bound, _CMP_LE_OQ)) << i;
 	return (uint32_t)__builtin_ctz(found);
 }
 
@@ -138,20 +138,26 @@ static inline void policy_least_look(struct policy_least *l)
 	}
 }
 
-/* -1: nobody has a key. */
-static inline int32_t policy_least_first(struct policy_least *l)
+/* The lowest id of those whose key is at most `same` times the least one; -1: nobody has a key. */
+static inline int32_t policy_least_within(struct policy_least *l, double same)
 {
 	const bool deep = l->n_low > POLICY_LEAST_WAYS;
 	uint32_t at = 0;
-	__m256d least;
+	__m256d least, bound;
 
 	policy_least_look(l);
 	least = policy_least_of(deep ? l->top : l->low);
+	bound = _mm256_mul_pd(least, _mm256_set1_pd(same));
 	if (deep)
-		at = POLICY_LEAST_WAYS * policy_least_at(l->top, least);
-	at += policy_least_at(l->low + at, least);
-	at = POLICY_LEAST_WAYS * at + policy_least_at(l->key + (size_t)POLICY_LEAST_WAYS * at, least);
+		at = POLICY_LEAST_WAYS * policy_least_at(l->top, bound);
+	at += policy_least_at(l->low + at, bound);
+	at = POLICY_LEAST_WAYS * at + policy_least_at(l->key + (size_t)POLICY_LEAST_WAYS * at, bound);
 	return _mm256_cvtsd_f64(least) < INFINITY ? (int32_t)at : -1;
+}
+
+static inline int32_t policy_least_first(struct policy_least *l)
+{
+	return policy_least_within(l, 1);
 }
 
 /* -- all of them -------------------------------------------------------------------------------------------------- */
@@ -186,6 +192,26 @@ static inline uint32_t policy_least_sort(const struct policy_least *l, int32_t *
 			ret[at] = ret[child];
 		}
 		ret[at] = moved;
+	}
+	return n;
+}
+
+/* The same in the order in which policy_least_within() would give them. */
+static inline uint32_t policy_least_sort_within(const struct policy_least *l, double same, int32_t *ret)
+{
+	const uint32_t n = policy_least_sort(l, ret);
+
+	for (uint32_t i = 0; i < n; i++) {
+		const double bound = l->key[ret[i]] * same;
+		uint32_t lowest = i;
+		int32_t moved;
+
+		for (uint32_t j = i + 1; j < n && l->key[ret[j]] <= bound; j++)
+			if (ret[j] < ret[lowest])
+				lowest = j;
+		for (moved = ret[lowest]; lowest > i; lowest--)
+			ret[lowest] = ret[lowest - 1];
+		ret[i] = moved;
 	}
 	return n;
 }

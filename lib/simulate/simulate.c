@@ -10,6 +10,8 @@
 #include "cache.h"
 
 #define NEVER UINT32_MAX
+#define ATOMIC_NAMES "lru, lfu, lfu-decay, lfru, ebco-hard"
+#define SAME (1 + 0x1p-42) /* sums of binary64 that are nearer are one number, added up in another order */
 
 /* One layer's run. Everything by expert is [experts]. */
 struct run {
@@ -25,6 +27,7 @@ struct run {
 	uint32_t n_requests;
 	struct moe_copy *fills;
 	uint32_t *next; /* belady's: [events + 1][experts] */
+	double *w;      /* of ebco-hard in atomic mode: [experts][experts], and behind it the sums of this event's */
 };
 
 static const char *const modes[] = {"pinned", "atomic", "belady", "belady-pinned"};
@@ -65,6 +68,12 @@ static size_t at_step(const struct run *x, uint32_t step)
 	return (size_t)step * x->trace->layers + x->layer;
 }
 
+/* In atomic mode. */
+static bool chooses(const struct run *x, const struct policy_ops *policy)
+{
+	return x->params->mode == SIM_ATOMIC && strcmp(x->params->policy, policy->name) == 0;
+}
+
 static void read_event(struct run *x, uint32_t step)
 {
 	const size_t at = at_step(x, step);
@@ -86,6 +95,15 @@ static void mark_missed(const struct run *x, uint32_t step)
 
 	for (size_t i = first; i < first + (size_t)x->trace->tokens[at] * x->trace->topk; i++)
 		x->params->missed[i] = x->trace->ids[i] >= 0 && !x->cached[x->trace->ids[i]];
+}
+
+/* At the start of each 16th event: those of atomic mode are counted here. */
+static void halve_events(struct run *x)
+{
+	if (x->event == 0 || x->event % (uint32_t)policy_lfu_decay.param_value != 0)
+		return;
+	for (uint32_t e = 0; e < x->trace->experts; e++)
+		x->events[e] /= 2;
 }
 
 static void count_event(struct run *x)
@@ -157,6 +175,26 @@ static void calibrate(struct run *x)
 
 /* -- those that choose of R and U --------------------------------------------------------------------------------- */
 
+/* W <- alpha n / B + (1 - alpha) W, n the tokens that have both; then the sums over the requested. */
+static void add_together(struct run *x, uint32_t step)
+{
+	const size_t at = at_step(x, step), n = x->trace->experts, topk = x->trace->topk;
+	const int32_t *ids = x->trace->ids + x->trace->first[at];
+	const double alpha = policy_ebco_hard.param_value, share = alpha / x->trace->tokens[at];
+	double *sums = x->w + n * n;
+
+	for (size_t i = 0; i < n * n; i++)
+		x->w[i] *= 1 - alpha;
+	for (size_t i = 0; i < x->trace->tokens[at] * topk; i++)
+		for (size_t j = i - i % topk; ids[i] >= 0 && j < i - i % topk + topk; j++)
+			if (ids[j] >= 0)
+				x->w[(size_t)ids[i] * n + (size_t)ids[j]] += share;
+	memset(sums, 0, n * sizeof *sums);
+	for (uint32_t i = 0; i < x->n_requests; i++)
+		for (size_t e = 0; e < n; e++)
+			sums[e] += x->w[(size_t)x->requests[i].expert * n + e];
+}
+
 /* Greater is better. */
 static bool less(const struct run *x, uint32_t a, uint32_t b)
 {
@@ -167,8 +205,13 @@ static bool less(const struct run *x, uint32_t a, uint32_t b)
 
 		return next[a] > next[b];
 	}
+	if (x->w)
+		return x->w[(size_t)x->trace->experts * x->trace->experts + a] * SAME <
+		       x->w[(size_t)x->trace->experts * x->trace->experts + b];
 	if (strcmp(policy, "lru") == 0)
 		return x->last[a] < x->last[b];
+	if (strcmp(policy, "lfu-decay") == 0)
+		return x->events[a] < x->events[b];
 	if (strcmp(policy, "lfu") == 0)
 		return x->events[a] < x->events[b] || (x->events[a] == x->events[b] && x->last[a] < x->last[b]);
 	return (uint64_t)x->events[a] * (x->event - x->last[b] + 1) <
@@ -230,6 +273,17 @@ static int foresee(struct run *x, struct moe_error *err)
 	return 0;
 }
 
+/* Those whose order is that of a key. */
+static bool has_atomic(const char *policy)
+{
+	static const char *const names[] = {"lru", "lfu", "lfu-decay", "lfru", "ebco-hard"};
+
+	for (size_t i = 0; policy && i < ARRAY_LEN(names); i++)
+		if (strcmp(names[i], policy) == 0)
+			return true;
+	return false;
+}
+
 static int check(const struct sim_trace *t, const struct sim_params *p, struct moe_error *err)
 {
 	if (p->capacity > t->experts)
@@ -241,11 +295,9 @@ static int check(const struct sim_trace *t, const struct sim_params *p, struct m
 	if (p->mode == SIM_PINNED && (!p->policy || !policy_find(p->policy)))
 		return moe_error_set(err, -EINVAL, "simulate: policy '%s' found, one of %s expected",
 				     p->policy ? p->policy : "", policy_names());
-	if (p->mode == SIM_ATOMIC && (!p->policy || (strcmp(p->policy, "lru") != 0 && strcmp(p->policy, "lfu") != 0 &&
-						     strcmp(p->policy, "lfru") != 0)))
-		return moe_error_set(err, -EINVAL,
-				     "simulate: atomic mode: policy '%s' found, lru, lfu or lfru expected",
-				     p->policy ? p->policy : "");
+	if (p->mode == SIM_ATOMIC && !has_atomic(p->policy))
+		return moe_error_set(err, -EINVAL, "simulate: atomic mode: policy '%s' found, one of %s expected",
+				     p->policy ? p->policy : "", ATOMIC_NAMES);
 	return 0;
 }
 
@@ -259,7 +311,9 @@ static int allocate(struct run *x, struct moe_error *err)
 	x->before = calloc(2 * n, sizeof *x->before);
 	x->requests = calloc(n, sizeof *x->requests);
 	x->fills = calloc(n, sizeof *x->fills + sizeof(int32_t));
-	if (!x->pairs || !x->before || !x->requests || !x->fills)
+	if (chooses(x, &policy_ebco_hard))
+		x->w = calloc(n * n + n, sizeof *x->w);
+	if (!x->pairs || !x->before || !x->requests || !x->fills || (chooses(x, &policy_ebco_hard) && !x->w))
 		return moe_error_set(err, -ENOMEM, "simulate: no memory for %zu experts", n);
 	x->last = x->pairs + n;
 	x->events = x->last + n;
@@ -290,7 +344,11 @@ int sim_layer(const struct sim_trace *trace, uint32_t layer, const struct sim_pa
 		read_event(&x, s);
 		if (params->missed)
 			mark_missed(&x, s);
+		if (chooses(&x, &policy_lfu_decay))
+			halve_events(&x);
 		count_event(&x);
+		if (x.w)
+			add_together(&x, s);
 		if (params->mode == SIM_PINNED)
 			step_pinned(&x, s);
 		else
@@ -304,5 +362,6 @@ int sim_layer(const struct sim_trace *trace, uint32_t layer, const struct sim_pa
 	free(x.requests);
 	free(x.fills);
 	free(x.next);
+	free(x.w);
 	return r;
 }

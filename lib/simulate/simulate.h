@@ -8,7 +8,8 @@
  *
  *   pinned         the library's cache (cache.h) with no limit of fills: misses in ascending id, a free slot or the
  *                  policy's coldest of those that U does not have; else it is not kept
- *   atomic         after the event the C greatest of R and U stay. For lru, lfu (events, then last) and lfru
+ *   atomic         after the event the C greatest of R and U stay. For lru, lfu (events, then last), lfu-decay, lfru
+ *                  and ebco-hard
  *   belady         of R and U those stay whose next event is nearest: the fewest copies of any policy
  *   belady-pinned  the same, but U is held during its event: the fewest copies of any pinned policy
  *

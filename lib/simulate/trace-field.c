@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "base/error.h"
@@ -71,13 +72,24 @@ const char *trace_kind(const json_t *value)
 				       : "true, false or null";
 }
 
+/* An integer, or as other languages write one: 16.0. */
+static bool whole(const json_t *value, json_int_t *ret)
+{
+	const double number = json_real_value(value);
+
+	*ret = json_is_integer(value) ? json_integer_value(value) : -1;
+	if (json_is_real(value) && number >= 0 && number <= INT32_MAX && number == (double)(int32_t)number)
+		*ret = (json_int_t)number;
+	return *ret >= 0;
+}
+
 int trace_number(const struct trace_at *at, const json_t *object, const char *field, uint64_t min, uint64_t max,
 		 uint64_t *ret, struct moe_error *err)
 {
 	const json_t *value = json_object_get(object, field);
-	const json_int_t n = json_integer_value(value);
+	json_int_t n;
 
-	if (!json_is_integer(value) || n < 0 || (uint64_t)n < min || (uint64_t)n > max)
+	if (!whole(value, &n) || (uint64_t)n < min || (uint64_t)n > max)
 		return trace_wrong(at, field, err, "%s found, %llu to %llu expected", trace_kind(value),
 				   (unsigned long long)min, (unsigned long long)max);
 	*ret = (uint64_t)n;
@@ -95,9 +107,9 @@ int trace_ids(const struct trace_at *at, const json_t *ids, uint32_t topk, uint3
 		return trace_wrong(at, NULL, err, "%zu ids found, 1 to %u (topk) expected", n, topk);
 	for (size_t k = 0; k < n; k++) {
 		const json_t *one = json_array_get(ids, k);
-		const json_int_t id = json_integer_value(one);
+		json_int_t id;
 
-		if (!json_is_integer(one) || id < 0 || id >= experts)
+		if (!whole(one, &id) || id >= experts)
 			return trace_wrong(at, NULL, err, "id %zu: %s found, 0 to %u expected", k, trace_kind(one),
 					   experts - 1);
 		for (size_t j = 0; j < k; j++)

@@ -27,7 +27,8 @@ struct trace_run {
 	char *policy; /* also belady and belady-pinned, of those modes */
 	enum sim_mode mode;
 	uint32_t capacity;
-	char *params; /* JSON, as the file has it */
+	char *params;   /* JSON, as the file has it */
+	bool evictions; /* the file has their log */
 };
 
 struct trace_case {

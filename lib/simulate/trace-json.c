@@ -2,6 +2,7 @@
 #include "simulate/trace-json.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,6 +136,7 @@ static int read_run(struct trace_run *ret, const struct trace_at *at, const json
 	if (r < 0)
 		return r;
 	ret->capacity = (uint32_t)capacity;
+	ret->evictions = json_object_get(object, "evictions_t_victim_incoming") != NULL;
 	ret->policy = strdup(policy);
 	ret->params = params ? json_dumps(params, JSON_COMPACT) : strdup("{}");
 	return ret->policy && ret->params ? 0 : moe_error_set(err, -ENOMEM, "%s: no memory", at->file);
@@ -164,13 +166,18 @@ static int read_runs(struct trace_case *one, struct trace_at at, const json_t *r
 
 static int read_case(struct trace_case *ret, struct trace_at at, const json_t *object, struct moe_error *err)
 {
-	const char *id = json_string_value(json_object_get(object, "id"));
+	const json_t *id = json_object_get(object, "id");
+	char number[32] = "case";
 	int r;
 
-	if (!id)
-		return trace_wrong(&at, "id", err, "%s found, a string expected",
-				   trace_kind(json_object_get(object, "id")));
-	ret->id = strdup(id);
+	if (id && !json_is_string(id) && !json_is_integer(id))
+		return trace_wrong(&at, "id", err, "%s found, a string or a number expected", trace_kind(id));
+	/* Without one it is known by its place. */
+	if (json_is_integer(id))
+		snprintf(number, sizeof number, "%lld", (long long)json_integer_value(id));
+	else if (!id && at.array)
+		snprintf(number, sizeof number, "%s[%zu]", at.array, at.index[0]);
+	ret->id = strdup(json_is_string(id) ? json_string_value(id) : number);
 	if (!ret->id)
 		return moe_error_set(err, -ENOMEM, "%s: no memory", at.file);
 	at = (struct trace_at){.file = at.file, .id = ret->id};

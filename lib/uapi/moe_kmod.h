@@ -59,7 +59,8 @@ struct moe_kmod_features {
 	__u64 features; /* out: bits of enum moe_kmod_feature */
 	__u32 abi;      /* out: MOE_KMOD_ABI of the module */
 	__u32 keeper;   /* out: 1 when the caller is the keeper */
-	__u64 reserved[2];
+	__u64 client;   /* out: the caller's open device, as moe_kmod_fetched.client; in: 0 */
+	__u64 reserved;
 };
 
 /* What clients may do with a pool beyond reading its files. */

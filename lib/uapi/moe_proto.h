@@ -56,7 +56,8 @@ enum moe_msg_type {
 #define MOE_FEATURE_AGREE 0x100    /* AGREE; ATTACH may have dp_size */
 #define MOE_FEATURE_HEAT 0x200     /* FORGET; the heat of moe_ring.h */
 #define MOE_FEATURE_WEIGHTS 0x400  /* HINT may have weights */
-#define MOE_FEATURES_ALL 0x7ff
+#define MOE_FEATURE_MODULE 0x800   /* ATTACH may name an open /dev/moe-expert: the daemon serves a queue there */
+#define MOE_FEATURES_ALL 0xfff
 
 struct moe_msg {
 	__u32 magic; /* MOE_PROTO_MAGIC */
@@ -88,7 +89,8 @@ struct moe_msg_attach {
 	__u64 device; /* names the device whose memory the slots are; 0: one of the session's own. MOE_FEATURE_BUDGET */
 	__u32 dp_size;  /* data-parallel ranks that agree on phases; 0: this one does not. MOE_FEATURE_AGREE */
 	__u32 agree_ms; /* with dp_size: for how long it waits for another, at least 1 */
-	__u64 reserved;
+	__u64 client; /* the asker's open /dev/moe-expert (moe_kmod.h): it asks by the daemon's queue there, and not by
+			 * its ring; 0: by its ring. MOE_FEATURE_MODULE */
 };
 
 struct moe_msg_attached {
@@ -99,7 +101,8 @@ struct moe_msg_attached {
 	__u64 daemon_bytes;
 	__u32 n_pools;
 	__u32 cpu_threads; /* of the daemon's pool */
-	__u64 reserved[2];
+	__u64 queue;       /* with moe_msg_attach.client: the daemon's queue in the kernel module, else 0 */
+	__u64 reserved;
 };
 
 enum moe_arena { MOE_ARENA_DATA = 1, MOE_ARENA_SLOTS = 2 };

@@ -157,6 +157,15 @@ start_daemon --model "$sample" --name other --state-directory "$dir/state"
 require $? 'another one, where the model has another name' "$dir/daemon.log"
 "$moectl" --socket "$socket" heat other --json >"$dir/after.json" 2>"$dir/err"
 is "$(cells "$dir/after.json")" "$(cells "$dir/map.json")" 'goes on with the same heat' "$dir/err"
+# On one GPU a layer's load is all of its heat.
+"$moectl" plan --policy eplb --weights "$dir/after.json" --gpus 1 --json >"$dir/plan.json" 2>"$dir/err"
+perl -MJSON::PP -MList::Util=sum -e '
+	my ($heat, $plan) = map { open(my $in, "<", $_) or die; local $/; decode_json(<$in>) } @ARGV;
+	my @sums = map { sum(@{$_->{heat}}) } @{$heat->{layers}};
+	print "@sums; @{$plan->{balance}{per_layer_max_gpu_load}}\n";
+	exit(!$sums[0] || grep { $sums[$_] != $plan->{balance}{per_layer_max_gpu_load}[$_] } 0 .. $#sums);
+' "$dir/after.json" "$dir/plan.json" >"$dir/sums" 2>&1
+ok $? 'and moectl plan takes it for the loads, before anybody has asked this daemon for anything' "$dir/sums"
 LC_ALL=C "$moectl" --socket "$socket" heat other >"$dir/map"
 grep -q "^from $(heat steps) steps, halved every 4096; saved in $dir/state, 0 steps ago\$" "$dir/map"
 ok $? 'and says where it is from' "$dir/map"

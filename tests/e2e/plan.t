@@ -42,7 +42,7 @@ plan --policy eplb --case tests/data/eplb.json --json
 ok $? 'eplb --case' "$dir/err"
 same tests/data/eplb.json "$dir/out" '' policy phy2log log2phy logcnt balance
 ok $? 'the published fields of each case' "$dir/wrong"
-for pair in dynamic:dynamic_ep swift:swift swift-upstream:swift; do
+for pair in dynamic:dynamic_ep dynamic_ep:dynamic_ep swift:swift swift-upstream:swift; do
 	plan --policy "${pair%:*}" --case tests/data/eplb-ascend.json --json
 	ok $? "${pair%:*} --case" "$dir/err"
 	same tests/data/eplb-ascend.json "$dir/out" "${pair#*:}" change placement mean_max_imbalance moved_in
@@ -59,6 +59,16 @@ ok $? 'the published fields of each case' "$dir/wrong"
 perl -MJSON::PP -e 'local $/; print encode_json(decode_json(<>)->{cases}[0])' tests/data/eplb.json >"$dir/one.json"
 plan --policy eplb --case "$dir/one.json" --json
 is "$(json "$dir/out" id) $(json "$dir/out" phy2log.0.0) $(json "$dir/out" cases)" 'readme 5 null' 'one case: one object'
+# As other languages write whole numbers, without what can be known, and with a number for a name.
+perl -MJSON::PP -e 'local $/; my $c = decode_json(<>)->{cases}[0]; delete $c->{$_} for qw(layers experts num_groups num_nodes);
+	$c->{id} = 7; my $text = encode_json($c); $text =~ s/"num_(replicas|gpus)":(\d+)/"num_$1":$2.0/g; print $text' \
+	tests/data/eplb.json >"$dir/bare.json"
+plan --policy eplb --case "$dir/bare.json" --json
+is "$? $(json "$dir/out" id) $(json "$dir/out" phy2log.0.#) $(json "$dir/out" policy)" '0 7 16 hierarchical' 'a case that says less' \
+	"$dir/err"
+sed 's/16\.0/16.5/' "$dir/bare.json" >"$dir/half.json"
+plan --policy eplb --case "$dir/half.json" --json
+is "$? $(grep -c 'num_replicas: the number 16.50 found' "$dir/err")" '1 1' 'but no halves' "$dir/err"
 plan --policy eplb --case tests/data/eplb.json
 grep -q '^readme: hierarchical$' "$dir/out" && grep -q '^largest load over mean: 1.2252 on average, 1.2422 at worst$' "$dir/out"
 ok $? 'for a person' "$dir/out"
@@ -105,6 +115,12 @@ done
 printf '{"name":"m","layers":[{"layer":0,"pairs":[5,1,0,2],"copies":[0,1,0,0]}]}' >"$dir/heat.json"
 plan --policy eplb --weights "$dir/heat.json" --replicas 6 --gpus 2 --json
 is "$(json "$dir/out" logcnt.0.0)" 3 'what moectl heat prints is taken for loads' "$dir/err"
+printf '{"models":[{"layers":[{"pairs":[5,1,0,2],"copies":[0,1,0,0],"heat":[0,0,9,0]}]}]}' >"$dir/lasting.json"
+plan --policy eplb --weights "$dir/lasting.json" --replicas 6 --gpus 2 --json
+is "$(json "$dir/out" logcnt.0.2)" 3 'of it the heat that lasts, once there is any' "$dir/err"
+printf '{"models":[{},{}]}' >"$dir/two.json"
+plan --policy eplb --weights "$dir/two.json" --gpus 2 --json
+is "$? $(grep -c 'models: an array of 2 found, one model expected' "$dir/err")" '1 1' 'of one model' "$dir/err"
 
 plan --policy hot --weights "$dir/heat.json" --nodes 2 --replicas 4 --json
 is "$(json "$dir/out" policy) $(json "$dir/out" 'copies.0.#') $(json "$dir/out" 'copies.0.1.#') $(json "$dir/out" covered.0)" \

@@ -6,40 +6,16 @@
 # moment loses nothing and reads nothing again.
 # shellcheck source=tests/e2e/lib.sh
 . "$(dirname -- "$0")/lib.sh"
-
-pretend=$build/tests/pretend-nodes.so
-real=$(CDPATH='' cd -- "$(dirname -- "$expertd")" && pwd)/moe-expertd
-case $pretend in
-/*) ;;
-*) pretend=$PWD/$pretend ;;
-esac
+# shellcheck source=tests/e2e/nodes.sh
+. tests/e2e/nodes.sh
 
 child() { ps -o pid= --ppid "$daemon" | tr -d ' '; }
 
 # serve NODES OPTION...
 serve() {
-	printf '#!/bin/sh\nexec env PRETEND_NODES=%s LD_PRELOAD="%s" "%s" "$@"\n' "$1" "$pretend" "$real" >"$dir/expertd"
-	chmod +x "$dir/expertd"
-	expertd=$dir/expertd
-	nodes=$1
+	threads=$1
 	shift
-	start_daemon --model "$sample" --threads "$nodes" "$@"
-	require $? "$nodes nodes: the daemon serves the sample, $*" "$dir/daemon.log"
-}
-
-# score OPTION...: prints the score, all digits of it
-score() {
-	"$worker" score --model "$sample" --daemon "$socket" --text $sample/text.txt --limit 512 --window 64 --json "$@" \
-		>"$dir/score.json" 2>"$dir/score.err" || return 1
-	sed 's/.*"nll_per_token":\([0-9.]*\).*/\1/' "$dir/score.json"
-}
-
-scores() {
-	echo "cpu $(score --experts cpu)"
-	echo "decode $(score --experts cpu --decode --limit 64)"
-	echo "cpu, tp 2 $(score --experts cpu --tp 2)"
-	echo "push $(score --experts cache --mode full --slots 32)"
-	echo "pull $(score --experts cache --mode full --slots 32 --fill pull)"
+	serve_nodes "$threads" --threads "$threads" "$@"
 }
 
 # replicas NAME: of the model
@@ -54,6 +30,29 @@ has_looked() {
 	[ "$(replicas looks)" -ge "${1-1}" ]
 }
 
+# shellcheck disable=SC2317 # wait_for calls it
+rests() { [ "$(replicas state)" = waits ]; }
+
+# Each figure of copies that the table has: in Prometheus' text, in moectl's figures, and in the document, one value.
+figures_agree() {
+	wait_for rests
+	"$moectl" --socket "$socket" stats --prometheus >"$dir/prometheus" 2>"$dir/err" &&
+		"$moectl" --socket "$socket" stats --figures >"$dir/figures" 2>>"$dir/err" &&
+		"$moectl" --socket "$socket" stats >"$dir/stats" 2>>"$dir/err"
+	ok $? "$nodes nodes: stats in three forms" "$dir/err"
+	sed -n 's/^\t{"\(moe_expertd_replica_[a-z_]*\)".*"replicas\.\([a-z_.]*\)".*/\1 \2/p' lib/metrics/families.c >"$dir/table"
+	within "$(wc -l <"$dir/table")" 11 100 "$nodes nodes: figures of copies in the table"
+	while read -r name key; do
+		echo "$(sed -n "s/^$name{.*} //p" "$dir/prometheus") $(replicas "$key")" >"$dir/both"
+		awk '{ off = $1 - $2; exit !(NF == 2 && off * off < 1e-12) }' "$dir/both"
+		ok $? "$nodes nodes: $name is what the document says" "$dir/both"
+		grep -q "^$name " "$dir/figures"
+		ok $? "$nodes nodes: moectl's figures have $name"
+	done <"$dir/table"
+	grep -q 'copies of hot experts' "$dir/stats"
+	ok $? "$nodes nodes: so does moectl stats" "$dir/stats"
+}
+
 # Of all nodes: experts that one of them alone computed.
 whole() {
 	"$moectl" --socket "$socket" status --json >"$dir/status.json"
@@ -64,6 +63,14 @@ whole() {
 # shellcheck disable=SC2317
 is_again() {
 	"$moectl" --socket "$socket" status --json >"$dir/status.json" 2>/dev/null
+}
+
+# Work, until the plan has no line left and the last one to take one has died too.
+# shellcheck disable=SC2317
+all_have_died() {
+	score --experts cpu >"$dir/again" || return 1
+	echo "cpu $(cat "$dir/again")" >>"$dir/meanwhile"
+	[ ! -s "$dir/plan" ] && [ "$(grep -c 'keeper: the daemon died' "$dir/daemon.log")" -ge 8 ]
 }
 
 serve 2
@@ -96,6 +103,7 @@ for nodes in 2 3; do
 	"$moectl" --socket "$socket" models >"$dir/models.out"
 	grep -q 'copies of hot experts' "$dir/models.out"
 	ok $? "$nodes nodes: moectl models tells of them" "$dir/models.out"
+	figures_agree
 	stop_daemon
 	is $? 0 'the daemon ends with 0'
 done
@@ -109,7 +117,23 @@ stop_daemon
 # -- kills -----------------------------------------------------------------------------------------------------------
 
 if have_proc; then
-	export MOE_CRASH_PLAN=/dev/null # kills come at any moment: the keeper counts none of them
+	# Each daemon kills itself at one step of a move (daemon/crash.h); the keeper counts none of these deaths.
+	printf '%s\n' 'copying 1' 'copying 40' 'copied 1' 'copied 23' 'checked 1' 'checked 4' 'moved 1' 'moved 5' >"$dir/plan"
+	export MOE_CRASH_PLAN="$dir/plan"
+	serve 2 --keep --replica-max 16M
+	: >"$dir/meanwhile"
+	wait_for all_have_died
+	ok $? 'eight daemons died at eight steps of a move' "$dir/daemon.log"
+	wait_for has_looked
+	sort -u "$dir/meanwhile" >"$dir/distinct"
+	grep '^cpu [0-9]' "$dir/rows" | diff - "$dir/distinct" >"$dir/diff"
+	ok $? 'meanwhile and afterwards: the same score, to the last bit' "$dir/diff"
+	is "$(grep -c 'by MOE_CRASH_PLAN: .* at .\(copying\|copied\|checked\|moved\)' "$dir/daemon.log")" 8 'one after the other'
+	is "$(replicas failed) $(replicas old_tables)" '0 0' 'the one that lives has made all its copies'
+	stop_daemon
+	is $? 0 'the daemon ends with 0'
+
+	export MOE_CRASH_PLAN=/dev/null # and at any moment
 	serve 2 --keep --replica-max 16M
 	: >"$dir/meanwhile"
 	for kill in 1 2 3 4 5 6 7 8; do

@@ -40,6 +40,13 @@ ok $? 'a file of vectors, as it stands' "$dir/err"
 FIELDS='params evictions_t_victim_incoming' same "$dir/all.json"
 ok $? 'gives its own results' "$dir/same"
 is "$(cat "$dir/same")" '180 results, 85 logs' 'all of them'
+"$moectl" simulate "$vectors" --json >"$dir/logged.json" 2>"$dir/err"
+FIELDS='evictions_t_victim_incoming' same "$dir/logged.json"
+is "$(cat "$dir/same")" '180 results, 85 logs' 'the logs that the file has are printed without being asked for'
+printf '{"cases":[{"trace":{"layers":1,"experts":4.0,"topk":2,"steps":[[[[0,1.0]]]]}},{"id":7,"trace":{"layers":1,"experts":4,"topk":2,"steps":[[[[2]]]]}}]}' >"$dir/bare"
+"$moectl" simulate "$dir/bare" --json --policy lru --capacity 2 >"$dir/bare.json" 2>"$dir/err"
+is "$(json "$dir/bare.json" cases.0.id) $(json "$dir/bare.json" cases.1.id) $(json "$dir/bare.json" cases.0.results.0.total.copies)" \
+	'cases[0] 7 2' 'cases without names, numbers with a point' "$dir/err"
 "$moectl" simulate - --json <"$vectors" >"$dir/input.json" 2>"$dir/err"
 same "$dir/input.json"
 ok $? 'from standard input too' "$dir/same"
@@ -159,7 +166,7 @@ refuses "'mru' found, one of lru, lfu" 1 "$vectors" --policy mru
 refuses "'loose' found, pinned" 1 "$vectors" --mode loose
 refuses "'9' found, 0 to 4 (experts of public-toy)" 1 "$vectors" --capacity 9
 refuses "'' found" 1 "$vectors" --capacity 2,
-refuses 'lru, lfu or lfru expected' 1 "$vectors" --mode atomic --policy sieve
+refuses 'one of lru, lfu, lfu-decay, lfru, ebco-hard expected' 1 "$vectors" --mode atomic --policy sieve
 refuses 'draws one trace' 1 "$vectors" --svg "$dir/x.svg"
 refuses 'is for --json' 2 "$vectors" --evictions
 refuses 'calibrate:.*7 traces' 1 "$dir/c-dev-003.trace" --policy static --calibrate "$vectors"

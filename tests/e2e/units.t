@@ -16,7 +16,8 @@ require $? 'meson install' "$dir/log"
 (cd "$tree" && find . -type f) >"$dir/files"
 for file in systemd/system/moe-expertd.service systemd/system/moe-expertd.socket systemd/system/moe-expertd@.service \
 	systemd/system/moe-expertd@.socket systemd/system/moe-expertd-hugepages@.service sysusers.d/moe-expertd.conf \
-	tmpfiles.d/moe-expertd.conf systemd/catalog/moe-expertd.catalog udev/rules.d/60-moe-expert.rules examples/gpu.conf libexec/moe-expertd-hugepages; do
+	tmpfiles.d/moe-expertd.conf systemd/catalog/moe-expertd.catalog udev/rules.d/60-moe-expert.rules examples/gpu.conf \
+	examples/module.conf libexec/moe-expertd-hugepages; do
 	[ "$(grep -c "/$file\$" "$dir/files")" = 1 ]
 	ok $? "there is one $file" "$dir/files"
 done
@@ -35,6 +36,19 @@ is "$(sed -n 's/^ListenSequentialPacket=//p' "$units/moe-expertd.socket")" \
 grep -q "^FileDescriptorStoreMax=$(sed -n 's/^#define HANDOVER_FDS_MAX \([0-9]*\).*/\1/p' daemon/handover.h)\$" \
 	"$units/moe-expertd.service"
 ok $? 'the store is as large as that of --keep'
+
+# What hides all devices shows this one: after the unit's own words, which the drop-in's replace.
+last() { cat "$units/moe-expertd.service" systemd/module.conf | sed -n "s/^$1=//p" | tail -n 1; }
+is "$(sed -n 's/^PrivateDevices=//p' "$units/moe-expertd.service") $(last PrivateDevices)" 'yes no' \
+	'the unit hides devices, the drop-in for the module does not'
+is "$(last DevicePolicy) $(last DeviceAllow)" \
+	"closed $(sed -n 's/^#define MOE_KMOD_DEVICE "\(.*\)"$/\1/p' lib/uapi/moe_kmod.h) rw" \
+	"and lets the daemon open the module's alone"
+is "/dev/$(sed -n 's/.*KERNEL=="\([^"]*\)".*/\1/p' systemd/60-moe-expert.rules) rw" "$(last DeviceAllow)" \
+	'which is the node of the udev rule'
+is "$(sed -n 's/.*OWNER="\([^"]*\)".*/\1/p' systemd/60-moe-expert.rules)" "$(last User)" 'that the daemon owns'
+! grep -vE '^(#.*|\[Service\]|PrivateDevices=no|DeviceAllow=.*)?$' systemd/module.conf >"$dir/out"
+ok $? 'it changes nothing else' "$dir/out"
 
 # -- what systemd says --------------------------------------------------------------------------------------------
 
@@ -69,6 +83,15 @@ else
 	mkdir "$dir/gpu"
 	cat "$units/moe-expertd.service" systemd/gpu.conf >"$dir/gpu/moe-expertd.service"
 	exposed 15 'with the drop-in for GPUs at most 1.5' "$dir/gpu/moe-expertd.service"
+	cat "$units/moe-expertd.service" systemd/module.conf >"$dir/gpu/moe-expertd.service"
+	exposed 10 'with the drop-in for the kernel module it still is' "$dir/gpu/moe-expertd.service"
+	mkdir "$units/moe-expertd.service.d"
+	cp systemd/module.conf "$units/moe-expertd.service.d/"
+	SYSTEMD_UNIT_PATH=$units: systemd-analyze verify --man=no "$units/moe-expertd.service" 2>&1 |
+		grep 'module\.conf' >"$dir/out"
+	[ ! -s "$dir/out" ]
+	ok $? 'systemd-analyze verify with it has nothing to say' "$dir/out"
+	rm -r "$units/moe-expertd.service.d"
 	sed -e '/^SystemCallFilter/d' -e '/^Protect/d' "$units/moe-expertd.service" >"$dir/gpu/moe-expertd.service"
 	! systemd-analyze security --no-pager --offline=yes --threshold=10 "$dir/gpu/moe-expertd.service" >"$dir/out" 2>&1
 	ok $? 'a unit with less would not pass' "$dir/out"

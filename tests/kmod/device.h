@@ -99,6 +99,7 @@ void test_fails(void);
 void test_vgem(void);
 void test_rings(void);
 void test_queue_deaths(void);
+void test_ring_deaths(void);
 void test_traces(void);
 void test_hostile(unsigned long long *seed);
 

@@ -104,14 +104,27 @@ write_daemon_initrd() {
 	mkdir -p "$dir/guest/bin" "$dir/guest/proc" "$dir/guest/sys" "$dir/guest/dev" "$dir/guest/tmp" &&
 		cp "$busybox" "$dir/guest/bin/busybox" && ln -s busybox "$dir/guest/bin/sh" &&
 		cp "$dir/module/kmod/moe_expert.ko" "$dir/guest/" && cp -r "$root/models/tinymoe" "$dir/guest/" && head -c 300 "$root/models/tinymoe/text.txt" >"$dir/guest/text" &&
-		cp "$root/tests/kmod/daemon-in-guest.sh" "$dir/guest/init" && chmod 755 "$dir/guest/init" &&
-		add_program "$built/daemon/moe-expertd" && add_program "$built/tools/moectl" && add_program "$built/tools/moe-worker" &&
+		cp "$root/tests/kmod/$guest-in-guest.sh" "$dir/guest/init" && chmod 755 "$dir/guest/init" &&
+		for program in $programs; do add_program "$built/$program" || return 1; done &&
 		(cd "$dir/guest" && find . | "$busybox" cpio -o -H newc 2>"$dir/log") >"$dir/initrd"
 }
 
-# test_daemon K: the daemon with the module, in a machine with the kernel K, one node and 40 huge pages of 2 MiB.
+# test_daemon K, test_clients K: the daemon with the module, and clients that ask it through the module, in a machine
+# with the kernel K, one node and 40 huge pages of 2 MiB.
 test_daemon() {
-	for program in daemon/moe-expertd tools/moectl tools/moe-worker; do
+	guest=daemon
+	programs='daemon/moe-expertd tools/moectl tools/moe-worker tests/lessee'
+	boot_programs "$1"
+}
+
+test_clients() {
+	guest=clients
+	programs='daemon/moe-expertd tools/moectl tools/moe-bench tests/test-session tests/test-restart'
+	boot_programs "$1"
+}
+
+boot_programs() {
+	for program in $programs; do
 		[ -x "${MOE_BUILD:-$root/build}/$program" ] || skip "$program is not built"
 	done
 	lacks=$("$lane" missing tools "kernel-$1" "headers-$1" 2>"$dir/log") ||
@@ -121,8 +134,8 @@ test_daemon() {
 		fail "the module does not build for $1"
 	}
 	write_daemon_initrd || fail "no initrd: $(cat "$dir/log")"
-	"$lane" boot --kernel "$1" --initrd "$dir/initrd" --memory 1024 --limit 400 --console "$dir/console" \
-		--append "loglevel=0 hugepagesz=2M hugepages=40 LD_LIBRARY_PATH=/lib"
+	"$lane" boot --kernel "$1" --initrd "$dir/initrd" --memory 1024 --limit "${TEST_LIMIT:-850}" --console "$dir/console" \
+		--append "loglevel=0 hugepagesz=2M hugepages=40 LD_LIBRARY_PATH=/lib TEST_KILLS=${TEST_KILLS:-1}"
 	code=$?
 	tr -d '\r' <"$dir/console" | grep -av '^kmod: exit'
 	grep -aq '^kmod: exit 0' "$dir/console" && [ "$code" = 0 ]

@@ -46,7 +46,7 @@ static void test_reserved(int dev)
 		unsigned long command;
 		size_t offset, bytes;
 	} fields[] = {
-		{"FEATURES", MOE_KMOD_FEATURES, offsetof(struct moe_kmod_features, reserved), 16},
+		{"FEATURES", MOE_KMOD_FEATURES, offsetof(struct moe_kmod_features, client), 16},
 		{"ADOPT's flags", MOE_KMOD_ADOPT, offsetof(struct moe_kmod_adopt, flags) + 1, 3},
 		{"POOL", MOE_KMOD_POOL, offsetof(struct moe_kmod_pool, flags), 8},
 		{"RELEASE", MOE_KMOD_RELEASE, offsetof(struct moe_kmod_release, reserved), 8},

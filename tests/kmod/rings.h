@@ -15,6 +15,9 @@ bool rings_there(int dev);
 /* SQE128 and CQE32 with `flags`; true when it was made. */
 bool ring_new(struct io_uring *ring, unsigned flags);
 
+/* An entry of zeros, for whoever fills it in. */
+struct io_uring_sqe *ring_entry(struct io_uring *ring);
+
 /* An entry with the 80 bytes of `command`, which is a struct moe_kmod_tag or moe_kmod_request. */
 struct io_uring_sqe *ring_prepare(struct io_uring *ring, int dev, uint32_t op, const void *command, uint64_t user_data);
 void ring_fetch(struct io_uring *ring, int dev, uint32_t queue, uint32_t tag, struct moe_kmod_fetched *to);

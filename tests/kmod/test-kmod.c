@@ -73,6 +73,7 @@ int main(void)
 		{"queues", test_queues},
 		{"rings", test_rings},
 		{"queue-deaths", test_queue_deaths},
+		{"ring-deaths", test_ring_deaths},
 		{"vgem", test_vgem},
 		{"fails", test_fails},
 	};

@@ -18,7 +18,7 @@
 
 struct options {
 	const char *socket, *model, *path;
-	const char *shape, *format, *isa, *device;
+	const char *shape, *format, *isa, *device, *transport;
 	bool json, check, skew;
 	uint32_t samples, sessions, tokens, hold, threads, hidden, inter, experts, topk, active, slots;
 	uint64_t bytes; /* of weights in rotation */

@@ -24,6 +24,7 @@ enum {
 	OPTION_SESSIONS,
 	OPTION_DEVICE,
 	OPTION_SLOTS,
+	OPTION_TRANSPORT,
 };
 
 static const struct verb {
@@ -33,7 +34,8 @@ static const struct verb {
 	const char *usage, *help;
 	uint32_t tokens; /* 0: 1 */
 } verbs[] = {
-	{"ring", bench_ring, 20000, "ring [--sessions N]", "round trips through the daemon, beside bare ping-pongs"},
+	{"ring", bench_ring, 20000, "ring [--sessions N] [--transport T]",
+	 "round trips through the daemon, beside bare ping-pongs"},
 	{"compute", bench_compute, 200, "compute [--tokens N]", "the CPU pool, beside the streaming read limit"},
 	{"ffn", bench_ffn, 15, "ffn [OPTION]...",
 	 "the CPU pool alone, in this process, on weights of any shape and format"},
@@ -61,6 +63,8 @@ static void print_help(void)
 	       "  --samples N     how many (defaults differ by verb)\n"
 	       "  --tokens N      of a request (default 1; of policy 8)\n"
 	       "  --sessions N    of ring: that are attached and take turns (default 1)\n"
+	       "  --transport T   of ring: kmod: beside the ring, the same by the kernel module's queue (default "
+	       "ring)\n"
 	       "  --json          one JSON object a line\n"
 	       "\nOf policy, with --experts N (256) and --topk N (8):\n"
 	       "  --slots N       of the cache (default 104)\n"
@@ -201,6 +205,9 @@ static int set_option(struct options *o, int id, char *word)
 		return parse_count(&o->active, word);
 	case OPTION_SLOTS:
 		return parse_count(&o->slots, word);
+	case OPTION_TRANSPORT:
+		o->transport = word;
+		return strcmp(word, "ring") == 0 || strcmp(word, "kmod") == 0 ? 0 : -1;
 	case OPTION_SKEW:
 		o->skew = true;
 		return 0;
@@ -234,6 +241,7 @@ int main(int argc, char **argv)
 		{"check", no_argument, NULL, OPTION_CHECK},
 		{"sessions", required_argument, NULL, OPTION_SESSIONS},
 		{"device", required_argument, NULL, OPTION_DEVICE},
+		{"transport", required_argument, NULL, OPTION_TRANSPORT},
 		{"slots", required_argument, NULL, OPTION_SLOTS},
 		{"seconds", required_argument, NULL, 's'},
 		{"json", no_argument, NULL, 'j'},

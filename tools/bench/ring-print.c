@@ -56,6 +56,10 @@ static void print_json(const struct ring_result *r)
 			      json_summary(&r->eventfd.busy), "futex_idle_us", json_summary(&r->futex.idle),
 			      "eventfd_idle_us", json_summary(&r->eventfd.idle));
 
+	if (r->module_ratio > 0)
+		json_object_set_new(o, "kmod",
+				    json_pack("{s:o, s:o, s:f}", "busy_us", json_summary(&r->module.busy), "idle_us",
+					      json_summary(&r->module.idle), "ring_ratio", r->module_ratio));
 	json_dumpf(o, stdout, JSON_REAL_PRECISION(6) | JSON_PRESERVE_ORDER);
 	putchar('\n');
 	json_decref(o);
@@ -95,6 +99,11 @@ static void print_table(const struct ring_result *r)
 	snprintf(name, sizeof name, "NOP, %u session%s", r->sessions, r->sessions > 1 ? "s" : "");
 	line(name, &r->nop.busy, r->nop.busy.p50 / r->nop_ratio, "bare shared memory, by rounds");
 	line("  after 2 ms idle", &r->nop.idle, wake_floor(r), "the better bare wake-up after idle");
+	if (r->module_ratio > 0) {
+		line("NOP by the kernel module", &r->module.busy, r->module.busy.p50 / r->module_ratio,
+		     "a NOP by the ring, by rounds");
+		line("  after 2 ms idle", &r->module.idle, r->nop.idle.p50, "the same by the ring");
+	}
 	line("agreement of one rank", &r->agree, r->nop.busy.p50, "a NOP");
 	for (uint32_t i = 0; i < r->n_fills; i++)
 		fill_lines(&r->fills[i]);

@@ -29,8 +29,10 @@ struct ring_result {
 	uint32_t sessions, n_fills;
 	struct ring_trips memory, futex, eventfd; /* bare; memory has no idle */
 	struct ring_trips nop;
-	struct summary agree; /* busy, of a group of one rank: it waits for nobody */
-	double nop_ratio;     /* of busy NOPs to shared memory, p50 to p50: the median of the rounds */
+	struct summary agree;     /* busy, of a group of one rank: it waits for nobody */
+	struct ring_trips module; /* NOPs of another session, by the kernel module's queue; of p50 0: not measured */
+	double module_ratio;      /* of its busy NOPs to those by the ring, as the next */
+	double nop_ratio;         /* of busy NOPs to shared memory, p50 to p50: the median of the rounds */
 	struct ring_fill fills[RING_FILLS];
 	uint32_t tokens, topk;
 	struct ring_trips compute;

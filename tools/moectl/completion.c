@@ -45,7 +45,8 @@ static void print_bash(void)
 	       "\t--isa) COMPREPLY=($(compgen -W 'auto ref avx2 avx512 amx' -- \"$word\")); return ;;\n"
 	       "\t--policy) [ \"$verb\" = simulate ] && COMPREPLY=($(compgen -W '");
 	list_policies();
-	printf("' -- \"$word\")) || COMPREPLY=($(compgen -W 'eplb eplb-global random dynamic swift swift-exact "
+	printf("' -- \"$word\")) || COMPREPLY=($(compgen -W 'eplb eplb-global random dynamic dynamic_ep swift "
+	       "swift-exact "
 	       "swift-upstream flashlb hot' -- \"$word\")); return ;;\n"
 	       "\t--mode) COMPREPLY=($(compgen -W 'pinned atomic belady belady-pinned' -- \"$word\")); return ;;\n"
 	       "\t--name | --huge-pages | --capacity | --cost | --replicas | --groups | --nodes | --gpus | --model | "

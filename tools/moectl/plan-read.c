@@ -15,6 +15,7 @@
 
 #define FIELD 160
 #define MOST 1e30
+#define MOST_WHOLE 9007199254740992.0 /* 2^53: beyond it a double skips whole numbers */
 
 int plan_parse(json_t **ret, const char *file, const char *text, size_t bytes, struct moe_error *err)
 {
@@ -115,26 +116,39 @@ int plan_read_tensor(struct tensor *ret, const char *file, const char *place, co
 	return r;
 }
 
+/* An integer, or as other languages write one: 16.0. */
+static bool whole(const json_t *value, json_int_t *ret)
+{
+	const double number = json_number_value(value);
+
+	if (!json_is_number(value) || !(fabs(number) <= MOST_WHOLE) || number != floor(number))
+		return false;
+	*ret = (json_int_t)number;
+	return true;
+}
+
 /* A count that may be there must be the one that the lists have. */
 static int check_count(const char *file, const char *place, const char *field, const json_t *one, uint32_t count,
 		       struct moe_error *err)
 {
 	const json_t *value = json_object_get(one, field);
 	char expected[64];
+	json_int_t n;
 
-	if (!value || (json_is_integer(value) && json_integer_value(value) == count))
+	if (!value || (whole(value, &n) && n == count))
 		return 0;
 	snprintf(expected, sizeof expected, "%u as the lists have", count);
 	return wrong(file, place, field, value, expected, err);
 }
 
-static int read_count(const char *file, const char *place, const char *field, const json_t *one, uint32_t *ret,
-		      struct moe_error *err)
+/* `otherwise`, unless that is 0, where the case does not say. */
+static int read_count(const char *file, const char *place, const char *field, const json_t *one, uint32_t otherwise,
+		      uint32_t *ret, struct moe_error *err)
 {
 	const json_t *value = json_object_get(one, field);
-	const json_int_t n = json_integer_value(value);
+	json_int_t n = otherwise;
 
-	if (!json_is_integer(value) || n < 1 || n > PLACEMENT_SLOTS_MAX)
+	if ((value || !otherwise) && (!whole(value, &n) || n < 1 || n > PLACEMENT_SLOTS_MAX))
 		return wrong(file, place, field, value, "an integer from 1 to 65536", err);
 	*ret = (uint32_t)n;
 	return 0;
@@ -148,55 +162,84 @@ void plan_loads_fini(struct plan_loads *loads)
 	*loads = (struct plan_loads){0};
 }
 
-/* What moectl heat prints: pairs that the pool computed and copies into slots. */
+/* Does any layer say what its routers chose, over daemons and sessions? */
+static bool has_lasting(const json_t *layers)
+{
+	const json_t *layer, *value;
+	size_t i, e;
+
+	json_array_foreach (layers, i, layer)
+		json_array_foreach (json_object_get(layer, "heat"), e, value)
+			if (json_number_value(value) > 0)
+				return true;
+	return false;
+}
+
+/* One list of numbers, added to those of the layer; the first list says how many experts there are. */
+static int add_heat(struct plan_loads *to, const char *file, size_t at, const json_t *layer, const char *field,
+		    struct moe_error *err)
+{
+	struct tensor t = {0};
+	char place[64];
+	int r;
+
+	snprintf(place, sizeof place, "layers[%zu].", at);
+	r = plan_read_tensor(&t, file, place, field, json_object_get(layer, field), 1, 1, err);
+	if (r < 0)
+		return r;
+	if (!to->weight) {
+		to->experts = t.n[0];
+		to->weight = calloc((size_t)to->layers * t.n[0], sizeof *to->weight);
+	}
+	if (!to->weight)
+		r = moe_error_set(err, -ENOMEM, "%s: no memory for %u layers", file, to->layers);
+	else if (t.n[0] != to->experts)
+		r = wrong(file, place, field, json_object_get(layer, field), "as many experts everywhere", err);
+	for (uint32_t e = 0; r == 0 && e < to->experts; e++)
+		to->weight[at * to->experts + e] += t.at[e];
+	free(t.at);
+	return r;
+}
+
+/* What moectl heat prints: the heat that lasts, which has what hit in slots, too; where there is none yet, the pairs
+ * that the pool computed and the copies into slots. */
 static int read_heat(struct plan_loads *ret, const char *file, const json_t *layers, struct moe_error *err)
 {
-	struct tensor pairs = {0}, copies = {0};
-	char place[64];
+	struct plan_loads loads = {.stages = 1, .layers = (uint32_t)json_array_size(layers)};
+	const bool lasting = has_lasting(layers);
 	const json_t *layer;
-	double *all = NULL;
 	size_t i;
 	int r = 0;
 
+	if (loads.layers < 1 || json_array_size(layers) > PLACEMENT_LAYERS_MAX)
+		return wrong(file, "", "layers", layers, "1 to 4096 layers", err);
 	json_array_foreach (layers, i, layer) {
-		snprintf(place, sizeof place, "layers[%zu].", i);
-		r = plan_read_tensor(&pairs, file, place, "pairs", json_object_get(layer, "pairs"), 1, 1, err);
 		if (r == 0)
-			r = plan_read_tensor(&copies, file, place, "copies", json_object_get(layer, "copies"), 1, 1,
-					     err);
-		if (r == 0 && (copies.n[0] != pairs.n[0] || (all && pairs.n[0] != ret->experts)))
-			r = wrong(file, place, "copies", json_object_get(layer, "copies"), "as many experts everywhere",
-				  err);
-		if (r == 0 && !all) {
-			ret->experts = pairs.n[0];
-			all = calloc(json_array_size(layers) * pairs.n[0], sizeof *all);
-			if (!all)
-				r = moe_error_set(err, -ENOMEM, "%s: no memory for %zu layers", file,
-						  json_array_size(layers));
-		}
-		for (uint32_t e = 0; r == 0 && e < ret->experts; e++)
-			all[i * ret->experts + e] = pairs.at[e] + copies.at[e];
-		free(pairs.at);
-		free(copies.at);
-		pairs.at = copies.at = NULL;
-		if (r < 0) {
-			free(all);
-			return r;
-		}
+			r = add_heat(&loads, file, i, layer, lasting ? "heat" : "pairs", err);
+		if (r == 0 && !lasting)
+			r = add_heat(&loads, file, i, layer, "copies", err);
 	}
-	if (!all)
-		return wrong(file, "", "layers", layers, "one layer at least", err);
-	*ret = (struct plan_loads){1, (uint32_t)json_array_size(layers), ret->experts, all};
-	return 0;
+	if (r < 0)
+		plan_loads_fini(&loads);
+	else
+		*ret = loads;
+	return r;
 }
 
 int plan_read_loads(struct plan_loads *ret, const char *file, const json_t *document, struct moe_error *err)
 {
-	const json_t *weight = json_object_get(document, "weight"), *layers = json_object_get(document, "layers");
+	const json_t *models = json_object_get(document, "models"), *weight, *layers;
 	struct tensor t;
 	int r;
 
 	*ret = (struct plan_loads){0};
+	/* What the daemon itself says of all models, of which there is one. */
+	if (json_is_array(models) && json_array_size(models) != 1)
+		return wrong(file, "", "models", models, "one model", err);
+	if (json_is_array(models))
+		document = json_array_get(models, 0);
+	weight = json_object_get(document, "weight");
+	layers = json_object_get(document, "layers");
 	if (!weight && json_is_array(layers))
 		return read_heat(ret, file, layers, err);
 	if (json_is_object(document) && !weight)
@@ -225,13 +268,13 @@ int plan_read_eplb(struct eplb_problem *ret, const char *file, const char *place
 	if (r == 0)
 		r = check_count(file, place, "experts", one, p.experts, err);
 	if (r == 0)
-		r = read_count(file, place, "num_replicas", one, &p.replicas, err);
+		r = read_count(file, place, "num_replicas", one, p.experts, &p.replicas, err);
 	if (r == 0)
-		r = read_count(file, place, "num_groups", one, &p.groups, err);
+		r = read_count(file, place, "num_groups", one, 1, &p.groups, err);
 	if (r == 0)
-		r = read_count(file, place, "num_nodes", one, &p.nodes, err);
+		r = read_count(file, place, "num_nodes", one, 1, &p.nodes, err);
 	if (r == 0)
-		r = read_count(file, place, "num_gpus", one, &p.gpus, err);
+		r = read_count(file, place, "num_gpus", one, 0, &p.gpus, err);
 	if (r < 0)
 		free(t.at);
 	else

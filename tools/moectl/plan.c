@@ -31,6 +31,7 @@ static const struct policy {
 	{"eplb-global", true, true, 0, 0},
 	{"random", false, false, BALANCE_RANDOM, BALANCE_RANDOM},
 	{"dynamic", false, false, BALANCE_DYNAMIC, BALANCE_DYNAMIC},
+	{"dynamic_ep", false, false, BALANCE_DYNAMIC, BALANCE_DYNAMIC}, /* its old name, which published results have */
 	{"swift", false, false, BALANCE_SWIFT, BALANCE_SWIFT_UPSTREAM},
 	{"swift-exact", false, false, BALANCE_SWIFT, BALANCE_SWIFT},
 	{"swift-upstream", false, false, BALANCE_SWIFT_UPSTREAM, BALANCE_SWIFT_UPSTREAM},
@@ -210,7 +211,7 @@ static json_t *run_case(const struct job *all, const char *file, const char *pla
 		}
 	}
 	placement_fini(&job.to);
-	if (r == 0 && json_is_string(id))
+	if (r == 0 && (json_is_string(id) || json_is_number(id)))
 		json_object_set(job.shown, "id", (json_t *)id);
 	if (r == 0)
 		return job.shown;

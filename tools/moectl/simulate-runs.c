@@ -49,6 +49,15 @@ static int add_run(struct runs *runs, const char *policy, enum sim_mode mode, ui
 	return 0;
 }
 
+/* The file has the log of this run. */
+static void mark_evictions(struct runs *runs, const struct trace_run *of)
+{
+	for (uint32_t i = 0; i < runs->n; i++)
+		if (runs->runs[i].mode == of->mode && runs->runs[i].capacity == of->capacity &&
+		    strcmp(runs->runs[i].policy, of->policy) == 0)
+			runs->runs[i].evictions = true;
+}
+
 /* -- what is run -------------------------------------------------------------------------------------------------- */
 
 struct capacities {
@@ -168,6 +177,8 @@ int runs_plan(struct runs *ret, const struct trace_case *one, const struct run_w
 
 		if (!wishes->capacities)
 			r = add_run(ret, run->policy, run->mode, run->capacity, run->params, err);
+		if (r == 0 && run->evictions && !wishes->capacities)
+			mark_evictions(ret, run);
 		for (uint32_t j = 0; r == 0 && j < c.n; j++)
 			r = add_run(ret, run->policy, run->mode, c.of[j], run->params, err);
 	}
@@ -198,7 +209,7 @@ static json_t *params_document(const struct run *run, const struct run_wishes *w
 	const struct policy_ops *ops = policy_find(run->policy);
 	json_t *params = run->params ? json_loads(run->params, 0, NULL) : json_object();
 
-	if (!run->params && ops && ops->param && run->mode == SIM_PINNED)
+	if (!run->params && ops && ops->param && run->mode <= SIM_ATOMIC)
 		json_object_set_new(params, ops->param,
 				    ops->param_value == (double)(int)ops->param_value
 					    ? json_integer((int)ops->param_value)
@@ -255,8 +266,12 @@ static int run_layers(struct run *run, const struct sim_trace *trace, const stru
 static int run_one(struct run *run, const struct sim_trace *trace, const struct run_wishes *wishes, bool *final,
 		   bool *missed, struct moe_error *err)
 {
-	json_t *layers = json_array(), *logs = wishes->evictions && run->mode == SIM_PINNED ? json_array() : NULL;
-	int r = run_layers(run, trace, wishes, final, missed, layers, logs, err);
+	json_t *layers = json_array(), *logs = NULL;
+	int r;
+
+	if (wishes->json && (wishes->evictions || run->evictions) && run->mode == SIM_PINNED)
+		logs = json_array();
+	r = run_layers(run, trace, wishes, final, missed, layers, logs, err);
 
 	if (r == 0 && wishes->rates)
 		r = cost_run(trace, missed, wishes->rates, &run->cost, err);

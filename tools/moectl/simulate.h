@@ -19,6 +19,7 @@ struct run {
 	const char *policy, *params; /* JSON */
 	enum sim_mode mode;
 	uint32_t capacity;
+	bool evictions; /* their log goes into the document */
 	struct sim_counts total;
 	struct cost cost; /* where rates were given */
 	json_t *document; /* of --json, in the vectors' words; else NULL */

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * queue-module - a session's requests through the kernel module (moe_kmod.h): an open /dev/moe-expert, by which the
+ * daemon's queue is asked. What queue.c does to the ring it does to this one, by the same law and under the same lock.
+ *
+ * An open device belongs to the process that opened it: a child that was forked asks nothing by it.
+ */
+#ifndef LIB_QUEUE_MODULE_H
+#define LIB_QUEUE_MODULE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "moe-error.h"
+#include "uapi/moe_ring.h"
+
+struct queue_module {
+	int fd;          /* -1: none */
+	uint32_t queue;  /* the daemon's, as it has said when attached */
+	uint64_t client; /* this open device, for the daemon */
+};
+
+/* Opens the device. -EOPNOTSUPP: there is none, or none that can do it; -EACCES. */
+int queue_module_open(struct queue_module *module, struct moe_error *err);
+void queue_module_close(struct queue_module *module);
+
+/* 0; -EAGAIN: later; -EPIPE: the queue has ended; another -errno is the request's end: it was refused as it is. */
+int queue_module_post(struct queue_module *module, const struct moe_sqe *sqe);
+
+/* The next answer, as a completion without `op`, `layer` and `seq`: 1; 0: there is none now; -EPIPE: there will be
+ * none any more. With an answer that comes of the queue's end *ret_over is set. */
+int queue_module_next(struct queue_module *module, struct moe_cqe *ret, bool *ret_over);
+
+/* Sleeps until there may be an answer, the socket has hung up, or the time is over. */
+void queue_module_sleep(const struct queue_module *module, int socket, uint64_t timeout_ns);
+
+#endif
