@@ -31,18 +31,23 @@ sub make_parser {
 	my ($parser, $session) = $self->SUPER::make_parser(@job);
 	my $notes = $self->{moe_notes}{$parser} = {skips => [], words => [], seeds => [], last => ''};
 	my ($words, $failing) = ($notes->{words}, 0);
+	my $note = sub {
+		return if @$words >= $words_max;
+		push @$words, $_[0];
+		print $job[0]->description, ": $_[0]\n";
+	};
 
 	$parser->callback(test => sub {
 		my ($test) = @_;
 		push @{$notes->{skips}}, $test->explanation || 'no reason given' if $test->has_skip;
 		$failing = !$test->is_ok;
 		$notes->{last} = $test->as_string;
-		push @$words, $test->as_string if $failing && @$words < $words_max;
+		$note->($test->as_string) if $failing;
 	});
 	$parser->callback(comment => sub {
 		my $text = $_[0]->as_string;
 		push @{$notes->{seeds}}, $text if $text =~ /TEST_SEED=/ && !@{$notes->{seeds}};
-		push @$words, $text if $failing && @$words < $words_max;
+		$note->($text) if $failing;
 	});
 	return ($parser, $session);
 }
