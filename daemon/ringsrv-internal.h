@@ -35,12 +35,13 @@ void ringsrv_go_on(struct session *s, struct sched *sched, struct request *q, bo
 
 /* Of a session of a tiered model (ringsrv-tier.c). What was claimed without an error: true when it is taken care of.
  * CLAIMED -> DONE with -ECANCELED for one that waits for records. The end of a request, whatever it has waited for. A
- * lease was given back. The leases of a session that goes on: false
- * when a record is not there. */
+ * lease was given back. One was lent to a request whose answer nobody hears. The leases of a session that goes on:
+ * false when a record is not there. */
 bool ringsrv_tier_claim(struct session *s, struct sched *sched, struct request *q);
 void ringsrv_tier_cancel(struct session *s, struct request *q);
 void ringsrv_tier_done(struct session *s, struct request *q);
 void ringsrv_tier_released(struct session *s, uint64_t lease);
+void ringsrv_tier_take_back(struct session *s, const struct request *q);
 bool ringsrv_tier_revive(struct session *s);
 
 /* Checks the private copy and prepares or does what it asks for. 0, and *ret_wait says whether the pool has to work; or

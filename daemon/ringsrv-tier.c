@@ -35,6 +35,11 @@ static uint32_t row_of(const struct session *s, uint32_t layer)
 	return (uint32_t)s->entry->model->layer_index[layer];
 }
 
+static uint32_t record_of(const struct session *s, const struct request *fill)
+{
+	return row_of(s, fill->sqe.layer) * s->entry->model->manifest->n_experts + fill->sqe.fill.expert;
+}
+
 static void forget(struct request *q)
 {
 	struct tier_wait *w = q->tier;
@@ -61,7 +66,7 @@ static int lend(struct session *s, struct request *q)
 
 	if (r < 0)
 		return r;
-	frames_lease(frames_of_session(s), row * s->entry->model->manifest->n_experts + q->sqe.fill.expert);
+	frames_lease(frames_of_session(s), record_of(s, q));
 	q->tier->lease = false;
 	return 0;
 }
@@ -198,6 +203,11 @@ static uint32_t leased_record(const struct session *s, uint32_t key)
 void ringsrv_tier_released(struct session *s, uint64_t lease)
 {
 	frames_unlease(frames_of_session(s), leased_record(s, journal_lease_key(&s->journal, lease)));
+}
+
+void ringsrv_tier_take_back(struct session *s, const struct request *q)
+{
+	frames_unlease(frames_of_session(s), record_of(s, q));
 }
 
 bool ringsrv_tier_revive(struct session *s)

@@ -167,6 +167,14 @@ static void count_completed(struct session *s, struct request *q)
 	count_ended(s, q);
 }
 
+/* Of its answer nobody will hear: what it would have lent is not lent. */
+static void take_back(struct session *s, const struct request *q)
+{
+	if (journal_effect(&s->journal, slot_of(q)) == JOURNAL_LEND && s->entry->tier)
+		ringsrv_tier_take_back(s, q);
+	journal_set_effect(&s->journal, slot_of(q), JOURNAL_NONE, 0);
+}
+
 /* What the module takes is answered: there is nothing to be retired by the client. */
 static void complete_by_module(struct session *s, struct request *q)
 {
@@ -176,7 +184,7 @@ static void complete_by_module(struct session *s, struct request *q)
 	journal_commits(&s->journal, slot_of(q));
 	crash_at(CRASH_CQE);
 	if (modqueue_commit(q->modqueue, q->tag - 1, &q->cqe) < 0)
-		journal_set_effect(&s->journal, slot_of(q), JOURNAL_NONE, 0);
+		take_back(s, q);
 	crash_at(CRASH_TAIL);
 	journal_committed(&s->journal, slot_of(q));
 	count_completed(s, q);
