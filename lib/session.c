@@ -80,11 +80,22 @@ static int take_params(struct moe_session *s, const struct moe_attach_params *pa
 	return r;
 }
 
+/* The caller's word, or the environment's; NULL: none. */
+static const char *transport_word(const char *asked)
+{
+	return asked ? asked : getenv("MOE_TRANSPORT");
+}
+
+static bool may_choose(const char *word)
+{
+	return word && strcmp(word, "auto") == 0;
+}
+
 /* Opens the device for requests through the kernel module, if that is wanted, or may be and can. */
 static int choose_transport(struct moe_session *s, const char *asked, struct moe_error *err)
 {
-	const char *word = asked ? asked : getenv("MOE_TRANSPORT");
-	const bool may = word && strcmp(word, "auto") == 0;
+	const char *word = transport_word(asked);
+	const bool may = may_choose(word);
 	int r = 0;
 
 	if (!word || !*word || strcmp(word, "ring") == 0)
@@ -138,6 +149,18 @@ static int ask(struct moe_session *s, const struct moe_attach_params *params, st
 	if (r < 0)
 		return r;
 	return wire_recv(s->socket, MOE_MSG_ATTACH, ret, sizeof *ret, fds, -1, ret_n_fds, NULL, NULL, err);
+}
+
+/* By the way that was chosen; where that was left to this library, and the daemon refuses the module, by the ring. */
+static int ask_either(struct moe_session *s, const struct moe_attach_params *params, const char *asked,
+		      struct moe_msg_attached *ret, int *fds, size_t *ret_n_fds, struct moe_error *err)
+{
+	const int r = ask(s, params, ret, fds, ret_n_fds, err);
+
+	if (r >= 0 || r == -EPIPE || s->module.fd < 0 || !may_choose(transport_word(asked)))
+		return r;
+	queue_module_close(&s->module);
+	return ask(s, params, ret, fds, ret_n_fds, err);
 }
 
 static int map_manifest(struct moe_session *s, int fd, uint64_t bytes, struct moe_error *err)
@@ -371,9 +394,8 @@ static int attach_once(struct moe_client *client, struct moe_session **ret, cons
 		s->features = hello.features;
 		r = choose_transport(s, word_of(params), err);
 	}
-	if (r == 0) {
-		r = ask(s, params, &attached, fds, &n_fds, err);
-	}
+	if (r == 0)
+		r = ask_either(s, params, word_of(params), &attached, fds, &n_fds, err);
 	if (r == 0)
 		r = take_reply(s, &attached, fds, n_fds, err);
 	fdmsg_close_fds(fds, n_fds);

@@ -4,10 +4,14 @@
  * is made, and no descriptor or mapping stays behind. A thread plays the daemon and gets one thing wrong at a time.
  */
 #include <pthread.h>
+#include <fcntl.h>
 #include <stdalign.h>
+#include <stdarg.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 
 #include "base/cleanup.h"
@@ -17,6 +21,7 @@
 #include "moe-expert.h"
 #include "tests/fixture.h"
 #include "tests/plain-experts.h"
+#include "uapi/moe_kmod.h"
 #include "uapi/moe_proto.h"
 #include "uapi/moe_ring.h"
 
@@ -310,6 +315,56 @@ static void answer_attach(int sock)
 	fdmsg_close_fds(fds, ARRAY_LEN(fds));
 }
 
+/* -- a kernel module that the daemon does not serve ---------------------------------------------------------------- */
+
+#define CLIENT 77 /* the open device */
+
+static bool has_module;
+static _Atomic int modules_asked, devices_open;
+
+/* In place of the C library's, for what the library calls too. */
+int open64(const char *name, int flags, ...)
+{
+	const bool device = strcmp(name, MOE_KMOD_DEVICE) == 0;
+	va_list list;
+	mode_t mode;
+
+	va_start(list, flags);
+	mode = flags & O_CREAT ? va_arg(list, mode_t) : 0;
+	va_end(list);
+	if (device && !has_module) {
+		errno = ENOENT;
+		return -1;
+	}
+	devices_open += device;
+	return (int)syscall(SYS_openat, AT_FDCWD, device ? "/dev/null" : name, flags, mode);
+}
+
+int ioctl(int fd, unsigned long command, ...)
+{
+	va_list list;
+	void *to;
+
+	va_start(list, command);
+	to = va_arg(list, void *);
+	va_end(list);
+	if (command != MOE_KMOD_FEATURES)
+		return (int)syscall(SYS_ioctl, fd, command, to);
+	*(struct moe_kmod_features *)to = (struct moe_kmod_features){
+		.features = MOE_KMOD_HAS_QUEUE, .abi = MOE_KMOD_ABI, .client = CLIENT};
+	return 0;
+}
+
+static void refuse_module(int sock)
+{
+	struct moe_msg_error e = {.text = "attach: no queue of the kernel module"};
+
+	modules_asked++;
+	begin(&e, sizeof e, MOE_MSG_ERROR, 0);
+	e.msg.status = -EOPNOTSUPP;
+	fdmsg_send(sock, &e, sizeof e, NULL, 0, 0);
+}
+
 /* One connection until its end. */
 static void serve(int sock)
 {
@@ -328,6 +383,8 @@ static void serve(int sock)
 			fdmsg_send(sock, &hello, sizeof hello, NULL, 0, 0);
 		} else if (type == MOE_MSG_ATTACH && fault == CLOSES) {
 			return;
+		} else if (type == MOE_MSG_ATTACH && ((struct moe_msg_attach *)message)->client) {
+			refuse_module(sock);
 		} else if (type == MOE_MSG_ATTACH) {
 			answer_attach(sock);
 		} else {
@@ -388,6 +445,29 @@ static int settled_fds(int expected)
 	return n;
 }
 
+static void test_refused_module(struct moe_client *client)
+{
+	struct moe_attach_params params = {.size = sizeof params, .transport = "auto"};
+	struct moe_session *session = NULL;
+	struct moe_error err = {0};
+
+	has_module = true;
+	ok(moe_attach(client, &session, &params, &err) == 0 && modules_asked == 1,
+	   "where the daemon refuses the module, \"auto\" attaches by the ring");
+	session = moe_detach(session);
+	setenv("MOE_TRANSPORT", "auto", 1);
+	params.transport = NULL;
+	ok(moe_attach(client, &session, &params, &err) == 0 && modules_asked == 2, "and so it does by the environment");
+	session = moe_detach(session);
+	unsetenv("MOE_TRANSPORT");
+	params.transport = "kmod";
+	ok(moe_attach(client, &session, &params, &err) == -EOPNOTSUPP && modules_asked == 3 &&
+		   strstr(err.text, "no queue of the kernel module"),
+	   "who says \"kmod\" is refused: %s", err.text);
+	ok(devices_open == 3, "each had a device open");
+	has_module = false;
+}
+
 int main(void)
 {
 	const struct moe_attach_params params = {.size = sizeof params};
@@ -406,6 +486,8 @@ int main(void)
 			pools);
 		session = moe_detach(session);
 	}
+	pools = 1;
+	test_refused_module(client);
 	for (fault = 1; fault < FAULTS; fault++) {
 		int r;
 
