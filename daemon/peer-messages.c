@@ -125,6 +125,9 @@ static int check_dp(const struct moe_manifest *m, const struct moe_msg_attach *a
 				     "attach to '%s': dp_rank %u of dp_size %u, agree_ms %u, group %llx found: ranks "
 				     "that agree have a rank below dp_size, a group, and agree_ms of at least 1",
 				     m->name, a->dp_rank, a->dp_size, a->agree_ms, (unsigned long long)a->group);
+	if (a->agree_ms > MOE_AGREE_MS_MAX)
+		return moe_error_set(err, -EINVAL, "attach to '%s': agree_ms %u found, 1 to %u expected", m->name,
+				     a->agree_ms, MOE_AGREE_MS_MAX);
 	if ((uint64_t)a->dp_size * a->tp_size > MOE_AGREE_MAX)
 		return moe_error_set(err, -EINVAL,
 				     "attach to '%s': dp_size %u times tp_size %u found, at most %d can agree", m->name,

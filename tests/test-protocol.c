@@ -97,6 +97,14 @@ static void test_attach(void)
 	a.entries = 12;
 	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EINVAL, "power of two"), "queue entries");
 	a = good_attach();
+	a.group = 77;
+	a.dp_size = 2;
+	a.agree_ms = MOE_AGREE_MS_MAX + 1;
+	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EINVAL, "agree_ms 600001 found, 1 to 600000 expected"),
+	   "a rank that would wait for ever for another");
+	a.agree_ms = 0;
+	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EINVAL, "agree_ms of at least 1"), "or not at all");
+	a = good_attach();
 	a.client = 1;
 	ok(attach(sock, &a) == MOE_MSG_ERROR && refused(-EOPNOTSUPP, "kernel module"),
 	   "an open device, where no queue is served");

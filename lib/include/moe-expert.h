@@ -196,7 +196,8 @@ struct moe_attach_params {
 	enum moe_answers answers;     /* MOE_ANSWERS_COPY takes device memory for x of each step and lane */
 	enum moe_pages pages;         /* but for MOE_PAGES_PLAIN: with zero_copy, and such a device, else -EOPNOTSUPP */
 	/* Data-parallel ranks of the group on this host that agree on the phase of each step (moe_agree), times tp_size
-	 * at most 64; 0: this one takes no part. How long it waits for another, which is given up then; 0: 10000. */
+	 * at most 64; 0: this one takes no part. How long it waits for another, which is given up then; 0: 10000, at
+	 * most 600000. */
 	uint32_t dp_size, agree_ms;
 	/* So many of the next MoE layer's experts are guessed from what has been routed, and announced as by moe_hint;
 	 * 0: none. Never changes results. 8 * n_experts^2 bytes a layer; not with dual_batch. */

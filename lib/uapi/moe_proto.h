@@ -88,7 +88,7 @@ struct moe_msg_attach {
 	__u64 group;   /* names the replica whose ranks belong together; 0: a group of one */
 	__u64 device; /* names the device whose memory the slots are; 0: one of the session's own. MOE_FEATURE_BUDGET */
 	__u32 dp_size;  /* data-parallel ranks that agree on phases; 0: this one does not. MOE_FEATURE_AGREE */
-	__u32 agree_ms; /* with dp_size: for how long it waits for another, at least 1 */
+	__u32 agree_ms; /* with dp_size: for how long it waits for another, 1 to MOE_AGREE_MS_MAX */
 	__u64 client; /* the asker's open /dev/moe-expert (moe_kmod.h): it asks by the daemon's queue there, and not by
 			 * its ring; 0: by its ring. MOE_FEATURE_MODULE */
 };

@@ -73,6 +73,7 @@
 #define MOE_TOPK_MAX 64
 #define MOE_TOKENS_MAX 65536
 #define MOE_AGREE_MAX 64          /* members of a group: dp_size x tp_size */
+#define MOE_AGREE_MS_MAX 600000   /* how long a member may wait for another: ten minutes */
 #define MOE_TIMELINE_WINDOW 65536 /* numbers of the timeline that may come before their turn */
 
 enum moe_op {
