@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -10,6 +11,14 @@
 #include "base/error.h"
 #include "base/memfd.h"
 #include "base/util.h"
+
+/* What a daemon before has written is taken as it lies there. */
+_Static_assert(TALLY_VERSION == 1 && offsetof(struct tally, ghosts) == 24 && offsetof(struct tally, layers) == 1840 &&
+		       sizeof(struct model_ghost) == 56 && sizeof(struct model_bound) == 24 &&
+		       offsetof(struct model_ghosts, n_caches) == 48 && offsetof(struct model_ghosts, caches) == 56 &&
+		       offsetof(struct model_ghosts, bounds) == 1624 && sizeof(struct histogram) == 2432 &&
+		       sizeof(struct times) == 4 * sizeof(struct histogram),
+	       "another layout is another TALLY_VERSION: change both");
 
 static uint64_t bytes_of(uint32_t n_layers)
 {
