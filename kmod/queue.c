@@ -52,15 +52,15 @@ void moe_queue_kick(struct moe_queue *queue)
 	struct moe_tag *tag;
 
 	lockdep_assert_held(&moe_lock);
-	while (!list_empty(&queue->fetching) && queue->waiting) {
+	while (!list_empty(&queue->fetching) && moe_queue_ready(queue)) {
 		tag = list_first_entry(&queue->fetching, struct moe_tag, in);
 		list_del_init(&tag->in);
-		request = moe_request_next(queue);
+		request = moe_request_next(queue, false);
 		moe_request_fetch(queue, tag, request);
 		moe_uring_tell(tag->cmd, tag->turn);
 	}
 	/* Without a key: io_uring's poll does not hear one that is EPOLLPRI alone. */
-	if (queue->waiting && queue->server)
+	if (queue->server && moe_queue_ready(queue))
 		wake_up_interruptible(&queue->server->wait);
 }
 
@@ -122,7 +122,7 @@ static long begin_fetch(struct moe_call *call, struct io_uring_cmd *cmd,
 		return PTR_ERR(tag);
 	if (tag->state != MOE_TAG_FREE)
 		return -EBUSY;
-	if (!cmd && !(*queue)->waiting)
+	if (!cmd && !moe_queue_ready(*queue))
 		return -EAGAIN;
 	(*queue)->refs++;
 	tag->cmd = cmd;
@@ -133,7 +133,7 @@ static long begin_fetch(struct moe_call *call, struct io_uring_cmd *cmd,
 		moe_queue_kick(*queue);
 		return 0;
 	}
-	moe_request_fetch(*queue, tag, moe_request_next(*queue));
+	moe_request_fetch(*queue, tag, moe_request_next(*queue, false));
 	*turn = tag->turn;
 	return 0;
 }
@@ -182,7 +182,9 @@ long moe_queue_commit(struct moe_call *call)
 		tag->state = MOE_TAG_FREE;
 		tag->turn++;
 		queue->fetched--;
+		request->share->fetched--;
 		moe_request_answer(request, &arg->answer);
+		moe_queue_kick(queue); /* more tags are free: who has many may get one */
 	}
 	moe_unlock();
 	return ret;
@@ -232,10 +234,14 @@ static void park(struct moe_queue *queue)
 static void end(struct moe_queue *queue, int status)
 {
 	const struct moe_kmod_answer answer = { .status = status };
+	struct moe_share *share, *next;
+	struct moe_request *request;
 
 	empty_tags(queue);
-	while (queue->waiting)
-		moe_request_answer(moe_request_next(queue), &answer);
+	while ((request = moe_request_next(queue, true)))
+		moe_request_answer(request, &answer);
+	list_for_each_entry_safe(share, next, &queue->shares, in)
+		list_del_init(&share->in);
 	if (queue->server)
 		queue->server->serves = NULL;
 	queue->server = NULL;
@@ -324,6 +330,7 @@ static struct moe_queue *allocate(const struct moe_kmod_queue_new *arg)
 	memcpy(queue->name, arg->name, sizeof(queue->name));
 	INIT_LIST_HEAD(&queue->list);
 	INIT_LIST_HEAD(&queue->again);
+	INIT_LIST_HEAD(&queue->shares);
 	INIT_LIST_HEAD(&queue->turns);
 	INIT_LIST_HEAD(&queue->fetching);
 	for (i = 0; i < arg->depth; i++)
@@ -455,7 +462,7 @@ __poll_t moe_queue_poll(struct moe_client *client, struct file *file,
 	poll_wait(file, &client->wait, table);
 	mutex_lock(&moe_lock);
 	ready = !list_empty(&client->answers) ||
-		(client->serves && client->serves->waiting);
+		(client->serves && moe_queue_ready(client->serves));
 	moe_unlock();
 	return ready ? EPOLLPRI : 0;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Queues and the requests in them. queue.c says what a queue is and who serves
- * it, request.c what becomes of a request, uring.c how io_uring says it.
+ * it, share.c what part of it a user may have, request.c what becomes of a
+ * request, uring.c how io_uring says it.
  */
 #ifndef MOE_QUEUE_H
 #define MOE_QUEUE_H
@@ -43,9 +44,10 @@ struct moe_tag {
  * @ends: when it does, in jiffies, if it is parked and has @recover_ms
  * @recover_ms: how long it waits for somebody to serve it; 0: for ever
  * @again: requests that a daemon had fetched, by seq: before all others
- * @turns: clients that have requests waiting, by moe_client.turn
+ * @shares: of users that have requests in it, by moe_share.in
+ * @turns: of users that have requests waiting, by moe_share.turn
  * @fetching: tags, by moe_tag.in
- * @waiting: requests in @again and of the clients in @turns
+ * @waiting: requests in @again and of the users in @turns
  * @fetched: requests that have tags
  * @name: as the daemon said
  * @depth: number of @tags
@@ -59,6 +61,7 @@ struct moe_queue {
 	unsigned long ends;
 	u32 recover_ms;
 	struct list_head again;
+	struct list_head shares;
 	struct list_head turns;
 	struct list_head fetching;
 	u32 waiting;
@@ -66,6 +69,24 @@ struct moe_queue {
 	char name[MOE_KMOD_NAME];
 	u32 depth;
 	struct moe_tag tags[];
+};
+
+/**
+ * struct moe_share - one user's part in a queue
+ * @in: in its queue's shares, in no list once that has ended
+ * @turn: in its queue's turns
+ * @clients: that have requests waiting, by moe_client.turn
+ * @uid: the user, as the clients were when they opened the device
+ * @refs: requests of the user's in the queue
+ * @fetched: those that have tags
+ */
+struct moe_share {
+	struct list_head in;
+	struct list_head turn;
+	struct list_head clients;
+	kuid_t uid;
+	u32 refs;
+	u32 fetched;
 };
 
 enum moe_request_at {
@@ -86,6 +107,7 @@ enum moe_request_at {
  * @tag: when it is fetched
  * @flags: enum moe_kmod_fetched_flag
  * @queue: NULL once it is answered
+ * @share: its user's, until it is freed
  * @client: NULL once nobody waits for it
  * @cmd: of io_uring, NULL once its answer is on its way, and without
  * @to: where its answer is to be written, of io_uring
@@ -110,6 +132,7 @@ struct moe_request {
 	u32 tag;
 	u32 flags;
 	struct moe_queue *queue;
+	struct moe_share *share;
 	struct moe_client *client;
 	struct io_uring_cmd *cmd;
 	u64 to;
@@ -137,8 +160,14 @@ void moe_queue_kick(struct moe_queue *queue);
 void moe_request_describe(const struct moe_request *request,
 			  struct moe_kmod_fetched *to);
 
-/* The next request that is to be fetched, out of its list, or NULL. */
-struct moe_request *moe_request_next(struct moe_queue *queue);
+/* Whether there is a request that may be fetched now. */
+bool moe_queue_ready(struct moe_queue *queue);
+
+/*
+ * The next request that is to be fetched, out of its list, or NULL; with @all
+ * also those whose users have no right to a tag now.
+ */
+struct moe_request *moe_request_next(struct moe_queue *queue, bool all);
 
 /* The tag has it from now on. */
 void moe_request_fetch(struct moe_queue *queue, struct moe_tag *tag,
@@ -154,6 +183,22 @@ void moe_request_answer(struct moe_request *request,
 /* Its client does not wait for it any more. */
 void moe_request_drop(struct moe_request *request);
 void moe_request_put(struct moe_request *request);
+
+/* Without moe_lock: NULL without memory; kfree what was not used. */
+struct moe_share *moe_share_new(kuid_t uid);
+
+/* For one request more: the user's, else the spare one, else NULL. */
+struct moe_share *moe_share_get(struct moe_queue *queue, kuid_t uid,
+				struct moe_share **spare);
+void moe_share_put(struct moe_share *share);
+
+/* The client has requests waiting; and it has none any more. */
+void moe_share_wait(struct moe_queue *queue, struct moe_share *share,
+		    struct moe_client *client);
+void moe_share_rest(struct moe_share *share, struct moe_client *client);
+
+/* Whose turn it is, of those who have a right to a tag, or of @all; or NULL. */
+struct moe_share *moe_share_turn(struct moe_queue *queue, bool all);
 
 /*
  * Without moe_lock. The daemon gets what the tag has at @to, if it still is

@@ -25,6 +25,7 @@ void moe_request_put(struct moe_request *request)
 	if (--request->refs)
 		return;
 	moe_counters.requests--;
+	moe_share_put(request->share);
 	put_pid(request->tgid);
 	kfree(request);
 }
@@ -48,27 +49,35 @@ void moe_request_describe(const struct moe_request *request,
 	memcpy(to->sqe, request->body.sqe, sizeof(to->sqe));
 }
 
-struct moe_request *moe_request_next(struct moe_queue *queue)
+bool moe_queue_ready(struct moe_queue *queue)
+{
+	return !list_empty(&queue->again) || moe_share_turn(queue, false);
+}
+
+struct moe_request *moe_request_next(struct moe_queue *queue, bool all)
 {
 	struct moe_request *request;
 	struct moe_client *client;
+	struct moe_share *share;
 
 	lockdep_assert_held(&moe_lock);
-	if (!queue->waiting)
-		return NULL;
-	queue->waiting--;
-	if (!list_empty(&queue->again)) {
-		request = list_first_entry(&queue->again, struct moe_request, in);
+	request = list_first_entry_or_null(&queue->again, struct moe_request, in);
+	if (request) {
+		queue->waiting--;
 		list_del_init(&request->in);
 		return request;
 	}
-	client = list_first_entry(&queue->turns, struct moe_client, turn);
+	share = moe_share_turn(queue, all);
+	if (!share)
+		return NULL;
+	client = list_first_entry(&share->clients, struct moe_client, turn);
 	request = list_first_entry(&client->waiting, struct moe_request, in);
+	queue->waiting--;
 	list_del_init(&request->in);
+	list_move_tail(&client->turn, &share->clients);
+	list_move_tail(&share->turn, &queue->turns);
 	if (list_empty(&client->waiting))
-		list_del_init(&client->turn);
-	else
-		list_move_tail(&client->turn, &queue->turns);
+		moe_share_rest(share, client);
 	return request;
 }
 
@@ -81,6 +90,7 @@ void moe_request_fetch(struct moe_queue *queue, struct moe_tag *tag,
 	tag->state = MOE_TAG_TELLS;
 	tag->turn++;
 	queue->fetched++;
+	request->share->fetched++;
 	if (request->flags & MOE_KMOD_FETCHED_REISSUED) {
 		moe_counters.reissued++;
 		trace_moe_request_reissue(request);
@@ -99,6 +109,7 @@ void moe_request_again(struct moe_queue *queue, struct moe_tag *tag, u32 flags)
 	tag->state = MOE_TAG_FREE;
 	tag->turn++;
 	queue->fetched--;
+	request->share->fetched--;
 	if (!request->client) {
 		moe_request_put(request);
 		return;
@@ -178,7 +189,7 @@ void moe_request_drop(struct moe_request *request)
 		request->queue->waiting--;
 	}
 	if (list_empty(&client->waiting))
-		list_del_init(&client->turn);
+		moe_share_rest(request->share, client);
 	if (request->at != MOE_REQUEST_ANSWERED)
 		moe_counters.abandoned++;
 	leave(request);
@@ -288,8 +299,9 @@ static long check_lease(struct moe_client *client, struct moe_request *request,
 	return 0;
 }
 
-/* With moe_lock held. */
-static long add(struct moe_call *call, struct moe_request *request)
+/* With moe_lock held. 1: its user needs a share, and there is no spare one. */
+static long add(struct moe_call *call, struct moe_request *request,
+		struct moe_share **spare)
 {
 	struct moe_queue *queue = moe_queue_find(request->body.queue);
 	struct moe_client *client = call->client;
@@ -308,6 +320,9 @@ static long add(struct moe_call *call, struct moe_request *request)
 	ret = check_lease(client, request, queue);
 	if (ret)
 		return ret;
+	request->share = moe_share_get(queue, request->uid, spare);
+	if (!request->share)
+		return 1;
 	request->queue = queue;
 	request->client = client;
 	request->client_id = client->id;
@@ -316,8 +331,7 @@ static long add(struct moe_call *call, struct moe_request *request)
 	client->n_requests++;
 	list_add_tail(&request->by_client, &client->requests);
 	list_add_tail(&request->in, &client->waiting);
-	if (list_empty(&client->turn))
-		list_add_tail(&client->turn, &queue->turns);
+	moe_share_wait(queue, request->share, client);
 	queue->waiting++;
 	moe_counters.requests++;
 	moe_counters.submitted++;
@@ -326,6 +340,21 @@ static long add(struct moe_call *call, struct moe_request *request)
 		moe_uring_submit(request->cmd, request);
 	moe_queue_kick(queue);
 	return 0;
+}
+
+/* A user's first request in a queue brings his share, made without moe_lock. */
+static long admit(struct moe_call *call, struct moe_request *request)
+{
+	struct moe_share *spare = NULL;
+	long ret;
+
+	do {
+		mutex_lock(&moe_lock);
+		ret = add(call, request, &spare);
+		moe_unlock();
+	} while (ret > 0 && (spare = moe_share_new(request->uid)));
+	kfree(spare);
+	return ret > 0 ? -ENOMEM : ret;
 }
 
 long moe_request_submit(struct moe_call *call, struct io_uring_cmd *cmd, u64 to)
@@ -351,9 +380,7 @@ long moe_request_submit(struct moe_call *call, struct io_uring_cmd *cmd, u64 to)
 	INIT_LIST_HEAD(&request->by_client);
 	INIT_LIST_HEAD(&request->in);
 	INIT_LIST_HEAD(&request->notice);
-	mutex_lock(&moe_lock);
-	ret = add(call, request);
-	moe_unlock();
+	ret = admit(call, request);
 	if (ret) {
 		put_pid(request->tgid);
 		kfree(request);

@@ -217,7 +217,13 @@ struct moe_kmod_event {
  * Law of the queue. A queue has tags, 0 to depth - 1. The daemon that serves it, which is who made it or recovered it,
  * fetches: a request of a client is given a tag, and written to where FETCH says. COMMIT answers what has this tag, and
  * frees the tag. Each request is answered exactly once, by COMMIT or by the end of its queue; one that its client takes
- * back or leaves behind is answered into nothing. Clients take turns, one request each, in the order of their SUBMITs.
+ * back or leaves behind is answered into nothing. Users take turns, one request each, and so do the clients of a user,
+ * each in the order of its SUBMITs.
+ *
+ * A user who has as many of the tags as are free gets no further one: alone half of them, beside one who has those a
+ * quarter. What he asks then waits, and FETCH says EAGAIN where nothing else does; who has no tag yet finds one,
+ * however long others keep theirs. The queue's owner, who could end it, and what is fetched again take tags as long as
+ * there are any.
  *
  * When the daemon closes the device or dies the queue is parked: what it had fetched and not answered is kept, and
  * clients wait on, and may submit. RECOVER makes its successor the one that serves. It fetches first what its

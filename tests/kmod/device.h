@@ -95,6 +95,7 @@ void test_deaths(void);
 void test_seals(void);
 void test_exports(void);
 void test_queues(void);
+void test_shares(void);
 void test_fails(void);
 void test_vgem(void);
 void test_rings(void);

@@ -71,6 +71,7 @@ int main(void)
 		{"traces", test_traces},
 		{"exports", test_exports},
 		{"queues", test_queues},
+		{"shares", test_shares},
 		{"rings", test_rings},
 		{"queue-deaths", test_queue_deaths},
 		{"ring-deaths", test_ring_deaths},
