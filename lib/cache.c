@@ -13,7 +13,7 @@
 int cache_new(struct cache **ret, uint32_t n_experts, uint32_t n_slots, const struct policy_ops *policy,
 	      struct moe_error *err)
 {
-	const size_t numbers = 4 * (size_t)n_experts + 3 * (size_t)n_slots;
+	const size_t numbers = 5 * (size_t)n_experts + 3 * (size_t)n_slots;
 	struct cache *c;
 	uint32_t i;
 
@@ -33,7 +33,8 @@ int cache_new(struct cache **ret, uint32_t n_experts, uint32_t n_slots, const st
 	c->miss_map = c->cache_map + n_experts;
 	c->miss_expert = c->miss_map + n_experts;
 	c->missing = c->miss_expert + n_experts;
-	c->slot_expert = c->missing + n_experts;
+	c->holding = c->missing + n_experts;
+	c->slot_expert = c->holding + n_experts;
 	c->free_slots = c->slot_expert + n_slots;
 	c->policy_sort = c->free_slots + n_slots;
 	c->state = (uint8_t *)c->cache_map + ALIGN_UP(numbers * sizeof(int32_t), 8);
@@ -97,19 +98,22 @@ static int32_t take_slot(struct cache *c)
 	return drop_expert(c, victim);
 }
 
+/* Who is held is listed first: no processor foresees which of a step's experts are cached. */
 static void request_all(struct cache *c, const struct cache_request *requests, uint32_t n)
 {
-	uint32_t i;
+	uint32_t i, held = 0;
 
 	for (i = 0; i < n; i++) {
 		assert(requests[i].expert >= 0 && (uint32_t)requests[i].expert < c->n_experts);
 		assert(i == 0 || requests[i - 1].expert < requests[i].expert);
-		if (!requests[i].touched)
-			continue;
-		if (c->cache_map[requests[i].expert] >= 0)
-			c->policy->hold(c->state, requests[i].expert);
-		c->policy->request(c->state, requests[i].expert, requests[i].pairs);
+		c->holding[held] = requests[i].expert;
+		held += (uint32_t)requests[i].touched & (uint32_t)(c->cache_map[requests[i].expert] >= 0);
 	}
+	for (i = 0; i < held; i++)
+		c->policy->hold(c->state, c->holding[i]);
+	for (i = 0; i < n; i++)
+		if (requests[i].touched)
+			c->policy->request(c->state, requests[i].expert, requests[i].pairs);
 }
 
 /* What the step has touched and is cached was held; so was what it has filled, which it had touched. */
@@ -130,16 +134,16 @@ void cache_route(struct cache *cache, const struct policy_tokens *tokens)
 		cache->policy->route(cache->state, tokens);
 }
 
-/* Lists the touched experts that are not cached, ascending, in c->missing. */
+/* Lists the touched experts that are not cached, ascending, in c->missing; without a branch, as request_all(). */
 static uint32_t list_missing(struct cache *c, const struct cache_request *requests, uint32_t n)
 {
 	uint32_t i, missing = 0;
 
 	for (i = 0; i < n; i++) {
-		if (!requests[i].touched || requests[i].passes || c->cache_map[requests[i].expert] >= 0)
-			continue;
 		c->keys[missing] = heat_key(requests[i].pairs, requests[i].expert);
-		c->missing[missing++] = requests[i].expert;
+		c->missing[missing] = requests[i].expert;
+		missing += (uint32_t)requests[i].touched & (uint32_t)!requests[i].passes &
+			   (uint32_t)(c->cache_map[requests[i].expert] < 0);
 	}
 	return missing;
 }

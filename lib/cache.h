@@ -35,6 +35,7 @@ struct cache {
 	int32_t *free_slots;  /* [n_slots] a stack */
 	int32_t *policy_sort; /* [n_slots] see cache_sort */
 	int32_t *missing;     /* [n_experts] scratch: the touched experts that this step misses */
+	int32_t *holding;     /* [n_experts] scratch: those that it finds */
 	uint64_t *keys;       /* [n_experts] scratch */
 	const struct policy_ops *policy;
 	void *state;

@@ -37,6 +37,7 @@ struct work {
 	float *weights;
 	int32_t *memory;
 	bool *cached;
+	int32_t *held, *missing; /* of an event: room for all experts, each */
 	uint32_t *stamp;
 	uint64_t requests, misses, fills; /* of a run */
 };
@@ -104,9 +105,11 @@ static int draw_events(struct work *w)
 	w->memory = calloc(3 * pairs * EVENTS, sizeof *w->memory);
 	w->weights = calloc(pairs, sizeof *w->weights);
 	w->cached = calloc(w->experts, sizeof *w->cached);
+	w->held = calloc(2 * (size_t)w->experts, sizeof *w->held);
 	w->stamp = calloc(w->experts, sizeof *w->stamp);
-	if (!sums || !order || !w->memory || !w->weights || !w->cached || !w->stamp)
+	if (!sums || !order || !w->memory || !w->weights || !w->cached || !w->held || !w->stamp)
 		return -1;
+	w->missing = w->held + w->experts;
 	for (uint32_t i = 0; i < w->experts; i++) {
 		sums[i] = sum += pow(i + 1, -SKEW);
 		order[i] = (int32_t)(i * 97u % w->experts); /* popular ones lie apart, where that is a permutation */
@@ -140,26 +143,31 @@ static void drop_work(struct work *w)
 	free(w->memory);
 	free(w->weights);
 	free(w->cached);
+	free(w->held);
 	free(w->stamp);
 }
 
 /* As cache_update() does. */
 static uint32_t run_event(struct work *w, const struct policy_ops *p, void *state, const struct event *e, uint32_t n)
 {
+	uint32_t held = 0, missing = 0;
+
 	if (p->route)
 		p->route(state, &(struct policy_tokens){w->tokens, w->topk, e->ids, w->weights});
 	for (uint32_t i = 0; i < e->n; i++) {
-		if (w->cached[e->distinct[i]])
-			p->hold(state, e->distinct[i]);
-		else
-			w->misses++;
-		p->request(state, e->distinct[i], e->pairs[i]);
+		const bool cached = w->cached[e->distinct[i]];
+
+		w->held[held] = w->missing[missing] = e->distinct[i];
+		held += cached;
+		missing += !cached;
 	}
-	for (uint32_t i = 0; i < e->n; i++) {
+	for (uint32_t i = 0; i < held; i++)
+		p->hold(state, w->held[i]);
+	for (uint32_t i = 0; i < e->n; i++)
+		p->request(state, e->distinct[i], e->pairs[i]);
+	for (uint32_t i = 0; i < missing; i++) {
 		int32_t victim = -1;
 
-		if (w->cached[e->distinct[i]])
-			continue;
 		if (n == w->slots) {
 			victim = p->coldest(state);
 			if (victim < 0)
@@ -169,8 +177,8 @@ static uint32_t run_event(struct work *w, const struct policy_ops *p, void *stat
 		} else {
 			n++;
 		}
-		w->cached[e->distinct[i]] = true;
-		p->admit(state, e->distinct[i]);
+		w->cached[w->missing[i]] = true;
+		p->admit(state, w->missing[i]);
 		w->fills++;
 	}
 	for (uint32_t i = 0; i < e->n; i++)
@@ -178,6 +186,7 @@ static uint32_t run_event(struct work *w, const struct policy_ops *p, void *stat
 			p->release(state, e->distinct[i]);
 	p->settle(state);
 	w->requests += e->n;
+	w->misses += missing;
 	return n;
 }
 
