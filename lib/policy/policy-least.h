@@ -107,14 +107,20 @@ static inline __m256d policy_least_of(const double *key)
 	return _mm256_min_pd(half, _mm256_permute_pd(half, 5));
 }
 
-/* Where the first of sixteen is that is not above `bound`, which is in all four places. */
-static inline uint32_t policy_least_at(const double *key, __m256d bound)
+/* Whose of sixteen keys are not above `bound`, as bits. */
+static inline uint32_t policy_least_under(const double *key, __m256d bound)
 {
 	uint32_t found = 0;
 
 	for (int i = 0; i < POLICY_LEAST_WAYS; i += 4)
 		found |= (uint32_t)_mm256_movemask_pd(_mm256_cmp_pd(_mm256_loadu_pd(key + i), bound, _CMP_LE_OQ)) << i;
-	return (uint32_t)__builtin_ctz(found);
+	return found;
+}
+
+/* Where the first of sixteen is that is not above `bound`, which is in all four places. */
+static inline uint32_t policy_least_at(const double *key, __m256d bound)
+{
+	return (uint32_t)__builtin_ctz(policy_least_under(key, bound));
 }
 
 static inline void policy_least_look(struct policy_least *l)
@@ -153,6 +159,29 @@ static inline int32_t policy_least_within(struct policy_least *l, double same)
 	at += policy_least_at(l->low + at, bound);
 	at = POLICY_LEAST_WAYS * at + policy_least_at(l->key + (size_t)POLICY_LEAST_WAYS * at, bound);
 	return _mm256_cvtsd_f64(least) < INFINITY ? (int32_t)at : -1;
+}
+
+/* The least key; infinite: nobody has one. */
+static inline double policy_least_key(struct policy_least *l)
+{
+	policy_least_look(l);
+	return _mm256_cvtsd_f64(policy_least_of(l->n_low > POLICY_LEAST_WAYS ? l->top : l->low));
+}
+
+/* Everybody whose key is not above `bound`, into ret, ascending; returns how many. After policy_least_key(). */
+static inline uint32_t policy_least_list(const struct policy_least *l, double bound, int32_t *ret)
+{
+	const __m256d bounds = _mm256_set1_pd(bound);
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < l->n_low; i += POLICY_LEAST_WAYS)
+		for (uint32_t lows = policy_least_under(l->low + i, bounds); lows; lows &= lows - 1) {
+			const uint32_t at = POLICY_LEAST_WAYS * (i + (uint32_t)__builtin_ctz(lows));
+
+			for (uint32_t keys = policy_least_under(l->key + at, bounds); keys; keys &= keys - 1)
+				ret[n++] = (int32_t)(at + (uint32_t)__builtin_ctz(keys));
+		}
+	return n;
 }
 
 static inline int32_t policy_least_first(struct policy_least *l)

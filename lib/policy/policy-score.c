@@ -147,12 +147,17 @@ static void score_settle(void *state)
 
 /* -- members ------------------------------------------------------------------------------------------------------ */
 
-/* Held, gone, or just come and held. */
+/* Held, or gone. */
 static void score_hold(void *state, int32_t expert)
 {
 	struct score *s = state;
 
 	policy_least_drop(&s->idle, expert);
+}
+
+/* Whoever comes has no key, as nobody has who is not there. */
+static void score_admit(void *state, int32_t expert)
+{
 }
 
 /* lfru's keys are made anew for whoever asks. */
@@ -197,7 +202,7 @@ static uint32_t score_sort(void *state, int32_t *ret)
 
 #define SCORE_OPS                                                                                                      \
 	.by_heat = true, .bytes = score_bytes, .request = score_request, .hold = score_hold, .release = score_release, \
-	.coldest = score_coldest, .evict = score_hold, .admit = score_hold, .settle = score_settle,                    \
+	.coldest = score_coldest, .evict = score_hold, .admit = score_admit, .settle = score_settle,                   \
 	.remove = score_hold, .sort = score_sort
 
 const struct policy_ops policy_lfu = {.name = "lfu", .init = lfu_init, SCORE_OPS};
