@@ -321,12 +321,14 @@ static bool spin_until(struct queue *queue, struct queue_op *op, uint64_t end)
 
 int queue_wait(struct queue *queue, struct queue_op *op, uint64_t timeout_ns)
 {
-	const uint64_t end = timeout_ns ? now_ns() + timeout_ns : UINT64_MAX;
-	const uint64_t awake = now_ns() + (uint64_t)op->spin_us * 1000;
+	uint64_t begin, end, awake;
 	int r = 0;
 
-	if (op_ended(op))
+	if (op_ended(op)) /* before the clock, which is a tenth of a brief request */
 		return 0;
+	begin = now_ns();
+	end = timeout_ns ? begin + timeout_ns : UINT64_MAX;
+	awake = begin + (uint64_t)op->spin_us * 1000;
 	while (now_ns() < awake) /* others' completions are drained on the way */
 		if (spin_until(queue, op, awake) || queue_poll(queue, op))
 			return 0;
