@@ -90,18 +90,20 @@ static json_t *bus_json(const struct service *s)
 /* The kernel module, and what lies there. */
 static json_t *module_json(const struct service *s)
 {
-	static const char *const features[] = {"pools", "leases", "events", "seal", "dmabuf"};
+	static const char *const features[] = {"pools", "leases", "events", "seal", "dmabuf", "queue", "uring"};
 	const struct modpools *m = &s->modpools;
+	const struct modqueue *q = &s->modqueue;
 	json_t *names = json_array();
 
 	for (uint32_t i = 0; i < sizeof features / sizeof *features; i++)
 		if (m->features & 1u << i)
 			json_array_append_new(names, json_string(features[i]));
-	return json_pack("{s:s, s:s, s:I, s:o, s:I, s:I, s:I, s:I, s:I}", "state", modpools_state_name(m->state), "why",
-			 m->why, "version", (json_int_t)m->abi, "features", names, "pools",
-			 (json_int_t)modpools_kept(m), "leases", (json_int_t)modpools_leases(m), "models_taken",
-			 (json_int_t)m->taken, "leases_dropped", (json_int_t)m->dropped, "events_lost",
-			 (json_int_t)m->lost);
+	return json_pack("{s:s, s:s, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:{s:s, s:I, s:I, s:I}}", "state",
+			 modpools_state_name(m->state), "why", m->why, "version", (json_int_t)m->abi, "features", names,
+			 "pools", (json_int_t)modpools_kept(m), "leases", (json_int_t)modpools_leases(m),
+			 "models_taken", (json_int_t)m->taken, "leases_dropped", (json_int_t)m->dropped, "events_lost",
+			 (json_int_t)m->lost, "queue", "way", modqueue_way(q), "fetched", (json_int_t)q->fetched,
+			 "reissued", (json_int_t)q->reissued, "refused", (json_int_t)q->refused);
 }
 
 json_t *status_json(const struct service *s)

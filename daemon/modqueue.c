@@ -17,10 +17,12 @@
 
 #define RECOVER_MS 60000 /* for how long clients wait for a successor: then they are told */
 #define FETCHES_TURN 32  /* before rings and the pool have their turn */
+#define ISSUES_MAX 10000
+#define ISSUE_AGAIN_US 100
 
 static int command(const struct modqueue *m, unsigned long number, void *arg)
 {
-	return m->ops->command(m->source.fd, number, arg) < 0 ? -errno : 0;
+	return m->ops->command(m->fd, number, arg) < 0 ? -errno : 0;
 }
 
 /* -- tags --------------------------------------------------------------------------------------------------------- */
@@ -40,8 +42,37 @@ static int make_tags(struct modqueue *m)
 		m->free = &m->tags[i];
 	}
 	m->last = &m->first;
+	m->last_come = &m->come;
 	return 0;
 }
+
+static void free_tag(struct modqueue *m, struct modqueue_tag *tag)
+{
+	tag->state = MODQUEUE_FREE;
+	tag->next = m->free;
+	m->free = tag;
+}
+
+static void hold_tag(struct modqueue *m, struct modqueue_tag *tag, struct modqueue_tag ***last)
+{
+	tag->state = MODQUEUE_HELD;
+	tag->next = NULL;
+	**last = tag;
+	*last = &tag->next;
+	m->fetched++;
+	m->reissued += tag->fetched.flags & MOE_KMOD_FETCHED_REISSUED;
+}
+
+/* Nobody is offered it any more; who waits is told, for it is parked. */
+static void give_up(struct modqueue *m, int why)
+{
+	log_warning("kernel module: queue %u is not served any more: %s", m->id, strerror(-why));
+	m->asked = m->rings = false;
+	m->fd = close_fd(m->fd);
+	m->id = 0;
+}
+
+/* -- by ioctl ----------------------------------------------------------------------------------------------------- */
 
 /* -EAGAIN: there is none; -ENOSPC: all tags are taken. */
 static int fetch(struct modqueue *m)
@@ -57,13 +88,97 @@ static int fetch(struct modqueue *m)
 	if (r < 0)
 		return r;
 	m->free = tag->next;
-	tag->next = NULL;
-	*m->last = tag;
-	m->last = &tag->next;
-	m->fetched++;
-	m->reissued += tag->fetched.flags & MOE_KMOD_FETCHED_REISSUED;
+	hold_tag(m, tag, &m->last);
 	return 0;
 }
+
+static void fetch_some(struct modqueue *m)
+{
+	int r = 0;
+
+	for (int i = 0; i < FETCHES_TURN && r == 0; i++)
+		r = fetch(m);
+	if (r == -EAGAIN)
+		m->asked = loop_again(m->loop, &m->source) < 0; /* or once more */
+	else if (r < 0 && r != -ENOSPC)
+		give_up(m, r);
+}
+
+/* -- by io_uring -------------------------------------------------------------------------------------------------- */
+
+/* The kernel may want memory just now; a second of that is too long. */
+static int issue(struct modqueue *m, uint32_t command, const struct moe_kmod_tag *arg)
+{
+	int r = -EAGAIN;
+
+	for (uint32_t i = 0; i < ISSUES_MAX && (r == -EAGAIN || r == -EBUSY || r == -ENOMEM); i++) {
+		if (i > 0)
+			usleep(ISSUE_AGAIN_US);
+		r = cmdring_issue(&m->ring, m->fd, command, arg, NULL, arg->tag);
+	}
+	return r;
+}
+
+/* What FETCH brings waits in order; it may come at any time that this thread is in the kernel. */
+static void take_come(struct modqueue *m)
+{
+	uint64_t number;
+	int r;
+
+	while (m->rings && cmdring_next(&m->ring, &number, &r)) {
+		struct modqueue_tag *tag = &m->tags[number];
+
+		if (r == 0) {
+			hold_tag(m, tag, &m->last_come);
+		} else if (tag->state == MODQUEUE_COMMITS && r != -ECANCELED && r != -EFAULT) {
+			tag->refused = r;
+			free_tag(m, tag);
+		} else if (!m->left) {
+			give_up(m, r);
+		}
+	}
+}
+
+static void fetch_all(struct modqueue *m)
+{
+	int r = 0;
+
+	while (m->rings && m->free) {
+		struct modqueue_tag *tag = m->free;
+		const struct moe_kmod_tag arg = {
+			.queue = m->id, .tag = number_of(m, tag), .to = (uintptr_t)&tag->fetched};
+
+		m->free = tag->next;
+		tag->state = MODQUEUE_FETCHES;
+		r = issue(m, MOE_KMOD_FETCH, &arg);
+		if (r < 0)
+			give_up(m, r);
+	}
+}
+
+/* The command is begun when it is issued: a COMMIT that is refused has completed then. The tag may have its next
+ * request by then, too. */
+static int commit_and_fetch(struct modqueue *m, struct modqueue_tag *tag, struct moe_kmod_tag *arg)
+{
+	int r;
+
+	arg->to = (uintptr_t)&tag->fetched;
+	tag->refused = 0;
+	tag->state = MODQUEUE_COMMITS;
+	r = issue(m, MOE_KMOD_COMMIT_AND_FETCH, arg);
+	if (r < 0) {
+		give_up(m, r);
+		return r;
+	}
+	take_come(m);
+	if (tag->state == MODQUEUE_COMMITS)
+		tag->state = MODQUEUE_FETCHES;
+	r = tag->refused;
+	fetch_all(m); /* the one that was refused */
+	return r;
+}
+
+/* -- answers ------------------------------------------------------------------------------------------------------ */
 
 int modqueue_commit(struct modqueue *m, uint32_t number, const struct moe_cqe *cqe)
 {
@@ -78,13 +193,14 @@ int modqueue_commit(struct modqueue *m, uint32_t number, const struct moe_cqe *c
 					      .bytes = cqe->bytes,
 					      .lease = cqe->lease,
 					      .offset = cqe->offset}};
-	const int r = command(m, MOE_KMOD_COMMIT, &arg);
+	const bool fetches = m->rings && !m->left;
+	const int r = fetches ? commit_and_fetch(m, tag, &arg) : command(m, MOE_KMOD_COMMIT, &arg);
 
 	if (r < 0)
 		log_warning("kernel module: queue %u takes no answer to request %" PRIu64 ": %s", m->id,
-			    (uint64_t)tag->fetched.seq, strerror(-r));
-	tag->next = m->free;
-	m->free = tag;
+			    (uint64_t)arg.seq, strerror(-r));
+	if (!fetches)
+		free_tag(m, tag);
 	return r;
 }
 
@@ -182,33 +298,35 @@ static bool enter_all(struct modqueue *m, struct sched *sched)
 	return any;
 }
 
-static void fetch_some(struct modqueue *m)
+/* Behind what waits already. */
+static bool take_all(struct modqueue *m)
 {
-	int r = 0;
-
-	for (int i = 0; i < FETCHES_TURN && r == 0; i++)
-		r = fetch(m);
-	if (r == -EAGAIN) {
-		m->asked = loop_again(m->loop, &m->source) < 0; /* or once more */
-	} else if (r < 0 && r != -ENOSPC) {
-		log_warning("kernel module: queue %u is not served any more: %s", m->id, strerror(-r));
-		m->asked = false;
-		m->source.fd = close_fd(m->source.fd); /* parks it: who waits is told */
-		m->id = 0;                             /* nobody is offered it any more */
-	}
+	take_come(m);
+	if (!m->come)
+		return false;
+	*m->last = m->come;
+	m->last = m->last_come;
+	m->come = NULL;
+	m->last_come = &m->come;
+	return true;
 }
 
 bool modqueue_turn(struct modqueue *m, struct sched *sched)
 {
-	bool any = false;
+	bool any = m->rings && !m->left && take_all(m);
 
-	if (m->asked && m->free) {
+	if (!m->rings && m->asked && m->free) {
 		fetch_some(m);
 		any = true;
 	}
 	if (m->first)
 		any |= enter_all(m, sched);
 	return any;
+}
+
+bool modqueue_park(struct modqueue *m)
+{
+	return m->rings && !m->left && (loop_again(m->loop, &m->source) < 0 || take_all(m));
 }
 
 /* -- life --------------------------------------------------------------------------------------------------------- */
@@ -263,37 +381,57 @@ static int serve(struct modqueue *m)
 
 void modqueue_leave(struct modqueue *m)
 {
+	m->left = true;
 	m->asked = false;
-	m->first = NULL;
+	m->first = m->come = NULL;
 	m->last = &m->first;
+	m->last_come = &m->come;
 }
 
 static void let_go(struct modqueue *m)
 {
-	m->source.fd = close_fd(m->source.fd);
+	m->rings = false;
+	m->fd = close_fd(m->fd); /* from here on nothing is written to tags */
+	cmdring_close(&m->ring);
 	free(m->tags);
-	m->tags = m->free = m->first = NULL;
+	m->tags = m->free = m->first = m->come = NULL;
 	m->id = 0;
+}
+
+/* Where the module says that it can, the kernel is asked by trying it. */
+static void choose_way(struct modqueue *m, uint64_t features)
+{
+	int r = -EOPNOTSUPP;
+
+	if (features & MOE_KMOD_HAS_URING)
+		r = cmdring_open(&m->ring, 2 * m->depth, true);
+	m->rings = r == 0;
+	log_info("kernel module: serves queue %u by %s%s%s", m->id, modqueue_way(m),
+		 r < 0 ? ": no io_uring for it: " : "", r < 0 ? strerror(-r) : "");
 }
 
 void modqueue_open(struct modqueue *m, const struct modpools *modpools)
 {
 	int r;
 
-	*m = (struct modqueue){.ops = modpools->ops, .source.fd = -1};
+	*m = (struct modqueue){.ops = modpools->ops, .fd = -1, .ring.fd = -1, .source.fd = -1};
 	if (modpools->state != MODPOOLS_USED || !(modpools->features & MOE_KMOD_HAS_QUEUE))
 		return;
-	m->source.fd = m->ops->open(MOE_KMOD_DEVICE, O_RDWR | O_CLOEXEC | O_NONBLOCK);
-	r = m->source.fd < 0 ? -errno : serve(m);
-	if (r == 0)
+	m->fd = m->ops->open(MOE_KMOD_DEVICE, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+	r = m->fd < 0 ? -errno : serve(m);
+	if (r == 0) {
+		choose_way(m, modpools->features);
 		return;
+	}
 	log_warning("kernel module: no queue of requests is served: %s; clients ask by their rings", strerror(-r));
 	let_go(m);
 }
 
 static void ready(struct source *source, uint32_t events)
 {
-	container_of(source, struct modqueue, source)->asked = true;
+	struct modqueue *m = container_of(source, struct modqueue, source);
+
+	m->asked = m->id != 0; /* not given up */
 }
 
 int modqueue_watch(struct modqueue *m, struct loop *loop, struct moe_error *err)
@@ -302,13 +440,21 @@ int modqueue_watch(struct modqueue *m, struct loop *loop, struct moe_error *err)
 
 	if (!m->id)
 		return 0;
+	m->source.fd = m->rings ? m->ring.fd : m->fd;
 	m->source.ready = ready;
 	m->source.also = POLLPRI;
 	m->source.once = true;
 	r = loop_add(loop, &m->source, err);
-	if (r == 0)
-		m->loop = loop;
-	return r;
+	if (r < 0)
+		return r;
+	m->loop = loop;
+	fetch_all(m);
+	return 0;
+}
+
+const char *modqueue_way(const struct modqueue *m)
+{
+	return !m->id ? "none" : m->rings ? "io_uring" : "ioctl";
 }
 
 void modqueue_close(struct modqueue *m, bool ends)

@@ -12,7 +12,10 @@
  * Requests of one session are entered in the order in which they were fetched. One for which its session has no room
  * keeps its tag and waits, and so do those behind it; other sessions pass. While all tags are taken nothing is fetched.
  *
- * By ioctl and poll, on every kernel. The reactor's alone.
+ * By io_uring, where module and kernel have that: a FETCH waits for each free tag, and an answer is COMMIT_AND_FETCH, in
+ * a ring of its own, for an entry of such a ring is twice as long as one of the reactor's. The reactor reads that ring's
+ * completions from memory in each turn, and polls its descriptor only to sleep. Elsewhere by ioctl and poll, the same
+ * queue. What a daemon before this one had fetched is fetched by ioctl, before there are sessions. The reactor's alone.
  */
 #ifndef DAEMON_MODQUEUE_H
 #define DAEMON_MODQUEUE_H
@@ -21,6 +24,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/cmdring.h"
 #include "daemon/loop.h"
 #include "daemon/modpools.h"
 #include "uapi/moe_kmod.h"
@@ -32,20 +36,34 @@
 struct sched;
 struct session;
 
+enum modqueue_state {
+	MODQUEUE_FREE,
+	MODQUEUE_FETCHES, /* a FETCH of it waits in the module */
+	MODQUEUE_COMMITS, /* its COMMIT_AND_FETCH is being issued */
+	MODQUEUE_HELD     /* it has a request */
+};
+
 struct modqueue_tag {
-	struct moe_kmod_fetched fetched;
+	struct moe_kmod_fetched fetched; /* while it fetches the kernel's */
+	enum modqueue_state state;
+	int refused;               /* its last COMMIT, or 0 */
 	struct modqueue_tag *next; /* free, or that waits to be entered */
 };
 
 /* All zero: none is served. */
 struct modqueue {
 	const struct modpools_ops *ops;
-	struct source source; /* an open device of its own */
+	int fd;               /* an open device of its own */
+	struct cmdring ring;  /* of its commands, if `rings` */
+	bool rings;           /* it is asked by io_uring */
+	bool left;            /* to a successor */
+	struct source source; /* the device, or the ring */
 	struct loop *loop;    /* that watches it, or NULL */
 	uint32_t id, depth;   /* id 0: none is served */
 	struct modqueue_tag *tags, *free;
-	struct modqueue_tag *first, **last; /* fetched, and not entered yet */
-	bool asked;                         /* there may be something to fetch */
+	struct modqueue_tag *first, **last;     /* fetched, and not entered yet */
+	struct modqueue_tag *come, **last_come; /* by io_uring, since the last turn */
+	bool asked;                             /* by ioctl: there may be something to fetch */
 	uint64_t turn;
 	uint64_t fetched, reissued, refused; /* refused: without a session */
 	struct session *clients[MODQUEUE_BUCKETS];
@@ -63,6 +81,12 @@ void modqueue_close(struct modqueue *queue, bool ends);
 
 /* Fetches and enters a bounded number. True: did something. */
 bool modqueue_turn(struct modqueue *queue, struct sched *sched);
+
+/* The reactor is about to sleep. True: there is something to do. */
+bool modqueue_park(struct modqueue *queue);
+
+/* How it is asked: "io_uring", "ioctl", or "none": it serves none. */
+const char *modqueue_way(const struct modqueue *queue);
 
 /* A session that is asked through the queue; and no more. */
 void modqueue_join(struct modqueue *queue, struct session *session);

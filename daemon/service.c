@@ -195,6 +195,8 @@ static bool service_park(void *userdata)
 	s->trim = false;
 	agreements_park(&s->agreements);
 	look_at_heat(s);
+	if (modqueue_park(&s->modqueue))
+		return true;
 	return pollset_park(&s->rings, s->sched);
 }
 

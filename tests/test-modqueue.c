@@ -2,7 +2,8 @@
 /*
  * modqueue - the daemon as a server of its queue in the kernel module, with a module and sessions that this test plays:
  * a request goes to whom the kernel names and to nobody else, those of a session in their order, each is answered once,
- * and what the daemon before had fetched comes again. The real module is in tests/kmod/clients-6.12.t.
+ * and what the daemon before had fetched comes again; by ioctl and by io_uring. The real module is in
+ * tests/kmod/clients-6.12.t, and by ioctl in clients-6.1.t.
  */
 #include "daemon/modqueue.h"
 
@@ -12,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/util.h"
 #include "daemon/ringsrv.h"
 #include "tests/tap.h"
 
@@ -108,8 +110,95 @@ static int fake_open(const char *path, int flags)
 }
 
 static const struct modpools_ops ops = {fake_open, fake_command};
-static const struct modpools used = {
+static struct modpools used = {
 	.ops = &ops, .state = MODPOOLS_USED, .features = MOE_KMOD_HAS_POOLS | MOE_KMOD_HAS_QUEUE};
+
+/* Its ring: of FETCHes those that wait, and completions. */
+static struct {
+	struct moe_kmod_tag waits[MODQUEUE_DEPTH];
+	struct {
+		uint64_t tag;
+		int result;
+	} done[2 * MODQUEUE_DEPTH];
+	uint32_t n_waits, n_done, taken;
+	uint32_t commands[2]; /* COMMIT_AND_FETCH, FETCH */
+	int refuses;          /* what the kernel says of a command */
+	uint32_t times;       /* so often */
+	bool forbidden;
+} ring;
+
+static void complete(uint64_t tag, int result)
+{
+	ring.done[ring.n_done].tag = tag;
+	ring.done[ring.n_done++].result = result;
+	if (ring.n_done == ARRAY_LEN(ring.done))
+		require(false, "completions have room");
+}
+
+/* What can be told is told. */
+static void tell(void)
+{
+	while (ring.n_waits > 0) {
+		const int r = fetch(&ring.waits[0]);
+
+		if (r == EAGAIN)
+			return;
+		complete(ring.waits[0].tag, -r);
+		memmove(&ring.waits[0], &ring.waits[1], --ring.n_waits * sizeof ring.waits[0]);
+	}
+}
+
+int cmdring_open(struct cmdring *ret, uint32_t commands, bool calm)
+{
+	ring.commands[0] = ring.commands[1] = 0;
+	ring.n_waits = ring.n_done = ring.taken = 0;
+	ret->fd = ring.forbidden ? -1 : open("/dev/null", O_RDONLY);
+	return ring.forbidden ? -EPERM : 0;
+}
+
+void cmdring_close(struct cmdring *r)
+{
+	if (r->fd >= 0)
+		close(r->fd);
+	r->fd = -1;
+}
+
+int cmdring_issue(struct cmdring *r, int device, uint32_t command, const void *bytes, void *to, uint64_t user_data)
+{
+	struct moe_kmod_tag tag;
+	int refused = 0;
+
+	memcpy(&tag, bytes, sizeof tag);
+	if (ring.times > 0) {
+		ring.times--;
+		return ring.refuses;
+	}
+	ring.commands[command == MOE_KMOD_FETCH]++;
+	if (command == MOE_KMOD_COMMIT_AND_FETCH)
+		refused = commit(&tag);
+	if (refused) {
+		complete(user_data, -refused);
+		return 0;
+	}
+	if (ring.n_waits == MODQUEUE_DEPTH || user_data != tag.tag)
+		require(false, "a tag waits once");
+	tag.seq = 0;
+	ring.waits[ring.n_waits++] = tag;
+	tell();
+	return 0;
+}
+
+bool cmdring_next(struct cmdring *r, uint64_t *ret_user_data, int *ret_result)
+{
+	tell();
+	if (ring.taken == ring.n_done) {
+		ring.taken = ring.n_done = 0;
+		return false;
+	}
+	*ret_user_data = ring.done[ring.taken].tag;
+	*ret_result = ring.done[ring.taken++].result;
+	return true;
+}
 
 /* -- sessions and a reactor --------------------------------------------------------------------------------------- */
 
@@ -172,6 +261,12 @@ static void turns(void)
 	queue.source.ready(&queue.source, 0);
 	while (modqueue_turn(&queue, NULL))
 		;
+	modqueue_park(&queue);
+}
+
+static bool by_ring(void)
+{
+	return used.features & MOE_KMOD_HAS_URING;
 }
 
 static void answer_all(void)
@@ -233,9 +328,9 @@ static void test_room(void)
 	room = 3;
 	turns();
 	ok(in_order(first, 3) && fake.fetched == first - 1 + MODQUEUE_DEPTH, "without room requests keep their tags");
-	ok(listens == 0, "and with all tags taken nobody listens");
+	ok(by_ring() || listens == 0, "and with all tags taken nobody listens");
 	room = UINT32_MAX;
-	while (fake.fetched < fake.n || queue.first) {
+	while (fake.fetched < fake.n || queue.first || queue.come) {
 		const uint64_t before = entered;
 
 		for (; modqueue_turn(&queue, NULL);)
@@ -312,8 +407,9 @@ static void test_broken(void)
 	begin();
 	fake.broken = EPERM;
 	turns();
-	ok(queue.id == 0 && queue.source.fd < 0 && listens == 0,
-	   "a queue that cannot be fetched from is offered no more");
+	ok(queue.id == 0 && queue.fd < 0 && listens == 0, "a queue that cannot be fetched from is offered no more");
+	turns();
+	ok(!queue.asked && strcmp(modqueue_way(&queue), "none") == 0, "nor asked");
 	modqueue_close(&queue, true);
 	ok(!queue.tags, "and goes in order");
 }
@@ -328,13 +424,89 @@ static void test_absent(void)
 	modqueue_close(&queue, true);
 }
 
+/* Requests that are asked for one after another, each answered before the next: by one command each. */
+static void test_commands(void)
+{
+	struct session *s;
+
+	memset(&fake, 0, sizeof fake);
+	begin();
+	ok(strcmp(modqueue_way(&queue), "io_uring") == 0 && ring.commands[1] == MODQUEUE_DEPTH,
+	   "a FETCH waits for each tag");
+	s = a_session(100, 1000);
+	for (uint32_t i = 0; i < 10; i++) {
+		ask(DEVICE, 100, 1000);
+		turns();
+		modqueue_commit(&queue, (uint32_t)tags_entered[i], &(struct moe_cqe){.status = 0});
+	}
+	ok(in_order(1, 10) && ring.commands[0] == 10 && ring.commands[1] == MODQUEUE_DEPTH,
+	   "then one command for each request");
+	ask(DEVICE, 100, 1000);
+	turns();
+	fake.at[tags_entered[10]] = 99;
+	ok(modqueue_commit(&queue, (uint32_t)tags_entered[10], &(struct moe_cqe){.status = 0}) == -ESTALE,
+	   "an answer that is not taken: who gives it knows");
+	ok(queue.id && ring.commands[1] == MODQUEUE_DEPTH + 1, "and its tag fetches again");
+	fake.at[tags_entered[10]] = 0;
+	ask(DEVICE, 100, 1000);
+	turns();
+	ring.refuses = -ENOMEM;
+	ring.times = 3;
+	ok(modqueue_commit(&queue, (uint32_t)tags_entered[11], &(struct moe_cqe){.status = 0}) == 0 &&
+		   fake.committed[12] == 1,
+	   "a kernel without memory is asked again");
+	ask(DEVICE, 100, 1000);
+	turns();
+	modqueue_leave(&queue);
+	ring.commands[0] = 0;
+	ok(modqueue_commit(&queue, (uint32_t)tags_entered[12], &(struct moe_cqe){.status = 0}) == 0 &&
+		   fake.committed[13] == 1 && ring.commands[0] == 0,
+	   "who leaves answers, and fetches no more");
+	modqueue_part(s);
+	free(s);
+	modqueue_close(&queue, false);
+}
+
+/* The kernel takes nothing any more. */
+static void test_refused(void)
+{
+	struct session *s;
+
+	memset(&fake, 0, sizeof fake);
+	begin();
+	s = a_session(100, 1000);
+	ask(DEVICE, 100, 1000);
+	turns();
+	ring.refuses = -EPERM;
+	ring.times = 1;
+	ok(modqueue_commit(&queue, (uint32_t)tags_entered[0], &(struct moe_cqe){.status = 0}) == -EPERM &&
+		   queue.id == 0 && !fake.committed[1],
+	   "an answer that cannot be given: the queue is parked for who can");
+	modqueue_part(s);
+	free(s);
+	modqueue_close(&queue, false);
+	ring.forbidden = true;
+	fake.queue = 0;
+	begin();
+	ok(queue.id == 1 && strcmp(modqueue_way(&queue), "ioctl") == 0, "without a ring: by ioctl");
+	modqueue_close(&queue, true);
+	ring.forbidden = false;
+}
+
 int main(void)
 {
-	test_identity();
-	test_room();
-	test_again();
-	test_turns();
-	test_broken();
+	for (int way = 0; way < 2; way++) {
+		memset(&fake, 0, sizeof fake);
+		used.features = MOE_KMOD_HAS_POOLS | MOE_KMOD_HAS_QUEUE | (way ? MOE_KMOD_HAS_URING : 0);
+		printf("# %s\n", way ? "by io_uring" : "by ioctl");
+		test_identity();
+		test_room();
+		test_again();
+		test_turns();
+		test_broken();
+	}
+	test_commands();
+	test_refused();
 	test_absent();
 	return tap_done();
 }

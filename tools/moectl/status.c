@@ -50,6 +50,7 @@ static void print_bus(const json_t *bus)
 static void print_keepers(json_t *status)
 {
 	json_t *module = json_object_get(status, "module");
+	const json_t *queue = json_object_get(module, "queue");
 	const char *state = get_text(module, "state");
 
 	printf("  keeper    %s\n", json_is_true(json_object_get(status, "kept"))
@@ -64,6 +65,11 @@ static void print_keepers(json_t *status)
 	       "with their holder\n",
 	       get_number(module, "version"), get_number(module, "pools"), get_number(module, "leases"),
 	       get_number(module, "models_taken"), get_number(module, "leases_dropped"));
+	if (strcmp(get_text(queue, "way"), "none") == 0)
+		printf("            serves no queue of requests\n");
+	else
+		printf("            serves a queue by %s: %.0f requests fetched, %.0f of them again\n",
+		       get_text(queue, "way"), get_number(queue, "fetched"), get_number(queue, "reissued"));
 	if (get_number(module, "pools") == 0 && get_number(status, "models") > 0)
 		printf("  NOTE      no model lies with the module: only hugetlb pages do (--pages 2m), and no tiered "
 		       "model\n");
