@@ -124,7 +124,7 @@ static long get_features(struct moe_call *call)
 	if (IS_ENABLED(CONFIG_DMA_SHARED_BUFFER))
 		f->features |= MOE_KMOD_HAS_DMABUF;
 #ifdef MOE_HAVE_URING
-	f->features |= MOE_KMOD_HAS_URING;
+	f->features |= MOE_KMOD_HAS_URING | MOE_KMOD_HAS_STAYS;
 #endif
 	f->abi = MOE_KMOD_ABI;
 	f->keeper = moe_is_keeper(call->file);

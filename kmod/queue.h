@@ -156,6 +156,9 @@ void moe_queue_put(struct moe_queue *queue);
 /* Gives waiting requests to tags that fetch, or tells who polls. */
 void moe_queue_kick(struct moe_queue *queue);
 
+/* The answer of io_uring was told, or cannot be: then it is to be reaped. */
+void moe_request_told(struct moe_request *request, bool told);
+
 /* What a request says to the daemon that is told of it. */
 void moe_request_describe(const struct moe_request *request,
 			  struct moe_kmod_fetched *to);

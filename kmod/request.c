@@ -158,12 +158,29 @@ void moe_request_answer(struct moe_request *request,
 	moe_counters.answered++;
 	if (request->cmd) {
 		answer_uring(request);
+		if (request->body.flags & MOE_KMOD_REQUEST_STAYS)
+			return; /* the client's, until it is told */
 		leave(request);
 		moe_request_put(request);
 	} else {
 		list_add_tail(&request->in, &client->answers);
 		wake_up_interruptible(&client->wait);
 	}
+}
+
+void moe_request_told(struct moe_request *request, bool told)
+{
+	struct moe_client *client = request->client;
+
+	lockdep_assert_held(&moe_lock);
+	if (client && !told) {
+		list_add_tail(&request->in, &client->answers);
+		wake_up_interruptible(&client->wait);
+	} else if (client) {
+		leave(request);
+		moe_request_put(request);
+	}
+	moe_request_put(request);
 }
 
 /* It is an orphan: the daemon learns of it, and its tag holds it. */
@@ -364,7 +381,9 @@ long moe_request_submit(struct moe_call *call, struct io_uring_cmd *cmd, u64 to)
 	long ret;
 
 	BUILD_BUG_ON(sizeof(struct moe_sqe) != sizeof(arg->sqe));
-	ret = arg->flags ? -EINVAL : check_entry((const struct moe_sqe *)arg->sqe);
+	if (arg->flags & ~(cmd ? MOE_KMOD_REQUEST_STAYS : 0))
+		return -EINVAL;
+	ret = check_entry((const struct moe_sqe *)arg->sqe);
 	if (ret)
 		return ret;
 	request = kzalloc(sizeof(*request), GFP_KERNEL_ACCOUNT);

@@ -70,13 +70,19 @@ static void answered(struct io_uring_cmd *cmd, unsigned int issue_flags)
 {
 	struct moe_request *request = pdu_of(cmd)->request;
 	const struct moe_kmod_answer answer = request->answer;
+	const bool stays = request->body.flags & MOE_KMOD_REQUEST_STAYS;
 	long ret = answer.status;
+	bool told = true;
 
-	if (request->to && (!current->mm ||
-			    copy_to_user(u64_to_user_ptr(request->to), &answer, sizeof(answer))))
+	if (stays && !current->mm) {
+		told = false; /* its thread has ended */
+		ret = -ECANCELED;
+	} else if (request->to && (!current->mm ||
+				   copy_to_user(u64_to_user_ptr(request->to), &answer, sizeof(answer)))) {
 		ret = -EFAULT;
+	}
 	mutex_lock(&moe_lock);
-	moe_request_put(request);
+	moe_request_told(request, told);
 	moe_unlock();
 	moe_uring_done(cmd, ret, answer.bytes, issue_flags);
 }
@@ -133,7 +139,9 @@ static bool take_submit(struct io_uring_cmd *cmd, struct moe_pdu *pdu)
 		return false;
 	pdu->request->cmd = NULL;
 	trace_moe_request_cancel(pdu->request);
-	moe_request_drop(pdu->request);
+	/* The end of a ring is work of the kernel, that of a task its own. */
+	if (!(pdu->request->body.flags & MOE_KMOD_REQUEST_STAYS) || !current->mm)
+		moe_request_drop(pdu->request);
 	return true;
 }
 

@@ -52,7 +52,8 @@ enum moe_kmod_feature {
 	MOE_KMOD_HAS_SEAL = 8,    /* MAP, SEAL */
 	MOE_KMOD_HAS_DMABUF = 16, /* DMABUF */
 	MOE_KMOD_HAS_QUEUE = 32,  /* QUEUE_NEW, QUEUE, RECOVER, QUEUE_END, FETCH, COMMIT, SUBMIT, REAP, poll */
-	MOE_KMOD_HAS_URING = 64   /* FETCH, COMMIT, COMMIT_AND_FETCH, SUBMIT by IORING_OP_URING_CMD */
+	MOE_KMOD_HAS_URING = 64,  /* FETCH, COMMIT, COMMIT_AND_FETCH, SUBMIT by IORING_OP_URING_CMD */
+	MOE_KMOD_HAS_STAYS = 128  /* MOE_KMOD_REQUEST_STAYS */
 };
 
 struct moe_kmod_features {
@@ -241,9 +242,11 @@ struct moe_kmod_event {
  *                      sqe.addr, unless that is 0; with CQE32 big_cqe[0] is answer.bytes
  *
  * The end of its ring or task takes back a FETCH that waits and a SUBMIT that is not answered: ECANCELED (up to Linux
- * 6.12, IORING_OP_ASYNC_CANCEL does not). As ioctls none of them waits: FETCH without a request and REAP without an
- * answer are EAGAIN, and poll(2) tells with POLLPRI, to who serves a queue that FETCH has one, to a client that REAP
- * has one. An answer of a SUBMIT is taken by the way that the SUBMIT came.
+ * 6.12, IORING_OP_ASYNC_CANCEL does not). Of a SUBMIT that stays (MOE_KMOD_REQUEST_STAYS) the end of its task is
+ * ECANCELED, too, but it goes on as if it had come by ioctl: a process whose threads come and go reaps its answer. As
+ * ioctls none of them waits: FETCH without a request and REAP without an answer are EAGAIN, and poll(2) tells with
+ * POLLPRI, to who serves a queue that FETCH has one, to a client that REAP has one. An answer of a SUBMIT is taken by
+ * the way that the SUBMIT came.
  */
 
 /* The keeper's, who serves it from now on. EEXIST: it has one already, which is to be recovered or ended. A device
@@ -324,6 +327,10 @@ struct moe_kmod_fetched {
 	__u64 sqe[8]; /* struct moe_sqe of moe_ring.h, as it was when it was checked */
 };
 
+enum moe_kmod_request_flag {
+	MOE_KMOD_REQUEST_STAYS = 1 /* by io_uring, where HAS_STAYS is told: outlives the thread that submits it */
+};
+
 /*
  * Anybody's: SUBMIT. Checked when it is submitted, and copied once before: that the entry is well formed (EINVAL; of an
  * operation that the module does not know: EOPNOTSUPP), that the lease is the caller's (ENOENT) and of its pool's
@@ -333,7 +340,7 @@ struct moe_kmod_fetched {
  */
 struct moe_kmod_request {
 	__u32 queue;
-	__u32 flags;  /* 0 */
+	__u32 flags;  /* enum moe_kmod_request_flag; by ioctl 0 */
 	__u64 lease;  /* a lease of this device on which the request stands, or 0 */
 	__u64 sqe[8]; /* struct moe_sqe of moe_ring.h, by its own reserved fields */
 };

@@ -90,7 +90,8 @@ void test_commands(void)
 	int dev = device_open();
 
 	ok(ioctl(dev, MOE_KMOD_FEATURES, &f) == 0, "FEATURES");
-	ok(f.abi == MOE_KMOD_ABI && (f.features & ~(uint64_t)MOE_KMOD_HAS_URING) == EVERYTHING && f.keeper == 1,
+	ok(f.abi == MOE_KMOD_ABI && (f.features & ~(uint64_t)(MOE_KMOD_HAS_URING | MOE_KMOD_HAS_STAYS)) == EVERYTHING &&
+		   f.keeper == 1,
 	   "version %u, features 0x%llx, root is the keeper", f.abi, (unsigned long long)f.features);
 	test_sizes(dev);
 	test_reserved(dev);

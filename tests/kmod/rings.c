@@ -2,6 +2,7 @@
 /* Queues by io_uring: round trips, what mixes with ioctls, what is refused, and what is taken back. */
 #include "tests/kmod/rings.h"
 
+#include <pthread.h>
 #include <sys/utsname.h>
 
 bool rings_there(int dev)
@@ -278,6 +279,83 @@ static void test_cancel(int daemon, int client, uint32_t q)
 	io_uring_queue_exit(&d);
 }
 
+/* -- a thread that submits and ends ------------------------------------------------------------------------------- */
+
+struct leaver {
+	struct io_uring *ring;
+	int client;
+	struct moe_kmod_request request;
+	struct moe_kmod_answer *to;
+	pthread_barrier_t *ends; /* NULL: at once */
+};
+
+static void *submits(void *arg)
+{
+	struct leaver *l = arg;
+
+	ring_prepare(l->ring, l->client, MOE_KMOD_SUBMIT, &l->request, l->request.sqe[0])->addr = (uintptr_t)l->to;
+	io_uring_submit(l->ring);
+	if (l->ends) {
+		pthread_barrier_wait(l->ends); /* it has submitted */
+		pthread_barrier_wait(l->ends);
+	}
+	return NULL;
+}
+
+/* Its SUBMIT says ECANCELED, and its answer is there to be reaped. */
+static bool goes_on(int client, struct io_uring *ring, uint64_t user_data, int32_t status)
+{
+	struct moe_kmod_reap r = {0};
+	uint64_t data = 0;
+
+	return ring_next(ring, &data, NULL) == -ECANCELED && data == user_data && reap(client, &r) == 0 &&
+	       r.user_data == user_data && r.answer.status == status && counter_becomes("requests", 0);
+}
+
+static void test_thread_ends(int daemon, int client, uint32_t q)
+{
+	struct io_uring ring;
+	struct moe_kmod_answer to = {.status = 1};
+	struct moe_kmod_fetched f;
+	struct leaver l = {.ring = &ring, .client = client, .request = request_of(q, MOE_OP_NOP, 51, 0), .to = &to};
+	pthread_barrier_t ends;
+	pthread_t thread;
+
+	l.request.flags = MOE_KMOD_REQUEST_STAYS;
+	if (!ring_new(&ring, 0) || pthread_barrier_init(&ends, NULL, 2) != 0)
+		return;
+	pthread_create(&thread, NULL, submits, &l);
+	pthread_join(thread, NULL);
+	ok(fetch(daemon, q, 0, &f) == 0 && f.sqe[0] == 51 && commit(daemon, q, 0, f.seq, -EIO) == 0,
+	   "a thread submits and ends: what stays is fetched");
+	ok(goes_on(client, &ring, 51, -EIO) && to.status == 1, "and its answer is reaped");
+	l.request.sqe[0] = 52;
+	l.ends = &ends;
+	pthread_create(&thread, NULL, submits, &l);
+	pthread_barrier_wait(&ends);
+	ok(fetch(daemon, q, 0, &f) == 0 && f.sqe[0] == 52, "one that is fetched when its thread ends");
+	pthread_barrier_wait(&ends);
+	pthread_join(thread, NULL);
+	ok(commit(daemon, q, 0, f.seq, 0) == 0 && goes_on(client, &ring, 52, 0) && to.status == 1, "goes on, too");
+	l.request.sqe[0] = 53;
+	pthread_create(&thread, NULL, submits, &l);
+	pthread_barrier_wait(&ends);
+	fetch(daemon, q, 0, &f);
+	commit(daemon, q, 0, f.seq, 0);
+	ok(ring_next(&ring, NULL, NULL) == 0 && to.status == 0,
+	   "one that is answered before its thread ends: by the ring");
+	pthread_barrier_wait(&ends);
+	pthread_join(thread, NULL);
+	ok(counter("requests") == 0 && reap(client, &(struct moe_kmod_reap){0}) < 0, "and by it alone");
+	ok(ioctl(client, MOE_KMOD_SUBMIT, &l.request) < 0 && errno == EINVAL,
+	   "by ioctl nothing else is there to be said");
+	l.ends = NULL;
+	submits(&l);
+	io_uring_queue_exit(&ring);
+	ok(counter_becomes("requests", 0), "the end of its ring takes it back");
+	pthread_barrier_destroy(&ends);
+}
+
 /* The device is closed while commands of rings wait on it. */
 static void test_closes(void)
 {
@@ -334,6 +412,7 @@ void test_rings(void)
 		test_refused(daemon, client, q);
 		test_ring_ends(daemon, client, q);
 		test_cancel(daemon, client, q);
+		test_thread_ends(daemon, client, q);
 		queue_end(daemon, q);
 		test_closes();
 	} else {
