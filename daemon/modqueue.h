@@ -12,10 +12,11 @@
  * Requests of one session are entered in the order in which they were fetched. One for which its session has no room
  * keeps its tag and waits, and so do those behind it; other sessions pass. While all tags are taken nothing is fetched.
  *
- * By io_uring, where module and kernel have that: a FETCH waits for each free tag, and an answer is COMMIT_AND_FETCH, in
- * a ring of its own, for an entry of such a ring is twice as long as one of the reactor's. The reactor reads that ring's
- * completions from memory in each turn, and polls its descriptor only to sleep. Elsewhere by ioctl and poll, the same
- * queue. What a daemon before this one had fetched is fetched by ioctl, before there are sessions. The reactor's alone.
+ * By io_uring, where module and kernel have that: a FETCH waits for each free tag, and an answer is COMMIT_AND_FETCH,
+ * in a ring of its own, for an entry of such a ring is twice as long as one of the reactor's. The reactor reads that
+ * ring's completions from memory in each turn, and polls its descriptor only to sleep. Elsewhere by ioctl and poll,
+ * the same queue. What a daemon before this one had fetched is fetched by ioctl, before there are sessions. The
+ * reactor's alone.
  */
 #ifndef DAEMON_MODQUEUE_H
 #define DAEMON_MODQUEUE_H

@@ -131,12 +131,7 @@ static bool daemon_gone(const struct queue *queue)
 /* Of a daemon that is gone: what it has answered before is drained first. */
 static bool has_news(struct queue *queue, uint32_t head)
 {
-	struct pollfd p = {.events = POLLPRI};
-
-	if (!queue->module)
-		return given_out(queue, head);
-	p.fd = queue->module->fd;
-	return poll(&p, 1, 0) > 0 && p.revents & POLLPRI;
+	return queue->module ? queue_module_news(queue->module) : given_out(queue, head);
 }
 
 /* The leader's sleep. Fence: partner of the one after the daemon's cq_tail store. */

@@ -8,7 +8,7 @@
  * the daemon has closed the socket: never later than 100 ms after that.
  *
  * Or, with `module`, the client's end of the daemon's queue in the kernel module (queue-module.h): the same law, but
- * what is posted and drained goes by ioctl(2), and the leader sleeps in poll(2).
+ * what is posted and drained goes by its commands, and the leader sleeps in io_uring_enter(2), or in poll(2).
  */
 #ifndef LIB_QUEUE_H
 #define LIB_QUEUE_H

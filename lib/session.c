@@ -95,13 +95,14 @@ static bool may_choose(const char *word)
 static int choose_transport(struct moe_session *s, const char *asked, struct moe_error *err)
 {
 	const char *word = transport_word(asked);
-	const bool may = may_choose(word);
+	const bool may = may_choose(word), plain = word && strcmp(word, "kmod-ioctl") == 0;
 	int r = 0;
 
 	if (!word || !*word || strcmp(word, "ring") == 0)
 		return 0;
-	if (!may && strcmp(word, "kmod") != 0)
-		return moe_error_set(err, -EINVAL, "moe_attach: transport '%.40s' found, ring, kmod or auto expected",
+	if (!may && !plain && strcmp(word, "kmod") != 0)
+		return moe_error_set(err, -EINVAL,
+				     "moe_attach: transport '%.40s' found, ring, kmod, kmod-ioctl or auto expected",
 				     word);
 	if (!(s->features & MOE_FEATURE_MODULE))
 		r = moe_error_set(
@@ -109,7 +110,7 @@ static int choose_transport(struct moe_session *s, const char *asked, struct moe
 			"transport kmod: this moe-expertd serves no queue of the kernel module; moectl status "
 			"says why; or use the transport ring");
 	if (r == 0)
-		r = queue_module_open(&s->module, err);
+		r = queue_module_open(&s->module, plain, err);
 	return may ? 0 : r;
 }
 

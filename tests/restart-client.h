@@ -312,10 +312,8 @@ static bool drain_module(void)
 /* Whether there is an answer to be drained. */
 __attribute__((unused)) static bool answered(void)
 {
-	struct pollfd p = {.fd = module.fd, .events = POLLPRI};
-
 	if (module.fd >= 0)
-		return poll(&p, 1, 0) > 0 && p.revents & POLLPRI;
+		return queue_module_news(&module);
 	return __atomic_load_n(&ring.daemon->cq_tail, __ATOMIC_ACQUIRE) != ring.head;
 }
 
@@ -402,7 +400,7 @@ static bool by_module(void)
 {
 	const char *word = getenv("MOE_TRANSPORT");
 
-	return word && strcmp(word, "kmod") == 0;
+	return word && strncmp(word, "kmod", 4) == 0;
 }
 
 /* The number of this process's open device. */
@@ -410,7 +408,7 @@ static uint64_t open_module(void)
 {
 	struct moe_error err;
 
-	if (queue_module_open(&module, &err) < 0)
+	if (queue_module_open(&module, strcmp(getenv("MOE_TRANSPORT"), "kmod-ioctl") == 0, &err) < 0)
 		require(false, "%s", err.text);
 	return module.client;
 }

@@ -235,6 +235,56 @@ static void test_steps(struct moe_client *client)
 	moe_detach(session);
 }
 
+/* What a thread has asked for outlives it. */
+struct hand_over {
+	struct moe_session *session;
+	const int32_t *ids;
+	const float *weights, *x;
+	struct moe_step *step;
+	struct moe_error err;
+};
+
+static void *submit_and_end(void *userdata)
+{
+	struct hand_over *h = userdata;
+	struct moe_plan *plan;
+
+	if (moe_plan(h->session, 3, MOE_MODE_DECODE, 1, 4, h->ids, h->weights, &plan, &h->err) == 0)
+		moe_submit(h->session, plan, h->x, &h->step, &h->err);
+	return NULL;
+}
+
+static void test_handed_over(struct moe_client *client)
+{
+	enum { TOPK = 4, STEPS = 100 };
+	static float x[HIDDEN], want[HIDDEN], y[HIDDEN];
+	struct moe_session *session = attach(client, 0, 1);
+	int32_t ids[TOPK];
+	float weights[TOPK];
+	int good = 0;
+
+	require(session != NULL, "attached");
+	fill_inputs(x, ids, weights, 1, TOPK);
+	for (int i = 0; i < STEPS; i++) {
+		struct hand_over h = {.session = session, .ids = ids, .weights = weights, .x = x};
+		pthread_t thread;
+		int r;
+
+		for (int k = 0; k < TOPK; k++)
+			ids[k] = (ids[k] + 1) % 32;
+		r = moe_compute(session, 3, 1, TOPK, ids, weights, x, want, &h.err);
+		pthread_create(&thread, NULL, submit_and_end, &h);
+		pthread_join(thread, NULL);
+		if (r == 0 && h.step)
+			r = moe_wait(h.step, y, 0, &h.err);
+		good += r == 0 && h.step && memcmp(y, want, sizeof y) == 0;
+		if (r < 0 || !h.step)
+			diag("%s", h.err.text);
+	}
+	ok(good == STEPS, "%d of %d steps whose thread ended before they did", good, STEPS);
+	moe_detach(session);
+}
+
 /* What tinymoe's slots look like: BF16, so each part has one plane of rows. */
 static void test_slot_layout(struct moe_client *client)
 {
@@ -323,6 +373,7 @@ int main(void)
 	test_threads(client);
 	test_slices(client);
 	test_steps(client);
+	test_handed_over(client);
 	test_slot_layout(client);
 	if (!getenv("MOE_TEST_DEVICE") && !getenv("MOE_TEST_EMULATED")) /* both take their time */
 		test_attach_time(client);

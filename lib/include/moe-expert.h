@@ -209,8 +209,8 @@ struct moe_attach_params {
 	 * slots with them. Never changes results. */
 	bool warm;
 	/* How requests reach the daemon: "ring", shared memory, the fastest; "kmod", the queue of the kernel module,
-	 * without memory that both sides write; "auto", the latter where it can be had. NULL: what MOE_TRANSPORT in the
-	 * environment says, else "ring". -EOPNOTSUPP: there is no such queue. */
+	 * without memory that both sides write; "kmod-ioctl", the same without io_uring; "auto", kmod where it can be
+	 * had. NULL: what MOE_TRANSPORT in the environment says, else "ring". -EOPNOTSUPP: there is no such queue. */
 	const char *transport;
 };
 

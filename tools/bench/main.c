@@ -207,7 +207,7 @@ static int set_option(struct options *o, int id, char *word)
 		return parse_count(&o->slots, word);
 	case OPTION_TRANSPORT:
 		o->transport = word;
-		return strcmp(word, "ring") == 0 || strcmp(word, "kmod") == 0 ? 0 : -1;
+		return strcmp(word, "ring") == 0 || strncmp(word, "kmod", 4) == 0 ? 0 : -1;
 	case OPTION_SKEW:
 		o->skew = true;
 		return 0;

@@ -104,7 +104,7 @@ static int run_nops(struct moe_session **sessions, uint32_t n_sessions, uint32_t
 	const uint32_t n = series_share(series, round, ROUNDS);
 	int r = 0;
 
-	for (uint32_t i = 0; !idle && i < warm && r == 0; i++)
+	for (uint32_t i = 0; !idle && i < MIN(warm, MAX(n, (uint32_t)WARM_MODULE)) && r == 0; i++)
 		r = moe_nop(sessions[i % n_sessions], err);
 	for (uint32_t i = 0; i < n && r == 0; i++) {
 		uint64_t begin;
@@ -190,8 +190,8 @@ static int attach_all(const struct options *o, struct moe_client *client, struct
 		.size = sizeof params, .model = o->model, .max_tokens = 1, .transport = "ring"};
 	int r = 0;
 
-	if (o->transport && strcmp(o->transport, "kmod") == 0) {
-		params.transport = "kmod";
+	if (o->transport && strcmp(o->transport, "ring") != 0) {
+		params.transport = o->transport;
 		r = moe_attach(client, ret_module, &params, err);
 		params.transport = "ring";
 	}
