@@ -7,13 +7,13 @@
  * the products of the router's weights for the two, of which those of the top-k are known. B is the number of tokens.
  *
  * Nothing is decayed: W stands here times a unit that grows by 8/7 in each event, so that an event writes what its
- * tokens touch, no more. When the unit has grown too large it loses a power of two, and so does each row when it is next
- * looked at: that is exact. W is symmetric, and stands once.
+ * tokens touch, no more. When the unit has grown too large it loses a power of two, and so does each row when it is
+ * next looked at: that is exact. W is symmetric, and stands once.
  *
  * Beside it W stands whole in binary32, times another power of two: `near`. Its rows are added up for all experts at
- * once. A sum of binary64 is made for those only whom sums of binary32 cannot tell from the least. Sums of binary64 that
- * ought to be equal are apart by their rounding, less than 2^-44 of them; SAME takes those for equal that are nearer
- * than that, and parts what differs in the last 200 events.
+ * once. A sum of binary64 is made for those only whom sums of binary32 cannot tell from the least. Sums of binary64
+ * that ought to be equal are apart by their rounding, less than 2^-44 of them; SAME takes those for equal that are
+ * nearer than that, and parts what differs in the last 200 events.
  */
 #include <string.h>
 

@@ -15,9 +15,10 @@
  *
  * Between settle() and the next request() holding and releasing is no event: frames hold what requests compute with,
  * and count nothing then. Each call costs O(1) or O(log E), but for three: lfru's and both ebco's order changes with
- * each event, and the first coldest() of one costs O(E); ebco's event costs O(U E) besides, and O(U) for each expert of
- * those whose sums are nearly the least. sieve and s3-fifo pass over what is held in their queues, once an event. Nothing allocates; a state is one block of zeroed memory that the caller
- * provides. Same calls, same answers: ranks that see the same routing decide alike.
+ * each event, and the first coldest() of one costs O(E); ebco's event costs O(U E) besides, and O(U) for each expert
+ * of those whose sums are nearly the least. sieve and s3-fifo pass over what is held in their queues, once an event.
+ * Nothing allocates; a state is one block of zeroed memory that the caller provides. Same calls, same answers: ranks
+ * that see the same routing decide alike.
  */
 #ifndef LIB_POLICY_H
 #define LIB_POLICY_H
