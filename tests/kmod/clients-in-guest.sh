@@ -44,14 +44,23 @@ left() { # NAME
 	counter "$1"
 }
 
+# What an emulated CPU shows of it.
+bench() { # TRANSPORT
+	timeout 180 /moe-bench ring --transport "$1" --daemon /tmp/socket --model tinymoe --samples 100 >/tmp/table 2>&1
+	code=$?
+	sed "s/^/# $1: /" /tmp/table
+	is "$code $(grep -c '^NOP by the kernel module' /tmp/table)" '0 1' "moe-bench ring --transport $1 comes to its end"
+}
+
 run() { # TEST LEAST
 	before=$(counter submitted)
+	began=$(cut -d. -f1 /proc/uptime)
 	"/test-$1" >/tmp/tap 2>&1
 	code=$?
 	sed 's/^/# /' /tmp/tap
 	is "$code$(grep -c '^not ok' /tmp/tap)" 00 "test-$1: as by the ring"
 	asked=$(($(counter submitted) - before))
-	is "$([ $asked -ge "$2" ] && echo enough)" enough "test-$1: asked $asked times through the module"
+	is "$([ $asked -ge "$2" ] && echo enough)" enough "test-$1: asked $asked times through the module, in $(($(cut -d. -f1 /proc/uptime) - began)) s"
 	is "$(left requests) $(left clients)" '0 0' "test-$1: nothing is left in the module"
 }
 
@@ -71,14 +80,34 @@ is "$(/moe-bench ring --transport kmod --daemon /tmp/socket 2>&1 | grep -c 'serv
 kill "$daemon"
 wait "$daemon"
 insmod /moe_expert.ko
-run session 2000
-run restart 3000
+for part in $(echo "${TEST_CLIENTS:-session,restart}" | tr , ' '); do
+	case $part in
+	restart)
+		run restart 3000
+		is "$([ "$(counter reissued)" -gt 0 ] && echo some)" some "the module issued $(counter reissued) requests again"
+		;;
+	session) run session 2000 ;;
+	agree) run agree 1000 ;;
+	bench)
+		start
+		bench kmod
+		bench kmod-ioctl
+		kill "$daemon"
+		wait "$daemon"
+		;;
+	*) run "$part" 100 ;;
+	esac
+done
 export MOE_TRANSPORT=
 start
 is "$(counter queues)" 1 "a daemon serves a queue, whoever asks"
+case $(uname -r) in
+6.1.*) way=ioctl ;;
+*) way=io_uring ;;
+esac
+is "$(/moectl --socket /tmp/socket status | grep -c "serves a queue by $way:")" 1 "by $way"
 kill "$daemon"
 wait "$daemon"
-is "$([ "$(counter reissued)" -gt 0 ] && echo some)" some "the module issued $(counter reissued) requests again"
 is "$(left queues)" 0 'an end in order ends the queue'
 rmmod moe_expert
 is "$(lsmod | grep -c moe_expert)" 0 'and the module can go'

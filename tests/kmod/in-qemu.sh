@@ -110,7 +110,8 @@ write_daemon_initrd() {
 }
 
 # test_daemon K, test_clients K: the daemon with the module, and clients that ask it through the module, in a machine
-# with the kernel K, one node and 40 huge pages of 2 MiB.
+# with the kernel K, one node and 40 huge pages of 2 MiB. TEST_CLIENTS: which, "session,restart" by default; others are
+# session-lanes, agree and bench.
 test_daemon() {
 	guest=daemon
 	programs='daemon/moe-expertd tools/moectl tools/moe-worker tests/lessee'
@@ -120,6 +121,7 @@ test_daemon() {
 test_clients() {
 	guest=clients
 	programs='daemon/moe-expertd tools/moectl tools/moe-bench tests/test-session tests/test-restart'
+	programs="$programs tests/test-session-lanes tests/test-agree"
 	boot_programs "$1"
 }
 
@@ -135,7 +137,7 @@ boot_programs() {
 	}
 	write_daemon_initrd || fail "no initrd: $(cat "$dir/log")"
 	"$lane" boot --kernel "$1" --initrd "$dir/initrd" --memory 1024 --limit "${TEST_LIMIT:-850}" --console "$dir/console" \
-		--append "loglevel=0 hugepagesz=2M hugepages=40 LD_LIBRARY_PATH=/lib TEST_KILLS=${TEST_KILLS:-1}"
+		--append "loglevel=0 hugepagesz=2M hugepages=40 LD_LIBRARY_PATH=/lib TEST_KILLS=${TEST_KILLS:-1}${TEST_CLIENTS:+ TEST_CLIENTS=$TEST_CLIENTS}"
 	code=$?
 	tr -d '\r' <"$dir/console" | grep -av '^kmod: exit'
 	grep -aq '^kmod: exit 0' "$dir/console" && [ "$code" = 0 ]
