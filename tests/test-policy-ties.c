@@ -8,11 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/util.h"
 #include "policy/policy.h"
 #include "tests/tap.h"
 
 #define EXPERTS_MAX 24
 #define EVENTS 36
+#define OLD_EVENTS 7400 /* W holds what is so old, wherever its unit is */
 #define LONG_EVENTS 9000
 #define PAIRS_MAX (8 * 4)
 
@@ -225,11 +227,72 @@ static void test_long(const struct policy_ops *policy)
 	free(state);
 }
 
+/* One event: these experts in one token, all of them requested. */
+static void together(const struct policy_ops *policy, void *state, uint32_t n, const int32_t *ids)
+{
+	policy->route(state, &(struct policy_tokens){1, n, ids, NULL});
+	for (uint32_t i = 0; i < n; i++) {
+		policy->hold(state, ids[i]);
+		policy->request(state, ids[i], 1);
+	}
+}
+
+static void let_go(const struct policy_ops *policy, void *state, uint32_t n, const int32_t *ids)
+{
+	for (uint32_t i = 0; i < n; i++)
+		policy->release(state, ids[i]);
+	policy->settle(state);
+}
+
+/* Expert 0 met 6, a hundred events later 5, and then nobody for so many events. 6 leaves, as it was met first. */
+static int32_t leaves_after(const struct policy_ops *policy, uint32_t events)
+{
+	static const int32_t first[] = {0, 6}, between[] = {6}, second[] = {0, 5}, later[] = {5, 6};
+	static const int32_t at_last[] = {0, 1, 2, 3, 4, 7};
+	void *state = calloc(1, policy->bytes(8, 8));
+	int32_t victim;
+
+	policy->init(state, 8, 8);
+	for (int32_t e = 0; e < 8; e++) {
+		policy->admit(state, e);
+		policy->release(state, e);
+	}
+	policy->settle(state);
+	together(policy, state, 2, first);
+	let_go(policy, state, 2, first);
+	for (uint32_t i = 0; i < 100; i++) {
+		together(policy, state, 1, between);
+		let_go(policy, state, 1, between);
+	}
+	together(policy, state, 2, second);
+	let_go(policy, state, 2, second);
+	for (uint32_t i = 0; i < events; i++) {
+		together(policy, state, 2, later);
+		let_go(policy, state, 2, later);
+	}
+	together(policy, state, ARRAY_LEN(at_last), at_last);
+	victim = policy->coldest(state);
+	free(state);
+	return victim;
+}
+
+/* What is old is small, but none of it is nothing while W can hold it. */
+static void test_old(const struct policy_ops *policy)
+{
+	uint32_t wrong = 0, events;
+
+	for (events = 0; events < OLD_EVENTS && !wrong; events += events < 200 ? 1 : 117)
+		wrong += leaves_after(policy, events) != 6;
+	ok(!wrong, "%s: who was met first leaves, up to %u events later", policy->name, wrong ? events : OLD_EVENTS);
+}
+
 int main(void)
 {
 	seed = tap_seed();
 	test_exact();
 	test_long(&policy_ebco_hard);
 	test_long(&policy_ebco_soft);
+	test_old(&policy_ebco_hard);
+	test_old(&policy_ebco_soft);
 	return tap_done();
 }

@@ -284,7 +284,10 @@ static void refresh(struct ebco *o)
 	o->stale = false;
 }
 
-/* In ascending order of the requested ones. */
+/*
+ * In ascending order of the requested ones. In W's own unit, times no near_of: whole sums are compared with each other
+ * only, and those of what is 5,500 events old would be nothing in the unit of `near`, and equal.
+ */
 static double whole_sum(struct ebco *o, int32_t expert)
 {
 	const uint32_t e = (uint32_t)expert;
@@ -300,7 +303,7 @@ static double whole_sum(struct ebco *o, int32_t expert)
 		sum += a < e ? row_of(o, a)[e] : row[a];
 	}
 	o->known[e / 64] |= UINT64_C(1) << e % 64;
-	return o->sum[e] = sum * o->near_of;
+	return o->sum[e] = sum;
 }
 
 /* Twice what both may be off by, which is the greater part of what this lets through. */
