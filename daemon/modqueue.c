@@ -398,13 +398,13 @@ static void let_go(struct modqueue *m)
 	m->id = 0;
 }
 
-/* Where the module says that it can, the kernel is asked by trying it. */
+/* Where the module says that it can, the kernel is asked by trying it; what forbids commands alone, too. */
 static void choose_way(struct modqueue *m, uint64_t features)
 {
 	int r = -EOPNOTSUPP;
 
 	if (features & MOE_KMOD_HAS_URING)
-		r = cmdring_open(&m->ring, 2 * m->depth, true);
+		r = cmdring_open(&m->ring, m->fd, 2 * m->depth, true);
 	m->rings = r == 0;
 	log_info("kernel module: serves queue %u by %s%s%s", m->id, modqueue_way(m),
 		 r < 0 ? ": no io_uring for it: " : "", r < 0 ? strerror(-r) : "");

@@ -66,7 +66,7 @@ static void open_ring(struct queue_module *m, uint64_t features)
 	m->slots = calloc(SLOTS, sizeof *m->slots);
 	if (!m->slots)
 		return;
-	if (cmdring_open(&m->ring, SLOTS, false) < 0) {
+	if (cmdring_open(&m->ring, m->fd, SLOTS, false) < 0) {
 		free(m->slots);
 		m->slots = NULL;
 		return;

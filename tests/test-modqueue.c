@@ -148,7 +148,7 @@ static void tell(void)
 	}
 }
 
-int cmdring_open(struct cmdring *ret, uint32_t commands, bool calm)
+int cmdring_open(struct cmdring *ret, int device, uint32_t commands, bool calm)
 {
 	ring.commands[0] = ring.commands[1] = 0;
 	ring.n_waits = ring.n_done = ring.taken = 0;

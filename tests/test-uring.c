@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * io_uring: what is there agrees with what the daemon uses; and where it is forbidden, by a filter or by the system's
- * settings, the daemon and moectl doctor say by whom and how to allow it.
+ * settings, the daemon and moectl doctor say by whom and how to allow it. And a ring for a device's commands is not had
+ * where they do not come to the device.
  */
 #include <errno.h>
 #include <sched.h>
@@ -9,6 +10,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "base/cmdring.h"
 #include "base/uring.h"
 #include "tests/fixture.h"
 #include "tests/forbid.h"
@@ -231,6 +233,56 @@ static void test_status(void)
 	ok(fixture_stop(&fixture) == 0, "the daemon ends");
 }
 
+/* -- commands of a device ----------------------------------------------------------------------------------------- */
+
+static const char *commands_of;
+
+/* How a ring for its commands is refused: 0, it is not; 255, there is a ring all the same. */
+static int open_ring(void)
+{
+	struct cmdring ring;
+	const int device = commands_of ? open(commands_of, O_RDWR | O_CLOEXEC) : -1;
+	const int r = cmdring_open(&ring, device, 8, false);
+
+	return r < 0 && ring.fd >= 0 ? 255 : -r;
+}
+
+static int open_ring_without_enter(void)
+{
+	return forbid_call(SYS_io_uring_enter, EPERM) ? open_ring() : 126;
+}
+
+static int in_child(int (*what)(void))
+{
+	int status = -1;
+	const pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(what());
+	waitpid(pid, &status, 0);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 200 + WTERMSIG(status);
+}
+
+static void test_commands(void)
+{
+	int r;
+
+	r = in_child(open_ring);
+	if (r == EINVAL) {
+		tap_skip("no rings with SQE128 here: the device's answer was not tested");
+		return;
+	}
+	ok(r == EBADF, "a command that the kernel refuses: no ring (%d)", r);
+	commands_of = "/dev/zero";
+	r = in_child(open_ring);
+	ok(r == EOPNOTSUPP, "a device without commands: no ring (%d)", r);
+	commands_of = "/dev/null"; /* which takes every command */
+	r = in_child(open_ring);
+	ok(r == EOPNOTSUPP, "nor for one that does not know what it knows (%d)", r);
+	r = in_child(open_ring_without_enter);
+	ok(r == EPERM || r == 126, "nor where rings are made and commands are forbidden (%d)", r);
+}
+
 int main(void)
 {
 	if (uring_probe() < 0) {
@@ -240,5 +292,6 @@ int main(void)
 	test_forbidden();
 	test_causes();
 	test_status();
+	test_commands();
 	return tap_done();
 }

@@ -14,6 +14,7 @@
 
 #define ENTRY_BYTES 128 /* of a ring with IORING_SETUP_SQE128 */
 #define COMMAND_AT 48   /* in it */
+#define UNKNOWN 0       /* a command that no device knows: no _IO() is that */
 
 static int enter(const struct cmdring *ring, uint32_t submits, uint32_t flags)
 {
@@ -57,7 +58,21 @@ static int map(struct cmdring *ring, const struct io_uring_params *p)
 	return 0;
 }
 
-int cmdring_open(struct cmdring *ret, uint32_t commands, bool calm)
+/* What a command meets that must come to the device, which refuses it. */
+static int probe(struct cmdring *ring, int device)
+{
+	const uint8_t bytes[CMDRING_BYTES] = {0};
+	uint64_t user_data;
+	int result, r = cmdring_issue(ring, device, UNKNOWN, bytes, NULL, 0);
+
+	if (r < 0)
+		return r;
+	if (!cmdring_next(ring, &user_data, &result) || result >= 0)
+		return -EOPNOTSUPP;
+	return result == -ENOTTY ? 0 : result;
+}
+
+int cmdring_open(struct cmdring *ret, int device, uint32_t commands, bool calm)
 {
 	struct io_uring_params p = {
 		.flags = IORING_SETUP_SQE128 | IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP,
@@ -75,6 +90,11 @@ int cmdring_open(struct cmdring *ret, uint32_t commands, bool calm)
 	r = p.features & IORING_FEAT_SINGLE_MMAP ? map(&ring, &p) : -EOPNOTSUPP;
 	if (r < 0) {
 		close_fd(ring.fd);
+		return r;
+	}
+	r = probe(&ring, device);
+	if (r < 0) {
+		cmdring_close(&ring);
 		return r;
 	}
 	*ret = ring;
@@ -147,9 +167,11 @@ bool cmdring_find(const struct cmdring *ring, uint64_t user_data, int *ret_resul
 	return false;
 }
 
-bool cmdring_ready(const struct cmdring *ring)
+uint32_t cmdring_ready(const struct cmdring *ring)
 {
-	return __atomic_load_n(ring->cq_head, __ATOMIC_RELAXED) != __atomic_load_n(ring->cq_tail, __ATOMIC_RELAXED);
+	const uint32_t head = __atomic_load_n(ring->cq_head, __ATOMIC_RELAXED);
+
+	return __atomic_load_n(ring->cq_tail, __ATOMIC_RELAXED) - head;
 }
 
 void cmdring_wait(const struct cmdring *ring, uint64_t timeout_ns)

@@ -5,7 +5,8 @@
  * Law: a command is issued alone and at once, by one system call: when that returns, the device has begun it, or the
  * kernel has not taken it and nothing has happened. Completions are read from memory. A command belongs to the thread
  * that issued it: it completes when that thread enters the kernel, and is cancelled when that thread ends. Who issues
- * holds a lock against others that do, and so does who takes completions; the two need not know of each other.
+ * holds a lock against others that do, and so does who takes completions; the two need not know of each other. A device
+ * refuses a command that it does not know with ENOTTY: by that an open ring has been seen to reach it.
  *
  * Without liburing, on which the client library does not depend.
  */
@@ -30,8 +31,9 @@ struct cmdring {
 };
 
 /* For at most so many commands that are not completed. `calm`: of one thread, which enters the kernel often: then it is
- * not interrupted in user mode for a completion. 0, or -errno: io_uring is absent, forbidden, or cannot do this. */
-int cmdring_open(struct cmdring *ret, uint32_t commands, bool calm);
+ * not interrupted in user mode for a completion. 0, or -errno: io_uring is absent, forbidden, or cannot do this: rings
+ * may be had where what they are for is refused, by seccomp or a security module, so one command is tried. */
+int cmdring_open(struct cmdring *ret, int device, uint32_t commands, bool calm);
 /* What is not completed is cancelled by the kernel, soon. An open ring, or one whose fd is -1. */
 void cmdring_close(struct cmdring *ring);
 
@@ -41,8 +43,8 @@ int cmdring_issue(struct cmdring *ring, int device, uint32_t command, const void
 /* Looks for one that is there, and leaves it. */
 bool cmdring_find(const struct cmdring *ring, uint64_t user_data, int *ret_result);
 
-/* Of any thread: there is a completion, to the best of its knowledge. */
-bool cmdring_ready(const struct cmdring *ring);
+/* Of any thread: so many completions are there, to the best of its knowledge. */
+uint32_t cmdring_ready(const struct cmdring *ring);
 /* Of any thread, beside one that issues: sleeps until there is one, or the time is over, or something came between. */
 void cmdring_wait(const struct cmdring *ring, uint64_t timeout_ns);
 
