@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -56,12 +57,27 @@ static uint32_t take_slot(struct queue_module *m, uint64_t user_data)
 
 /* -- life --------------------------------------------------------------------------------------------------------- */
 
+/* Looking at it is no system call, as asking for one's process is. */
+static void open_page(struct queue_module *m)
+{
+	void *page = mmap(NULL, sizeof *m->mine, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (page == MAP_FAILED)
+		return;
+	if (madvise(page, sizeof *m->mine, MADV_WIPEONFORK) < 0) {
+		munmap(page, sizeof *m->mine);
+		return;
+	}
+	m->mine = page;
+	*m->mine = true;
+}
+
 /* Without it: by ioctl and poll. */
 static void open_ring(struct queue_module *m, uint64_t features)
 {
 	const uint64_t needed = MOE_KMOD_HAS_URING | MOE_KMOD_HAS_STAYS;
 
-	if ((features & needed) != needed)
+	if ((features & needed) != needed || !m->mine)
 		return;
 	m->slots = calloc(SLOTS, sizeof *m->slots);
 	if (!m->slots)
@@ -100,6 +116,7 @@ int queue_module_open(struct queue_module *m, bool plain, struct moe_error *err)
 				     "module of this release");
 	}
 	m->client = f.client;
+	open_page(m);
 	if (!plain)
 		open_ring(m, f.features);
 	return 0;
@@ -127,12 +144,20 @@ void queue_module_close(struct queue_module *m)
 	if (m->fd < 0)
 		return;
 	m->fd = close_fd(m->fd); /* what is in flight ends by that */
+	if (m->mine)
+		munmap(m->mine, sizeof *m->mine);
+	m->mine = NULL;
 	if (!m->slots)
 		return;
 	if (m->pid == getpid() && settle(m)) /* a child that was forked shares the ring, which is its parent's */
 		free(m->slots);
 	m->slots = NULL;
 	cmdring_close(&m->ring);
+}
+
+bool queue_module_mine(const struct queue_module *m)
+{
+	return !m->mine || *m->mine;
 }
 
 const char *queue_module_way(const struct queue_module *m)
@@ -154,12 +179,13 @@ static int submit_by_ring(struct queue_module *m, struct moe_kmod_request *reque
 	r = cmdring_issue(&m->ring, m->fd, MOE_KMOD_SUBMIT, request, &m->slots[i].answer, i);
 	if (r < 0) {
 		give_slot(m, i);
-		return r == -EBUSY || r == -ENOMEM ? -EAGAIN : r;
+		return r;
 	}
 	if (!cmdring_find(&m->ring, i, &result) || result >= 0 || result == -ECANCELED ||
 	    m->slots[i].answer.status != UNWRITTEN)
 		return 0;
 	m->slots[i].refused = true;
+	atomic_fetch_add(&m->refused, 1);
 	return result;
 }
 
@@ -170,11 +196,14 @@ int queue_module_post(struct queue_module *m, const struct moe_sqe *sqe)
 
 	_Static_assert(sizeof request.sqe == sizeof *sqe, "a request is the ring's entry");
 	_Static_assert(sizeof request == CMDRING_BYTES, "and with its queue a command");
+	if (!queue_module_mine(m))
+		return -EPIPE;
 	memcpy(request.sqe, sqe, sizeof request.sqe);
 	r = m->slots ? submit_by_ring(m, &request, sqe->user_data) : command(m, MOE_KMOD_SUBMIT, &request);
 	switch (r) {
 	case -EBUSY:  /* of this open device are as many in flight as may be */
 	case -EDQUOT: /* of this user */
+	case -ENOMEM: /* the kernel's, just now */
 	case -EINTR:
 		return -EAGAIN;
 	case -ESTALE:
@@ -237,6 +266,8 @@ static int next_by_ring(struct queue_module *m, struct moe_cqe *ret, bool *ret_o
 			atomic_fetch_add(&m->strays, 1);
 		else if (!refused)
 			tell(&(struct moe_kmod_answer){.status = result}, slot->user_data, ret, ret_over);
+		if (refused)
+			atomic_fetch_sub(&m->refused, 1);
 		give_slot(m, (uint32_t)i);
 		if (answered || (!refused && result != -ECANCELED))
 			return 1;
@@ -251,14 +282,23 @@ static int next_by_ring(struct queue_module *m, struct moe_cqe *ret, bool *ret_o
 
 int queue_module_next(struct queue_module *m, struct moe_cqe *ret, bool *ret_over)
 {
+	if (!queue_module_mine(m))
+		return -EPIPE;
 	return m->slots ? next_by_ring(m, ret, ret_over) : next_by_ioctl(m, ret, ret_over);
+}
+
+bool queue_module_refused(const struct queue_module *m)
+{
+	return atomic_load(&m->refused) > 0;
 }
 
 bool queue_module_news(const struct queue_module *m)
 {
 	struct pollfd p = {.fd = m->fd, .events = POLLPRI};
 
-	if (m->slots && cmdring_ready(&m->ring))
+	if (!queue_module_mine(m))
+		return false;
+	if (m->slots && cmdring_ready(&m->ring) > atomic_load(&m->refused))
 		return true;
 	if (m->slots && atomic_load(&m->strays) == 0)
 		return false;

@@ -7,7 +7,8 @@
  * when the thread that posted it ends (MOE_KMOD_REQUEST_STAYS), and its answer is reaped by ioctl then. Elsewhere, or
  * where that is wanted, by ioctl and poll.
  *
- * An open device belongs to the process that opened it: a child that was forked asks nothing by it.
+ * An open device belongs to the process that opened it: a child that was forked asks nothing by it, and takes nothing
+ * from the ring, whose memory it shares.
  */
 #ifndef LIB_QUEUE_MODULE_H
 #define LIB_QUEUE_MODULE_H
@@ -28,10 +29,12 @@ struct queue_module {
 	uint32_t queue;  /* the daemon's, as it has said when attached */
 	uint64_t client; /* this open device, for the daemon */
 	pid_t pid;       /* whose it is */
+	bool *mine;      /* a page that is wiped in a child, or NULL */
 	struct cmdring ring;
 	struct queue_module_slot *slots; /* of what is in the ring; NULL: by ioctl and poll */
 	uint32_t free, taken;            /* slots */
 	_Atomic uint32_t strays;         /* in flight, whose thread has ended: to be reaped */
+	_Atomic uint32_t refused;        /* completions of what has ended when it was posted: to be taken */
 };
 
 /* Opens the device; `plain`: by ioctl and poll, whatever else there is. -EOPNOTSUPP: there is none, or none that can do
@@ -46,10 +49,16 @@ int queue_module_post(struct queue_module *module, const struct moe_sqe *sqe);
  * none any more. With an answer that comes of the queue's end *ret_over is set. */
 int queue_module_next(struct queue_module *module, struct moe_cqe *ret, bool *ret_over);
 
+/* False: this is a child of the process that opened it, to which the queue has ended. */
+bool queue_module_mine(const struct queue_module *module);
+
 /* "io_uring" or "ioctl". */
 const char *queue_module_way(const struct queue_module *module);
 
-/* Of any thread: whether there is an answer that nobody has taken yet. */
+/* Of any thread: whether completions of refusals are to be taken; they end every sleep at once, and keep slots. */
+bool queue_module_refused(const struct queue_module *module);
+
+/* Of any thread: whether there is an answer that nobody has taken yet; a refusal is none. */
 bool queue_module_news(const struct queue_module *module);
 
 /* Sleeps until there may be an answer, the socket has hung up (by io_uring that is not heard), or the

@@ -86,7 +86,7 @@ static void drain_module(struct queue *queue)
 	bool any = false, over = false, dead = false;
 	int r = 1;
 
-	while (queue->in_flight > 0 && r > 0) {
+	while (r > 0 && (queue->in_flight > 0 || queue_module_refused(queue->module))) {
 		r = queue_module_next(queue->module, &cqe, &over);
 		if (r > 0) {
 			retire(queue, &cqe);
@@ -108,6 +108,10 @@ static void drain(struct queue *queue)
 
 	if (atomic_load(&queue->dead))
 		return;
+	if (queue->module && !queue_module_mine(queue->module)) {
+		atomic_store(&queue->dead, true); /* a thread that leads has stayed with the parent */
+		return;
+	}
 	if (queue->module) {
 		if (!queue->leading) /* who sleeps in poll(2) would not hear of what another takes */
 			drain_module(queue);
@@ -205,6 +209,21 @@ static int find_room(struct queue *queue)
 	return r == 0 && atomic_load(&queue->dead) ? -EPIPE : r;
 }
 
+/* Under the lock: for a nap, or until something of this session has ended. Refusals are taken before, or by who leads:
+ * each ends a sleep, and is no reason to ask again. */
+static int take_nap(struct queue *queue)
+{
+	const uint32_t in_flight = queue->in_flight;
+	const uint64_t end = now_ns() + MODULE_NAP_NS;
+	uint64_t now;
+	int r = 0;
+
+	drain(queue);
+	while (r == 0 && queue->in_flight >= in_flight && (now = now_ns()) < end)
+		r = wait_change(queue, end - now); /* of the user's other processes it is not told */
+	return r;
+}
+
 /* Under the lock. What the module refuses as it is has ended with that. */
 static int publish_by_module(struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op)
 {
@@ -219,7 +238,7 @@ static int publish_by_module(struct queue *queue, const struct moe_sqe *sqe, str
 	while ((r = queue_module_post(queue->module, &entry)) == -EAGAIN) {
 		if (patience && now_ns() >= end)
 			return -ETIME;
-		r = wait_change(queue, MODULE_NAP_NS); /* of the user's other processes it is not told */
+		r = take_nap(queue);
 		if (r < 0)
 			return r;
 	}
