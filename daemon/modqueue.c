@@ -119,11 +119,13 @@ static int issue(struct modqueue *m, uint32_t command, const struct moe_kmod_tag
 	return r;
 }
 
-/* What FETCH brings waits in order; it may come at any time that this thread is in the kernel. */
+/* What FETCH brings waits in order; it may come at any time that this thread is in the kernel. All of it is read before
+ * the queue is given up: what has become of a COMMIT may stand behind what ends it. ENOMEM is the kernel's word, and the
+ * module has not seen the command. */
 static void take_come(struct modqueue *m)
 {
 	uint64_t number;
-	int r;
+	int r, why = 0;
 
 	while (m->rings && cmdring_next(&m->ring, &number, &r)) {
 		struct modqueue_tag *tag = &m->tags[number];
@@ -132,11 +134,16 @@ static void take_come(struct modqueue *m)
 			hold_tag(m, tag, &m->last_come);
 		} else if (tag->state == MODQUEUE_COMMITS && r != -ECANCELED && r != -EFAULT) {
 			tag->refused = r;
+			if (r != -ENOMEM)
+				free_tag(m, tag);
+		} else if (r == -ENOMEM) {
 			free_tag(m, tag);
-		} else if (!m->left) {
-			give_up(m, r);
+		} else if (!why) {
+			why = r;
 		}
 	}
+	if (why && !m->left)
+		give_up(m, why);
 }
 
 static void fetch_all(struct modqueue *m)
@@ -163,14 +170,20 @@ static int commit_and_fetch(struct modqueue *m, struct modqueue_tag *tag, struct
 	int r;
 
 	arg->to = (uintptr_t)&tag->fetched;
-	tag->refused = 0;
 	tag->state = MODQUEUE_COMMITS;
-	r = issue(m, MOE_KMOD_COMMIT_AND_FETCH, arg);
-	if (r < 0) {
-		give_up(m, r);
-		return r;
+	for (uint32_t i = 0; i == 0 || (m->rings && i < ISSUES_MAX && tag->refused == -ENOMEM); i++) {
+		if (i > 0)
+			usleep(ISSUE_AGAIN_US);
+		tag->refused = 0;
+		r = issue(m, MOE_KMOD_COMMIT_AND_FETCH, arg);
+		if (r < 0) {
+			give_up(m, r);
+			return r;
+		}
+		take_come(m);
 	}
-	take_come(m);
+	if (tag->refused == -ENOMEM && m->rings)
+		give_up(m, -ENOMEM);
 	if (tag->state == MODQUEUE_COMMITS)
 		tag->state = MODQUEUE_FETCHES;
 	r = tag->refused;
@@ -302,6 +315,7 @@ static bool enter_all(struct modqueue *m, struct sched *sched)
 static bool take_all(struct modqueue *m)
 {
 	take_come(m);
+	fetch_all(m); /* what the kernel had no memory for */
 	if (!m->come)
 		return false;
 	*m->last = m->come;

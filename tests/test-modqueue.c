@@ -124,6 +124,7 @@ static struct {
 	uint32_t commands[2]; /* COMMIT_AND_FETCH, FETCH */
 	int refuses;          /* what the kernel says of a command */
 	uint32_t times;       /* so often */
+	uint32_t wants; /* memory, so often: it says so by a completion, and the module has not seen the command */
 	bool forbidden;
 } ring;
 
@@ -172,6 +173,11 @@ int cmdring_issue(struct cmdring *r, int device, uint32_t command, const void *b
 	if (ring.times > 0) {
 		ring.times--;
 		return ring.refuses;
+	}
+	if (ring.wants > 0) {
+		ring.wants--;
+		complete(user_data, -ENOMEM);
+		return 0;
 	}
 	ring.commands[command == MOE_KMOD_FETCH]++;
 	if (command == MOE_KMOD_COMMIT_AND_FETCH)
@@ -467,6 +473,50 @@ static void test_commands(void)
 	modqueue_close(&queue, false);
 }
 
+/* The kernel says by completions that it wants memory. */
+static void test_wants(void)
+{
+	struct session *s;
+
+	memset(&fake, 0, sizeof fake);
+	ring.wants = 3;
+	begin();
+	ok(ring.n_waits == MODQUEUE_DEPTH - 3, "a kernel that wants memory does not take some FETCHes");
+	s = a_session(100, 1000);
+	turns();
+	ok(queue.id && ring.n_waits == MODQUEUE_DEPTH, "they are issued again");
+	ask(DEVICE, 100, 1000);
+	turns();
+	ring.wants = 3;
+	ring.commands[0] = 0;
+	ok(modqueue_commit(&queue, (uint32_t)tags_entered[0], &(struct moe_cqe){.status = 0}) == 0 &&
+		   fake.committed[1] == 1 && ring.commands[0] == 1,
+	   "and so is an answer, which is given once");
+	ok(ring.n_waits == MODQUEUE_DEPTH, "all tags fetch");
+	modqueue_part(s);
+	free(s);
+	modqueue_close(&queue, false);
+}
+
+/* What ends the queue stands before what has become of an answer. */
+static void test_order_of_ends(void)
+{
+	struct session *s;
+
+	memset(&fake, 0, sizeof fake);
+	begin();
+	s = a_session(100, 1000);
+	ask(DEVICE, 100, 1000);
+	turns();
+	fake.at[tags_entered[0]] = 99;
+	complete((tags_entered[0] + 1) % MODQUEUE_DEPTH, -ESHUTDOWN);
+	ok(modqueue_commit(&queue, (uint32_t)tags_entered[0], &(struct moe_cqe){.status = 0}) == -ESTALE && !queue.id,
+	   "an answer that is not taken, as the queue ends: who gives it knows");
+	modqueue_part(s);
+	free(s);
+	modqueue_close(&queue, false);
+}
+
 /* The kernel takes nothing any more. */
 static void test_refused(void)
 {
@@ -506,6 +556,8 @@ int main(void)
 		test_broken();
 	}
 	test_commands();
+	test_wants();
+	test_order_of_ends();
 	test_refused();
 	test_absent();
 	return tap_done();
