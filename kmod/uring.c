@@ -2,14 +2,20 @@
 /*
  * FETCH, COMMIT and SUBMIT as commands of io_uring.
  *
- * A command begins, goes on and is cancelled under the lock of its own ring
- * alone. It never is completed where the other side says that it can be, under
- * the lock of the other's ring maybe, but by work of the task that submitted
- * it. That work finds out once more what there is to say: meanwhile the queue
- * may have been parked, or ended.
+ * A command begins and is cancelled under the lock of its own ring. It never is
+ * completed where the other side says that it can be, under the lock of the
+ * other's ring maybe, but by work of the task that submitted it. That work
+ * finds out once more what there is to say: meanwhile the queue may have been
+ * parked, or ended.
  *
  * Whoever takes a command from its tag or request, under moe_lock, sees to it
  * that it is completed; nobody else does. So it is completed once.
+ *
+ * That work has the ring's lock from about Linux 6.10 on. Before, it may run
+ * beside a cancel, which has that lock and waits for moe_lock. So it clears in
+ * the command what it lets go of, with moe_lock held, and a cancel that finds
+ * nothing leaves. The command itself is there until the cancel has left: it
+ * gets out of the ring's list of what can be cancelled with the ring's lock.
  */
 #include <linux/err.h>
 #include <linux/uaccess.h>
@@ -20,8 +26,8 @@
 
 /**
  * struct moe_pdu - what a command that waits is about
- * @queue: of a FETCH, with a reference
- * @request: of a SUBMIT
+ * @queue: of a FETCH, with a reference; NULL once that is gone
+ * @request: of a SUBMIT; NULL once it is told
  * @to: of a FETCH
  * @tag: of a FETCH
  * @turn: of the tag, when it has got a request
@@ -40,10 +46,11 @@ static struct moe_pdu *pdu_of(struct io_uring_cmd *cmd)
 	return (struct moe_pdu *)cmd->pdu;
 }
 
-static void put_queue(struct moe_queue *queue)
+static void put_queue(struct moe_pdu *pdu)
 {
 	mutex_lock(&moe_lock);
-	moe_queue_put(queue);
+	moe_queue_put(pdu->queue);
+	pdu->queue = NULL;
 	moe_unlock();
 }
 
@@ -52,7 +59,7 @@ static void told(struct io_uring_cmd *cmd, unsigned int issue_flags)
 	struct moe_pdu *pdu = pdu_of(cmd);
 	long ret = moe_queue_tell(pdu->queue, pdu->tag, pdu->turn, pdu->to);
 
-	put_queue(pdu->queue);
+	put_queue(pdu);
 	moe_uring_done(cmd, ret, 0, issue_flags);
 }
 
@@ -60,7 +67,7 @@ MOE_URING_WORK(told)
 
 static void cancelled(struct io_uring_cmd *cmd, unsigned int issue_flags)
 {
-	put_queue(pdu_of(cmd)->queue);
+	put_queue(pdu_of(cmd));
 	moe_uring_done(cmd, -ECANCELED, 0, issue_flags);
 }
 
@@ -68,7 +75,8 @@ MOE_URING_WORK(cancelled)
 
 static void answered(struct io_uring_cmd *cmd, unsigned int issue_flags)
 {
-	struct moe_request *request = pdu_of(cmd)->request;
+	struct moe_pdu *pdu = pdu_of(cmd);
+	struct moe_request *request = pdu->request;
 	const struct moe_kmod_answer answer = request->answer;
 	const bool stays = request->body.flags & MOE_KMOD_REQUEST_STAYS;
 	long ret = answer.status;
@@ -82,6 +90,7 @@ static void answered(struct io_uring_cmd *cmd, unsigned int issue_flags)
 		ret = -EFAULT;
 	}
 	mutex_lock(&moe_lock);
+	pdu->request = NULL;
 	moe_request_told(request, told);
 	moe_unlock();
 	moe_uring_done(cmd, ret, answer.bytes, issue_flags);
@@ -148,10 +157,13 @@ static bool take_submit(struct io_uring_cmd *cmd, struct moe_pdu *pdu)
 static void cancel(struct io_uring_cmd *cmd, unsigned int issue_flags)
 {
 	struct moe_pdu *pdu = pdu_of(cmd);
-	bool taken;
+	bool taken = false;
 
 	mutex_lock(&moe_lock);
-	taken = pdu->request ? take_submit(cmd, pdu) : take_fetch(cmd, pdu);
+	if (pdu->request)
+		taken = take_submit(cmd, pdu);
+	else if (pdu->queue)
+		taken = take_fetch(cmd, pdu);
 	moe_unlock();
 	if (!taken)
 		return;
