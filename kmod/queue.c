@@ -160,32 +160,44 @@ long moe_queue_fetch(struct moe_call *call, struct io_uring_cmd *cmd)
 	return ret;
 }
 
-long moe_queue_commit(struct moe_call *call)
+/* With moe_lock held. */
+static long commit(struct moe_call *call)
 {
 	const struct moe_kmod_tag *arg = &call->arg.tag;
 	struct moe_request *request;
 	struct moe_queue *queue;
 	struct moe_tag *tag;
-	long ret = 0;
+
+	tag = find_tag(call, &queue);
+	if (IS_ERR(tag))
+		return PTR_ERR(tag);
+	if (tag->state != MOE_TAG_WORKS || tag->request->seq != arg->seq)
+		return -ESTALE;
+	request = tag->request;
+	tag->request = NULL;
+	tag->state = MOE_TAG_FREE;
+	tag->turn++;
+	queue->fetched--;
+	request->share->fetched--;
+	moe_request_answer(request, &arg->answer);
+	moe_queue_kick(queue); /* more tags are free: who has many may get one */
+	return 0;
+}
+
+long moe_queue_commit(struct moe_call *call, struct io_uring_cmd *cmd)
+{
+	const struct moe_kmod_tag *arg = &call->arg.tag;
+	struct moe_queue *queue;
+	u32 turn;
+	long ret;
 
 	if (arg->reserved || arg->answer.status > 0 || arg->answer.status < -MAX_ERRNO)
 		return -EINVAL;
+	/* One hold for both: what fails has not been committed. */
 	mutex_lock(&moe_lock);
-	tag = find_tag(call, &queue);
-	if (IS_ERR(tag)) {
-		ret = PTR_ERR(tag);
-	} else if (tag->state != MOE_TAG_WORKS || tag->request->seq != arg->seq) {
-		ret = -ESTALE;
-	} else {
-		request = tag->request;
-		tag->request = NULL;
-		tag->state = MOE_TAG_FREE;
-		tag->turn++;
-		queue->fetched--;
-		request->share->fetched--;
-		moe_request_answer(request, &arg->answer);
-		moe_queue_kick(queue); /* more tags are free: who has many may get one */
-	}
+	ret = commit(call);
+	if (!ret && cmd)
+		ret = begin_fetch(call, cmd, &queue, &turn);
 	moe_unlock();
 	return ret;
 }
@@ -197,7 +209,7 @@ long moe_queue_ioctl_fetch(struct moe_call *call)
 
 long moe_queue_ioctl_commit(struct moe_call *call)
 {
-	return call->arg.tag.to ? -EINVAL : moe_queue_commit(call);
+	return call->arg.tag.to ? -EINVAL : moe_queue_commit(call, NULL);
 }
 
 /* With moe_lock held: what waits in the tags goes back, or fails. */

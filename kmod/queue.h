@@ -211,7 +211,9 @@ long moe_queue_tell(struct moe_queue *queue, u32 tag, u32 turn, u64 to);
 
 /* What FETCH, COMMIT and SUBMIT are, whichever way they came. */
 long moe_queue_fetch(struct moe_call *call, struct io_uring_cmd *cmd);
-long moe_queue_commit(struct moe_call *call);
+
+/* With @cmd COMMIT_AND_FETCH: both, or neither. */
+long moe_queue_commit(struct moe_call *call, struct io_uring_cmd *cmd);
 long moe_request_submit(struct moe_call *call, struct io_uring_cmd *cmd, u64 to);
 
 #ifdef MOE_HAVE_URING

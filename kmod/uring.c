@@ -174,9 +174,7 @@ static void cancel(struct io_uring_cmd *cmd, unsigned int issue_flags)
 /* 0: it waits. */
 static long begin(struct moe_call *call, struct io_uring_cmd *cmd, bool *waits)
 {
-	struct moe_kmod_tag *tag = &call->arg.tag;
 	const u64 to = READ_ONCE(cmd->sqe->addr);
-	long ret;
 
 	*waits = true;
 	if (cmd->cmd_op == MOE_KMOD_SUBMIT)
@@ -191,12 +189,7 @@ static long begin(struct moe_call *call, struct io_uring_cmd *cmd, bool *waits)
 		*waits = false;
 		return moe_queue_ioctl_commit(call);
 	}
-	ret = moe_queue_commit(call);
-	if (ret)
-		return ret;
-	tag->seq = 0;
-	memset(&tag->answer, 0, sizeof(tag->answer));
-	return moe_queue_fetch(call, cmd);
+	return moe_queue_commit(call, cmd);
 }
 
 static bool is_known(u32 op)
