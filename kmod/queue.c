@@ -224,7 +224,7 @@ static void empty_tags(struct moe_queue *queue)
 			tag->cmd = NULL;
 			tag->state = MOE_TAG_FREE;
 		} else if (tag->request) {
-			trace_moe_request_park(tag->request);
+			trace_moe_request_park(tag->request, 0);
 			moe_request_again(queue, tag, MOE_KMOD_FETCHED_REISSUED);
 		}
 	}
@@ -294,7 +294,7 @@ void moe_queue_close(struct moe_client *client)
 
 	lockdep_assert_held(&moe_lock);
 	list_for_each_entry_safe(request, next, &client->requests, by_client) {
-		trace_moe_request_drop(request);
+		trace_moe_request_drop(request, request->answer.status);
 		moe_request_drop(request);
 	}
 	if (client->serves)

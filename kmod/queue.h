@@ -121,7 +121,7 @@ enum moe_request_at {
  * @offset: where the range begins
  * @bytes: how long it is
  * @body: as it was checked
- * @answer: as it was committed
+ * @answer: as it was committed, or ECANCELED; an orphan's is never committed
  */
 struct moe_request {
 	struct list_head by_client;

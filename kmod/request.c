@@ -93,9 +93,9 @@ void moe_request_fetch(struct moe_queue *queue, struct moe_tag *tag,
 	request->share->fetched++;
 	if (request->flags & MOE_KMOD_FETCHED_REISSUED) {
 		moe_counters.reissued++;
-		trace_moe_request_reissue(request);
+		trace_moe_request_reissue(request, 0);
 	} else {
-		trace_moe_request_fetch(request);
+		trace_moe_request_fetch(request, 0);
 	}
 }
 
@@ -147,14 +147,15 @@ void moe_request_answer(struct moe_request *request,
 	struct moe_client *client = request->client;
 
 	lockdep_assert_held(&moe_lock);
-	request->answer = *answer;
 	request->queue = NULL;
 	request->at = MOE_REQUEST_ANSWERED;
-	trace_moe_request_commit(request);
+	trace_moe_request_commit(request, answer->status);
 	if (!client) {
+		/* Its own answer may be on its way, read without moe_lock. */
 		moe_request_put(request);
 		return;
 	}
+	request->answer = *answer;
 	moe_counters.answered++;
 	if (request->cmd) {
 		answer_uring(request);
@@ -352,7 +353,7 @@ static long add(struct moe_call *call, struct moe_request *request,
 	queue->waiting++;
 	moe_counters.requests++;
 	moe_counters.submitted++;
-	trace_moe_request_submit(request);
+	trace_moe_request_submit(request, 0);
 	if (request->cmd)
 		moe_uring_submit(request->cmd, request);
 	moe_queue_kick(queue);

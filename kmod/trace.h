@@ -114,8 +114,8 @@ DEFINE_EVENT(moe_lease_class, moe_export,
 	TP_PROTO(const struct moe_lease *lease), TP_ARGS(lease));
 
 DECLARE_EVENT_CLASS(moe_request_class,
-	TP_PROTO(const struct moe_request *request),
-	TP_ARGS(request),
+	TP_PROTO(const struct moe_request *request, int status),
+	TP_ARGS(request, status),
 	TP_STRUCT__entry(
 		__field(u64, seq)
 		__field(u64, client)
@@ -132,7 +132,7 @@ DECLARE_EVENT_CLASS(moe_request_class,
 		__entry->queue = request->body.queue;
 		__entry->tag = request->tag;
 		__entry->op = (request->body.sqe[1]) & 0xff;
-		__entry->status = request->answer.status;
+		__entry->status = status;
 	),
 	TP_printk("seq=%llu client=%llu pid=%d queue=%u tag=%u op=%u status=%d",
 		  __entry->seq, __entry->client, __entry->pid, __entry->queue,
@@ -144,19 +144,26 @@ DECLARE_EVENT_CLASS(moe_request_class,
  * next one; its client has gone; taken back.
  */
 DEFINE_EVENT(moe_request_class, moe_request_submit,
-	TP_PROTO(const struct moe_request *request), TP_ARGS(request));
+	TP_PROTO(const struct moe_request *request, int status),
+	TP_ARGS(request, status));
 DEFINE_EVENT(moe_request_class, moe_request_fetch,
-	TP_PROTO(const struct moe_request *request), TP_ARGS(request));
+	TP_PROTO(const struct moe_request *request, int status),
+	TP_ARGS(request, status));
 DEFINE_EVENT(moe_request_class, moe_request_commit,
-	TP_PROTO(const struct moe_request *request), TP_ARGS(request));
+	TP_PROTO(const struct moe_request *request, int status),
+	TP_ARGS(request, status));
 DEFINE_EVENT(moe_request_class, moe_request_park,
-	TP_PROTO(const struct moe_request *request), TP_ARGS(request));
+	TP_PROTO(const struct moe_request *request, int status),
+	TP_ARGS(request, status));
 DEFINE_EVENT(moe_request_class, moe_request_reissue,
-	TP_PROTO(const struct moe_request *request), TP_ARGS(request));
+	TP_PROTO(const struct moe_request *request, int status),
+	TP_ARGS(request, status));
 DEFINE_EVENT(moe_request_class, moe_request_drop,
-	TP_PROTO(const struct moe_request *request), TP_ARGS(request));
+	TP_PROTO(const struct moe_request *request, int status),
+	TP_ARGS(request, status));
 DEFINE_EVENT(moe_request_class, moe_request_cancel,
-	TP_PROTO(const struct moe_request *request), TP_ARGS(request));
+	TP_PROTO(const struct moe_request *request, int status),
+	TP_ARGS(request, status));
 
 /* A command that was refused: its number, and the error. */
 TRACE_EVENT(moe_refused,

@@ -147,7 +147,7 @@ static bool take_submit(struct io_uring_cmd *cmd, struct moe_pdu *pdu)
 	if (pdu->request->cmd != cmd)
 		return false;
 	pdu->request->cmd = NULL;
-	trace_moe_request_cancel(pdu->request);
+	trace_moe_request_cancel(pdu->request, 0);
 	/* The end of a ring is work of the kernel, that of a task its own. */
 	if (!(pdu->request->body.flags & MOE_KMOD_REQUEST_STAYS) || !current->mm)
 		moe_request_drop(pdu->request);
