@@ -120,7 +120,7 @@ static int issue(struct modqueue *m, uint32_t command, const struct moe_kmod_tag
 }
 
 /* What FETCH brings waits in order; it may come at any time that this thread is in the kernel. All of it is read before
- * the queue is given up: what has become of a COMMIT may stand behind what ends it. ENOMEM is the kernel's word, and the
+ * the queue is given up: what has become of a COMMIT may stand behind what ends it. ENOMEM is the kernel's word: the
  * module has not seen the command. */
 static void take_come(struct modqueue *m)
 {
