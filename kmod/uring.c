@@ -73,6 +73,16 @@ static void cancelled(struct io_uring_cmd *cmd, unsigned int issue_flags)
 
 MOE_URING_WORK(cancelled)
 
+/* False: the client has named a place that there is not. */
+static bool hand_over(const struct moe_request *request, const struct moe_kmod_answer *answer)
+{
+	void __user *to = u64_to_user_ptr(request->to);
+
+	if (!to)
+		return true;
+	return current->mm && !copy_to_user(to, answer, sizeof(*answer));
+}
+
 static void answered(struct io_uring_cmd *cmd, unsigned int issue_flags)
 {
 	struct moe_pdu *pdu = pdu_of(cmd);
@@ -85,8 +95,7 @@ static void answered(struct io_uring_cmd *cmd, unsigned int issue_flags)
 	if (stays && !current->mm) {
 		told = false; /* its thread has ended */
 		ret = -ECANCELED;
-	} else if (request->to && (!current->mm ||
-				   copy_to_user(u64_to_user_ptr(request->to), &answer, sizeof(answer)))) {
+	} else if (!hand_over(request, &answer)) {
 		ret = -EFAULT;
 	}
 	mutex_lock(&moe_lock);
