@@ -141,7 +141,7 @@ static void use_after_free(void)
 	good(cuStreamWaitValue32(a, host_on_device, 1, CU_STREAM_WAIT_VALUE_GEQ));
 	good(cuMemcpyHtoDAsync(other, host + 64, 64, a));
 	good(cuMemFree(other));
-	*(volatile uint32_t *)(void *)host = 1;
+	__atomic_store_n((uint32_t *)(void *)host, 1, __ATOMIC_RELEASE);
 	cuStreamSynchronize(a);
 }
 
