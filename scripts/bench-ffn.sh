@@ -7,7 +7,7 @@
 #
 # Each figure is the best of N rounds (default 15) over the best of the same run's limit: of reading the weights for 1 and
 # 4 tokens, of the dot-product instructions for prefill. At least 4 GiB of weights are in rotation. The table becomes this
-# machine's section of FILE (default docs/PERFORMANCE.md); those of other machines stay. Takes about ten minutes on an
+# machine's section of FILE (default docs/PERFORMANCE.md); those of other machines stay. Takes some twenty minutes on an
 # otherwise idle machine. With --lines measurements are kept in a file, and what is there already is not measured again:
 # a table can be made in pieces, --formats by --formats.
 set -eu
@@ -53,6 +53,8 @@ for format in $formats; do
 	run deepseek-4 --model-shape deepseek-v3 --tokens 4
 	run gpt-oss-1 --model-shape gpt-oss-20b --tokens 1
 	run mixtral-128 --model-shape mixtral-8x7b --tokens 512
+	run mixtral-32 --model-shape mixtral-8x7b --tokens 128
+	run deepseek-128 --model-shape deepseek-v3 --tokens 512 --active 32
 	run deepseek-32 --model-shape deepseek-v3 --tokens 128 --active 32
 done
 printf '\n' >&2

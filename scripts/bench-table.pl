@@ -16,7 +16,9 @@ my @columns = (
 	['deepseek-4', '4 tokens', 'read'],
 	['gpt-oss-1', 'gpt-oss-20b, 1 token', 'read'],
 	['mixtral-128', 'Mixtral-8x7B, 128 tokens an expert', 'compute'],
-	['deepseek-32', 'DeepSeek-V3, 32 tokens an expert', 'compute'],
+	['mixtral-32', '32 tokens', 'compute'],
+	['deepseek-128', 'DeepSeek-V3, 128 tokens', 'compute'],
+	['deepseek-32', '32 tokens', 'compute'],
 );
 my ($lines, $page) = @ARGV;
 my (%cell, @formats, $any, %limits);
