@@ -62,6 +62,14 @@ int load_start(struct load **ret, const struct store_params *params, const struc
 	return 0;
 }
 
+int load_code(const struct load *load, struct moe_error *err)
+{
+	*err = load->error;
+	if (load->code == 0 && atomic_load(&load->cancelled))
+		return moe_error_set(err, -ECANCELED, "%s: loading was canceled", load->path);
+	return load->code;
+}
+
 struct load *load_free(struct load *load)
 {
 	if (load) {

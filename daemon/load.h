@@ -39,6 +39,9 @@ struct load {
 int load_start(struct load **ret, const struct store_params *params, const struct load_after *after, struct loop *loop,
 	       struct moe_error *err);
 
+/* Of a load that has finished: 0, or the error and its text. One that was cancelled after its last look, too. */
+int load_code(const struct load *load, struct moe_error *err);
+
 /* Waits for the thread; frees the result if nobody took it. Takes NULL, returns NULL. */
 struct load *load_free(struct load *load);
 

@@ -189,9 +189,9 @@ void service_finish_load(struct service *s)
 	struct load *load = s->load;
 	struct peer *peer = s->load_peer;
 	struct job *job = s->load_job;
-	struct moe_error err = load->error;
+	struct moe_error err;
 	struct entry *entry = NULL;
-	int r = load->code;
+	int r = load_code(load, &err);
 
 	service_tell_load(s);
 	s->load = NULL;
