@@ -260,8 +260,6 @@ static void test_refused(void)
 	ok(sim_layer(&t, 0, &p, &counts, final, &err) == -EINVAL && strstr(err.text, "mru"), "%s", err.text);
 	p = (struct sim_params){.mode = SIM_ATOMIC, .policy = "sieve", .capacity = 2};
 	ok(sim_layer(&t, 0, &p, &counts, final, &err) == -EINVAL && strstr(err.text, "sieve"), "%s", err.text);
-	p = (struct sim_params){.policy = "lru", .capacity = 5};
-	ok(sim_layer(&t, 0, &p, &counts, final, &err) == -EINVAL && strstr(err.text, "5"), "%s", err.text);
 }
 
 static void tell(const struct policy_ops *policy, void *state, const int32_t *ids, const float *weights)

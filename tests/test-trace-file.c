@@ -252,7 +252,7 @@ static const struct {
 	{RUN(""), "results[0].policy: nothing found"},
 	{RUN("\"policy\":\"mru\",\"mode\":\"pinned\""), "'mru' found, one of lru, lfu"},
 	{RUN("\"policy\":\"lru\",\"mode\":\"loose\""), "results[0].mode: 'loose' found, pinned, atomic"},
-	{RUN("\"policy\":\"lru\",\"mode\":\"pinned\",\"capacity\":5"), "capacity: 5 found, 0 to 4"},
+	{RUN("\"policy\":\"lru\",\"mode\":\"pinned\",\"capacity\":4097"), "capacity: 4097 found, 0 to 4096"},
 	{RUN("\"policy\":\"lfu-decay\",\"mode\":\"pinned\",\"capacity\":2,\"params\":{\"period\":8}"),
 	 "params: period"},
 	{SHAPE "{\"step\":0,\"layer\":0,\"token\":0,\"experts\":[4]}", "line 2: experts: id 0: 4 found"},

@@ -143,12 +143,15 @@ static void find_events(struct events *ret, const struct sim_trace *t, uint32_t 
 	}
 }
 
-/* None, one, all, or any number of slots. */
+/* None, one, all, more than all, or any number of slots. */
 static uint32_t draw_capacity(const struct sim_trace *t)
 {
 	const uint32_t kind = below(5);
 
-	return kind == 0 ? below(MIN(t->experts, 2)) : kind == 1 ? t->experts : kind == 2 ? t->topk : below(t->experts);
+	return kind == 0   ? below(MIN(t->experts, 2))
+	       : kind == 1 ? t->experts + below(3)
+	       : kind == 2 ? t->topk
+			   : below(t->experts);
 }
 
 /* -- results ------------------------------------------------------------------------------------------------------ */

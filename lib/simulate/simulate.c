@@ -68,6 +68,12 @@ static size_t at_step(const struct run *x, uint32_t step)
 	return (size_t)step * x->trace->layers + x->layer;
 }
 
+/* More than there are experts hold no more. */
+static uint32_t slots(const struct run *x)
+{
+	return MIN(x->params->capacity, x->trace->experts);
+}
+
 /* In atomic mode. */
 static bool chooses(const struct run *x, const struct policy_ops *policy)
 {
@@ -162,7 +168,7 @@ static void calibrate(struct run *x)
 {
 	const uint64_t *counts = x->params->calibration + (size_t)x->layer * x->trace->experts;
 
-	for (uint32_t slot = 0; slot < x->params->capacity; slot++) {
+	for (uint32_t slot = 0; slot < slots(x); slot++) {
 		int32_t best = -1;
 
 		for (uint32_t e = 0; e < x->trace->experts; e++)
@@ -286,9 +292,6 @@ static bool has_atomic(const char *policy)
 
 static int check(const struct sim_trace *t, const struct sim_params *p, struct moe_error *err)
 {
-	if (p->capacity > t->experts)
-		return moe_error_set(err, -EINVAL, "simulate: capacity %u found, at most %u (experts) expected",
-				     p->capacity, t->experts);
 	if (t->experts == 0 || t->experts > CACHE_EXPERTS_MAX)
 		return moe_error_set(err, -EINVAL, "simulate: %u experts found, 1 to %d expected", t->experts,
 				     CACHE_EXPERTS_MAX);
@@ -319,7 +322,7 @@ static int allocate(struct run *x, struct moe_error *err)
 	x->events = x->last + n;
 	x->seen = x->before + n;
 	if (pinned)
-		r = cache_new(&x->cache, x->trace->experts, x->params->capacity, policy_find(x->params->policy), err);
+		r = cache_new(&x->cache, x->trace->experts, slots(x), policy_find(x->params->policy), err);
 	if (r == 0 && pinned && x->params->calibration && strcmp(x->params->policy, "static") == 0)
 		calibrate(x);
 	if (r == 0 && x->params->mode >= SIM_BELADY)

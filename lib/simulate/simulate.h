@@ -47,7 +47,7 @@ const char *sim_mode_names(void);
 struct sim_params {
 	enum sim_mode mode;
 	const char *policy;          /* of pinned and atomic */
-	uint32_t capacity;           /* at most the trace's experts */
+	uint32_t capacity;           /* more than the trace's experts is as many */
 	const uint64_t *calibration; /* [layers][experts] of static; NULL: it starts empty */
 	bool *missed;                /* NULL, or in units of the trace's ids: was not there when it was asked for */
 	/* Each eviction, in order. May be NULL. `event` counts the layer's events. */
@@ -55,7 +55,7 @@ struct sim_params {
 	void *userdata;
 };
 
-/* -EINVAL: an unknown policy, one that the mode does not have, or a wrong capacity; -ENOMEM. ret_final [experts]:
+/* -EINVAL: an unknown policy, or one that the mode does not have; -ENOMEM. ret_final [experts]:
  * what is cached at the end. */
 int sim_layer(const struct sim_trace *trace, uint32_t layer, const struct sim_params *params,
 	      struct sim_counts *ret_counts, bool *ret_final, struct moe_error *err);

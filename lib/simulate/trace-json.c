@@ -116,8 +116,7 @@ static int check_params(const struct trace_at *at, const char *policy, const jso
 	return 0;
 }
 
-static int read_run(struct trace_run *ret, const struct trace_at *at, const json_t *object, uint32_t experts,
-		    struct moe_error *err)
+static int read_run(struct trace_run *ret, const struct trace_at *at, const json_t *object, struct moe_error *err)
 {
 	const char *policy = json_string_value(json_object_get(object, "policy"));
 	const char *mode = json_string_value(json_object_get(object, "mode"));
@@ -132,7 +131,7 @@ static int read_run(struct trace_run *ret, const struct trace_at *at, const json
 	if (r == 0)
 		r = check_params(at, policy, params, err);
 	if (r == 0)
-		r = trace_number(at, object, "capacity", 0, experts, &capacity, err);
+		r = trace_number(at, object, "capacity", 0, CACHE_EXPERTS_MAX, &capacity, err);
 	if (r < 0)
 		return r;
 	ret->capacity = (uint32_t)capacity;
@@ -158,8 +157,7 @@ static int read_runs(struct trace_case *one, struct trace_at at, const json_t *r
 	at.depth = 1;
 	for (at.index[0] = 0; r == 0 && at.index[0] < n; at.index[0]++) {
 		one->n_runs++; /* half-made ones are freed as well */
-		r = read_run(&one->runs[at.index[0]], &at, json_array_get(results, at.index[0]), one->trace.experts,
-			     err);
+		r = read_run(&one->runs[at.index[0]], &at, json_array_get(results, at.index[0]), err);
 	}
 	return r;
 }

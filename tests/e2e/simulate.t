@@ -164,7 +164,7 @@ refuses 'bad.json: steps.0..0..0.: id 0: 4 found, 0 to 3 expected' 1 "$dir/bad.j
 refuses 'No such file' 1 "$dir/none"
 refuses "'mru' found, one of lru, lfu" 1 "$vectors" --policy mru
 refuses "'loose' found, pinned" 1 "$vectors" --mode loose
-refuses "'9' found, 0 to 4 (experts of public-toy)" 1 "$vectors" --capacity 9
+refuses "'4097' found, 0 to 4096" 1 "$vectors" --capacity 4097
 refuses "'' found" 1 "$vectors" --capacity 2,
 refuses 'one of lru, lfu, lfu-decay, lfru, ebco-hard expected' 1 "$vectors" --mode atomic --policy sieve
 refuses 'draws one trace' 1 "$vectors" --svg "$dir/x.svg"

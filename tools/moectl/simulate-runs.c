@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/util.h"
+#include "cache.h"
 #include "policy/policy.h"
 #include "simulate.h"
 
@@ -73,17 +74,16 @@ static void add_capacity(struct capacities *c, uint32_t capacity)
 		c->of[c->n++] = capacity;
 }
 
-static int read_capacities(struct capacities *ret, const struct trace_case *one, const char *list,
-			   struct moe_error *err)
+static int read_capacities(struct capacities *ret, const char *list, struct moe_error *err)
 {
 	char word[NAME_MAX_BYTES], *end;
 
 	while (next_word(&list, word)) {
 		const unsigned long capacity = strtoul(word, &end, 10);
 
-		if (*end || end == word || *word < '0' || *word > '9' || capacity > one->trace.experts)
-			return moe_error_set(err, -EINVAL, "--capacity: '%s' found, 0 to %u (experts of %s) expected",
-					     word, one->trace.experts, one->id);
+		if (*end || end == word || *word < '0' || *word > '9' || capacity > CACHE_EXPERTS_MAX)
+			return moe_error_set(err, -EINVAL, "--capacity: '%s' found, 0 to %d expected", word,
+					     CACHE_EXPERTS_MAX);
 		if (ret->n == CAPACITIES_MAX)
 			return moe_error_set(err, -EINVAL, "--capacity: more than %d found", CAPACITIES_MAX);
 		add_capacity(ret, (uint32_t)capacity);
@@ -163,7 +163,7 @@ static int plan_wished(struct runs *runs, const struct run_wishes *wishes, const
 int runs_plan(struct runs *ret, const struct trace_case *one, const struct run_wishes *wishes, struct moe_error *err)
 {
 	struct capacities c = {0};
-	int r = wishes->capacities ? read_capacities(&c, one, wishes->capacities, err) : 0;
+	int r = wishes->capacities ? read_capacities(&c, wishes->capacities, err) : 0;
 
 	if (r < 0)
 		return r;
