@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "heat-lasts.h"
 
 #define LABEL 6 /* columns in front of a line: a layer's number */
 
@@ -13,19 +14,6 @@ static const char *const ascii[HEAT_LEVELS] = {" ", ".", "+", "*", "#"};
 static const char *const blocks[HEAT_LEVELS] = {" ", "\u2591", "\u2592", "\u2593", "\u2588"};
 static const int colours[HEAT_LEVELS] = {0, 24, 37, 178, 196};
 static const char *const fills[HEAT_LEVELS] = {"#f4f4f4", "#c6dbef", "#6baed6", "#fd8d3c", "#bd0026"};
-
-/* Whether any heat lasts: of older daemons, or older clients alone, none does. */
-static bool lasts(const json_t *layers)
-{
-	const json_t *layer, *cell;
-	size_t i, j;
-
-	json_array_foreach (layers, i, layer)
-		json_array_foreach (json_object_get(layer, "heat"), j, cell)
-			if (json_number_value(cell) > 0)
-				return true;
-	return false;
-}
 
 static int read_layer(struct heat_map *map, unsigned at, const json_t *layer)
 {
@@ -52,7 +40,7 @@ int heat_map_new(struct heat_map *ret, const json_t *model, struct moe_error *er
 		.name = json_string_value(json_object_get(model, "name")),
 		.layers = (unsigned)json_array_size(layers),
 		.experts = (unsigned)json_integer_value(json_object_get(model, "experts")),
-		.lasts = lasts(layers),
+		.lasts = heat_lasts(layers),
 	};
 	int r = map.name && map.layers && map.experts ? 0 : -EPROTO;
 

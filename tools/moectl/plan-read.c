@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "heat-lasts.h"
 #include "model/file.h"
 #include "model/json-memory.h"
 
@@ -162,19 +163,6 @@ void plan_loads_fini(struct plan_loads *loads)
 	*loads = (struct plan_loads){0};
 }
 
-/* Does any layer say what its routers chose, over daemons and sessions? */
-static bool has_lasting(const json_t *layers)
-{
-	const json_t *layer, *value;
-	size_t i, e;
-
-	json_array_foreach (layers, i, layer)
-		json_array_foreach (json_object_get(layer, "heat"), e, value)
-			if (json_number_value(value) > 0)
-				return true;
-	return false;
-}
-
 /* One list of numbers, added to those of the layer; the first list says how many experts there are. */
 static int add_heat(struct plan_loads *to, const char *file, size_t at, const json_t *layer, const char *field,
 		    struct moe_error *err)
@@ -201,12 +189,11 @@ static int add_heat(struct plan_loads *to, const char *file, size_t at, const js
 	return r;
 }
 
-/* What moectl heat prints: the heat that lasts, which has what hit in slots, too; where there is none yet, the pairs
- * that the pool computed and the copies into slots. */
+/* What moectl heat prints. */
 static int read_heat(struct plan_loads *ret, const char *file, const json_t *layers, struct moe_error *err)
 {
 	struct plan_loads loads = {.stages = 1, .layers = (uint32_t)json_array_size(layers)};
-	const bool lasting = has_lasting(layers);
+	const bool lasts = heat_lasts(layers);
 	const json_t *layer;
 	size_t i;
 	int r = 0;
@@ -215,8 +202,8 @@ static int read_heat(struct plan_loads *ret, const char *file, const json_t *lay
 		return wrong(file, "", "layers", layers, "1 to 4096 layers", err);
 	json_array_foreach (layers, i, layer) {
 		if (r == 0)
-			r = add_heat(&loads, file, i, layer, lasting ? "heat" : "pairs", err);
-		if (r == 0 && !lasting)
+			r = add_heat(&loads, file, i, layer, lasts ? "heat" : "pairs", err);
+		if (r == 0 && !lasts)
 			r = add_heat(&loads, file, i, layer, "copies", err);
 	}
 	if (r < 0)
