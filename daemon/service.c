@@ -33,66 +33,18 @@
 
 /* -- the reactor's turn ------------------------------------------------------------------------------------------- */
 
-static struct peer *peer_of(const struct service *s, const struct session *session)
-{
-	struct peer *peer = s->peers;
-
-	while (peer && peer->session != session)
-		peer = peer->next;
-	return peer;
-}
-
-static void free_dead(struct service *s)
-{
-	struct session **at = &s->sessions;
-
-	s->bury = false;
-	while (*at) {
-		struct session *session = *at;
-
-		if (session->dead && !session_busy(session)) {
-			*at = session->next;
-			sched_part(s->sched, &session->sched);
-			session_free(session);
-			s->trim = !s->sessions;
-		} else {
-			at = &session->next;
-		}
-	}
-	bus_note(s->bus);
-	if (!s->sessions)
-		service_drained(s);
-}
-
-void service_cut_off(struct service *s, struct session *session, const char *why)
-{
-	struct peer *peer = peer_of(s, session);
-
-	if (peer)
-		peer_close(peer, why);
-}
-
-static void cut_off_lost(struct service *s)
-{
-	s->guard_hits = guard_hits();
-	for (struct session *session = s->sessions; session; session = session->next)
-		if (!session->dead && session_lost_page(session))
-			peer_close(peer_of(s, session),
-				   "a page of its memory is lost: a hole without memory to fill it, or a fault");
-}
-
 static bool serve_rings(struct service *s)
 {
 	struct session *broken;
 	bool any;
 
 	if (guard_hits() != s->guard_hits)
-		cut_off_lost(s);
+		service_cut_off_lost(s);
 	any = pollset_turn(&s->rings, s->sched);
 	while ((broken = pollset_next_broken(&s->rings)))
-		peer_close(peer_of(s, broken), broken->broken);
+		service_cut_off(s, broken, broken->broken);
 	if (s->bury)
-		free_dead(s);
+		service_bury(s);
 	return any;
 }
 
@@ -125,7 +77,7 @@ static bool serve_opened(struct service *s)
 		struct session *session = owner;
 
 		if (!session->dead)
-			peer_device_opened(peer_of(s, session), r, &err);
+			peer_device_opened(service_peer_of(s, session), r, &err);
 		any = true;
 	}
 	return any;
@@ -205,46 +157,6 @@ static void service_unpark(void *userdata)
 	struct service *s = userdata;
 
 	pollset_unpark(&s->rings);
-}
-
-/* Sessions of one user that name the same device have one budget for fills. */
-static void share_budget(struct service *s, struct session *session)
-{
-	struct session *with = s->sessions;
-
-	while (with && (with->attach.device != session->attach.device || with->uid != session->uid))
-		with = with->next;
-	if (with && session->attach.device)
-		sched_share(&session->sched, &with->sched);
-}
-
-void service_add_session(struct service *s, struct session *session)
-{
-	const bool revived = session->id;
-
-	share_budget(s, session);
-	if (!revived)
-		session->id = s->estate->next_session++;
-	session->next = s->sessions;
-	s->sessions = session;
-	if (session->attach.client && s->modqueue.id)
-		modqueue_join(&s->modqueue, session);
-	pollset_add(&s->rings, session, revived);
-	bus_note(s->bus);
-}
-
-void service_kill_session(struct service *s, struct session *session)
-{
-	taps_leave(&s->taps, session);
-	session_kill(session, s->sched);
-	s->bury = true;
-	bus_note(s->bus);
-}
-
-void service_leave_session(struct service *s, struct session *session)
-{
-	session_leave(session, s->sched);
-	s->bury = true;
 }
 
 static void enters(struct door *door, int sock)

@@ -177,7 +177,13 @@ void service_add_session(struct service *service, struct session *session);
 void service_kill_session(struct service *service, struct session *session);
 /* It has broken the ring's law: its connection is closed. */
 void service_cut_off(struct service *service, struct session *session, const char *why);
+/* The same for those of whom a page of memory is lost. */
+void service_cut_off_lost(struct service *service);
 /* It is left to the successor: session_leave, and the same. */
 void service_leave_session(struct service *service, struct session *session);
+/* Frees those that are dead and of whom the pool holds nothing any more. */
+void service_bury(struct service *service);
+/* Whose connection it is; NULL: nobody's. */
+struct peer *service_peer_of(const struct service *service, const struct session *session);
 
 #endif
