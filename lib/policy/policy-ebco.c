@@ -8,21 +8,21 @@
  *
  * Nothing is decayed: W stands here times a unit that grows by 8/7 in each event, so that an event writes what its
  * tokens touch, no more. When the unit has grown too large it loses a power of two, and so does each row when it is
- * next looked at: that is exact. W is symmetric, and stands once.
+ * next looked at: that is exact.
  *
- * Beside it W stands whole in binary32, times another power of two: `near`. Its rows are added up for all experts at
- * once. A sum of binary64 is made for those only whom sums of binary32 cannot tell from the least. Sums of binary64
- * that ought to be equal are apart by their rounding, less than 2^-44 of them; SAME takes those for equal that are
- * nearer than that, and parts what differs in the last 200 events.
+ * Beside it W stands in binary32, times another power of two: `near`. Its rows are added up for all experts at once,
+ * and whoever may leave is sorted by these sums when the first victim of an event is asked for, 64 experts by
+ * themselves; a victim is the least of the heads. A sum of binary64 is made for those only whom sums of binary32 cannot
+ * tell from the least. Sums of binary64 that ought to be equal are apart by their rounding, less than 2^-44 of them;
+ * SAME takes those for equal that are nearer than that, and parts what differs in the last 200 events.
  */
+#include <math.h>
 #include <string.h>
 
 #include "base/util.h"
 #include "policy/policy.h"
-#include "policy/policy-least.h"
 
 #define NEW 0.125 /* the share of an event, in W */
-#define ROWS 8
 #define SAME (1 + 0x1p-42)
 #define UNIT_MAX 0x1p960 /* 2^63 of which are finite: more than the greatest weights of all pairs add up to */
 #define UNIT_STEP 0x1p-480
@@ -34,50 +34,61 @@
 #define NEAR_MAX 0x1p64 /* the unit's bound here; 2^63 of which are finite in binary32 as well */
 #define NEAR_STEP 0x1p-64f
 #define NEAR_STEPS_LEFT 4
-#define LINE 64
+
+#define EXPERTS_MAX 4096
+#define WORD 64           /* experts that are sorted together */
+#define PLACES (WORD + 8) /* theirs, and at least one of NOBODY */
+#define NOBODY INT32_MAX  /* behind all others */
+#define NEVER UINT64_MAX  /* no token had it: its row is 0 */
+#define CHOSEN 64         /* of a token, at once */
 
 typedef float near_vector __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t key_vector __attribute__((vector_size(32), aligned(4), may_alias));
 #define LANES (sizeof(near_vector) / sizeof(float))
 
 struct ebco {
 	bool soft, in_event, stale;
-	uint32_t n_experts, n_active, width; /* width: of a row of near */
-	uint64_t steps, near_steps;          /* that the unit has lost, and the near one */
-	double unit, near_of;                /* near_of: a power of two, what near is of W */
-	double *w;                           /* [n_experts][from the row's own number to n_experts], in units */
-	float *near, *near_sum;              /* [n_experts][width], [width] */
-	uint64_t *taken, *near_taken;        /* [n_experts]: how many of the steps the row has taken */
-	int32_t *active;                     /* [n_experts]: requested by this event, or by the last one */
-	int32_t *close;                      /* [n_experts]: scratch, who may be the least */
-	double *sum;                         /* [n_experts]: of W where it is known, else of near */
-	uint64_t known[POLICY_LEAST_MAX / 64];
-	struct policy_least idle; /* who may leave, by sums of near */
+	uint32_t n_experts, n_active, n_words, width; /* width: of a row of near */
+	uint64_t steps, near_steps;                   /* that the unit has lost, and the near one */
+	double unit, near_of;                         /* near_of: a power of two, what near is of W */
+	double *w;                                    /* [n_experts][n_experts], in units */
+	float *near;                                  /* [n_experts][width] */
+	uint64_t *taken, *near_taken;                 /* [n_experts]: how many of the steps the row has taken; NEVER */
+	double *sum;                                  /* [n_experts]: of W, where it is known */
+	int32_t *active;                              /* [n_experts]: requested by this event, or by the last one */
+	int32_t *close;                               /* [n_experts]: scratch, who may be the least */
+	uint64_t known[EXPERTS_MAX / WORD];
+	uint64_t idle[EXPERTS_MAX / WORD];  /* who may leave */
+	uint32_t first[EXPERTS_MAX / WORD]; /* where the least of a word stands in `order` */
+	int32_t *order;                     /* [n_words][PLACES]: keys of whoever is idle */
 };
 
 static size_t ebco_bytes(uint32_t n_experts, uint32_t n_slots)
 {
-	const size_t n = n_experts, width = ALIGN_UP(n, LANES);
+	const size_t n = n_experts, width = ALIGN_UP(n, WORD);
 
-	return sizeof(struct ebco) + (n * (n + 1) / 2 + 3 * n) * sizeof(double) + policy_least_bytes(n_experts) + LINE +
-	       (n + 1) * width * sizeof(float) + 2 * n * sizeof(int32_t);
+	return sizeof(struct ebco) + (n * n + 3 * n) * sizeof(double) + CACHE_LINE + n * width * sizeof(float) +
+	       (2 * n + width / WORD * PLACES) * sizeof(int32_t);
 }
 
 static void init(struct ebco *o, bool soft, uint32_t n_experts, uint32_t n_slots)
 {
 	const size_t n = n_experts;
 
-	*o = (struct ebco){.soft = soft, .n_experts = n_experts, .width = ALIGN_UP(n_experts, LANES)};
+	*o = (struct ebco){.soft = soft, .n_experts = n_experts, .stale = true};
+	o->width = ALIGN_UP(n_experts, WORD);
+	o->n_words = o->width / WORD;
 	o->unit = UNIT_MAX * UNIT_STEP;
 	o->near_of = 1 / o->unit;
-	o->w = (double *)(o + 1);
-	o->taken = (uint64_t *)(o->w + n * (n + 1) / 2);
+	o->near = (float *)ALIGN_UP((uintptr_t)(o + 1), CACHE_LINE);
+	o->w = (double *)(o->near + n * o->width);
+	o->taken = (uint64_t *)(o->w + n * n);
 	o->near_taken = o->taken + n;
 	o->sum = (double *)(o->near_taken + n);
-	policy_least_init(&o->idle, o->sum + n, n_experts);
-	o->near = (float *)ALIGN_UP((uintptr_t)(o->sum + n) + policy_least_bytes(n_experts), LINE);
-	o->near_sum = o->near + n * o->width;
-	o->active = (int32_t *)(o->near_sum + o->width);
+	o->active = (int32_t *)(o->sum + n);
 	o->close = o->active + n;
+	o->order = o->close + n;
+	memset(o->taken, 0xff, n * sizeof *o->taken);
 }
 
 static void hard_init(void *state, uint32_t n_experts, uint32_t n_slots)
@@ -92,10 +103,8 @@ static void soft_init(void *state, uint32_t n_experts, uint32_t n_slots)
 
 /* -- events ------------------------------------------------------------------------------------------------------- */
 
-static void begin(struct ebco *o)
+static __attribute__((noinline)) void begin_event(struct ebco *o)
 {
-	if (o->in_event)
-		return;
 	o->in_event = o->stale = true;
 	o->n_active = 0;
 	o->unit /= 1 - NEW;
@@ -110,29 +119,40 @@ static void begin(struct ebco *o)
 	}
 }
 
-/* Where column 0 of a row would be. */
-static double *row_of(const struct ebco *o, uint32_t expert)
+static inline void begin(struct ebco *o)
 {
-	return o->w + (size_t)expert * (2 * (size_t)o->n_experts - 1 - expert) / 2;
+	if (!o->in_event)
+		begin_event(o);
 }
 
-static void take_steps(struct ebco *o, uint32_t expert)
+static double *row_of(const struct ebco *o, int32_t expert)
+{
+	return o->w + (size_t)expert * o->n_experts;
+}
+
+static float *near_of(const struct ebco *o, int32_t expert)
+{
+	return o->near + (size_t)expert * o->width;
+}
+
+/* Seldom, and out of the way: what calls them would have to save registers for their vectors. */
+static __attribute__((noinline)) void take_steps(struct ebco *o, int32_t expert)
 {
 	double *row = row_of(o, expert);
 	uint64_t behind = o->steps - o->taken[expert];
 
 	o->taken[expert] = o->steps;
 	if (behind >= STEPS_LEFT)
-		memset(row + expert, 0, (o->n_experts - expert) * sizeof *row);
+		memset(row, 0, o->n_experts * sizeof *row);
 	else
 		for (; behind > 0; behind--)
-			for (uint32_t i = expert; i < o->n_experts; i++)
+			for (uint32_t i = 0; i < o->n_experts; i++)
 				row[i] *= UNIT_STEP;
 }
 
-static void take_near_steps(struct ebco *o, uint32_t expert)
+static __attribute__((noinline)) void take_near_steps(struct ebco *o, int32_t expert)
 {
-	float *row = o->near + (size_t)expert * o->width;
+	float *row = near_of(o, expert);
 	uint64_t behind = o->near_steps - o->near_taken[expert];
 
 	o->near_taken[expert] = o->near_steps;
@@ -152,47 +172,69 @@ static void take_near_steps(struct ebco *o, uint32_t expert)
 static inline void look_at(struct ebco *o, int32_t expert)
 {
 	if (o->taken[expert] != o->steps)
-		take_steps(o, (uint32_t)expert);
+		take_steps(o, expert);
 	if (o->near_taken[expert] != o->near_steps)
-		take_near_steps(o, (uint32_t)expert);
+		take_near_steps(o, expert);
 }
 
-struct pairs { /* what a pair's place depends on, and nothing that is written */
-	double *w;
-	float *near;
-	uint32_t n_experts, width;
-	double near_of;
+struct chosen { /* a token's experts */
+	uint32_t n;
+	int32_t id[CHOSEN];
+	double weight[CHOSEN];
+	double *row[CHOSEN];
+	float *near[CHOSEN];
 };
 
-static inline void add_pair(const struct pairs *p, uint32_t a, uint32_t b, double share)
+static void list_chosen(struct ebco *o, const struct policy_tokens *t, size_t at, uint32_t n, struct chosen *ret)
 {
-	const uint32_t low = a < b ? a : b, high = a < b ? b : a;
-	double *to = p->w + (size_t)low * (2 * p->n_experts - 1 - low) / 2 + high;
-	const double value = *to + share;
-	const float near = (float)(value * p->near_of);
+	ret->n = 0;
+	for (size_t i = at; i < at + n; i++) {
+		const int32_t expert = t->ids[i];
 
-	*to = value;
-	p->near[(size_t)a * p->width + b] = p->near[(size_t)b * p->width + a] = near >= NEAR_NONE ? near : 0;
+		if (expert < 0)
+			continue;
+		look_at(o, expert);
+		ret->id[ret->n] = expert;
+		ret->weight[ret->n] = o->soft ? policy_weight(t, i) : 1;
+		ret->row[ret->n] = row_of(o, expert);
+		ret->near[ret->n++] = near_of(o, expert);
+	}
 }
 
-static inline void add_token(struct ebco *o, const struct policy_tokens *t, size_t first, double share, bool soft)
+/* The i-th of c and the j-th of d. W is symmetric: one sum, two places. */
+static inline void add_pair(const struct chosen *c, uint32_t i, const struct chosen *d, uint32_t j, double share,
+			    double near_of)
 {
-	const struct pairs p = {o->w, o->near, o->n_experts, o->width, o->near_of};
-	const int32_t *ids = t->ids + first;
-	const uint32_t topk = t->topk;
+	const double value = c->row[i][d->id[j]] + share;
+	const float rounded = (float)(value * near_of), near = rounded >= NEAR_NONE ? rounded : 0;
 
-	for (uint32_t i = 0; i < topk; i++) {
-		const double weight = soft ? policy_weight(t, first + i) : 1, mine = share * weight;
+	c->row[i][d->id[j]] = d->row[j][c->id[i]] = value;
+	c->near[i][d->id[j]] = d->near[j][c->id[i]] = near;
+}
 
-		if (ids[i] < 0)
-			continue;
-		look_at(o, ids[i]);
-		add_pair(&p, (uint32_t)ids[i], (uint32_t)ids[i], mine * weight);
-		for (uint32_t j = 0; j < i; j++) {
-			const double both = soft ? mine * policy_weight(t, first + j) : mine;
+static void add_pairs(const struct chosen *c, const struct chosen *d, double share, double near_of)
+{
+	for (uint32_t i = 0; i < c->n; i++) {
+		const double mine = share * c->weight[i];
 
-			if (ids[j] >= 0)
-				add_pair(&p, (uint32_t)ids[i], (uint32_t)ids[j], ids[i] == ids[j] ? 2 * both : both);
+		for (uint32_t j = 0; j < (c == d ? i : d->n); j++)
+			add_pair(c, i, d, j, mine * d->weight[j] * (c->id[i] == d->id[j] ? 2 : 1), near_of);
+		if (c == d)
+			add_pair(c, i, c, i, mine * c->weight[i], near_of);
+	}
+}
+
+/* CHOSEN at once: more than any router's top-k. */
+static void add_token(struct ebco *o, const struct policy_tokens *t, size_t first, double share)
+{
+	struct chosen c, d;
+
+	for (uint32_t i = 0; i < t->topk; i += CHOSEN) {
+		list_chosen(o, t, first + i, MIN(t->topk - i, CHOSEN), &c);
+		add_pairs(&c, &c, share, o->near_of);
+		for (uint32_t j = 0; j < i; j += CHOSEN) {
+			list_chosen(o, t, first + j, CHOSEN, &d);
+			add_pairs(&c, &d, share, o->near_of);
 		}
 	}
 }
@@ -200,13 +242,12 @@ static inline void add_token(struct ebco *o, const struct policy_tokens *t, size
 static void ebco_route(void *state, const struct policy_tokens *t)
 {
 	struct ebco *o = state;
+	double share;
 
 	begin(o);
+	share = NEW * o->unit / t->tokens;
 	for (size_t i = 0; i < t->tokens; i++)
-		if (o->soft)
-			add_token(o, t, i * t->topk, NEW * o->unit / t->tokens, true);
-		else
-			add_token(o, t, i * t->topk, NEW * o->unit / t->tokens, false);
+		add_token(o, t, i * t->topk, share);
 }
 
 static void ebco_request(void *state, int32_t expert, uint32_t pairs)
@@ -214,6 +255,8 @@ static void ebco_request(void *state, int32_t expert, uint32_t pairs)
 	struct ebco *o = state;
 
 	begin(o);
+	if (o->taken[expert] == NEVER)
+		return;
 	look_at(o, expert);
 	o->active[o->n_active++] = expert;
 }
@@ -225,14 +268,95 @@ static void ebco_settle(void *state)
 	o->in_event = false;
 }
 
-/* -- members ------------------------------------------------------------------------------------------------------ */
+/* -- the order ---------------------------------------------------------------------------------------------------- */
 
-/* Held, or gone. */
+/* 64 columns of the rows of those that are requested. */
+static void add_up(const struct ebco *o, uint32_t word, near_vector ret[WORD / LANES])
+{
+	near_vector sum[WORD / LANES] = {0};
+
+	for (uint32_t a = 0; a < o->n_active; a++) {
+		const near_vector *row = (const near_vector *)(near_of(o, o->active[a]) + (size_t)word * WORD);
+
+#pragma GCC unroll 8
+		for (uint32_t i = 0; i < WORD / LANES; i++)
+			sum[i] += row[i];
+	}
+#pragma GCC unroll 8
+	for (uint32_t i = 0; i < WORD / LANES; i++)
+		ret[i] = sum[i];
+}
+
+/* A sum's bits, whose order is that of numbers, but for the last six: these are the expert's place in the word. */
+static int32_t key_of(float sum, uint32_t at)
+{
+	int32_t bits;
+
+	memcpy(&bits, &sum, sizeof bits);
+	return (bits & ~(WORD - 1)) | (int32_t)at;
+}
+
+/* Each one's place is how many are before it. */
+static void sort_word(struct ebco *o, uint32_t word, const float sum[WORD])
+{
+	int32_t key[PLACES], *order = o->order + (size_t)word * PLACES;
+	uint32_t n = 0;
+
+	for (uint64_t left = o->idle[word]; left; left &= left - 1) {
+		const uint32_t at = (uint32_t)__builtin_ctzll(left);
+
+		key[n++] = key_of(sum[at], at);
+	}
+	for (uint32_t i = 0; i < LANES; i++)
+		key[n + i] = NOBODY;
+	for (uint32_t i = 0; i < n; i += LANES) {
+		const key_vector mine = *(const key_vector *)(key + i);
+		key_vector before = {0};
+
+		for (uint32_t j = 0; j < n; j++)
+			before -= mine > key[j];
+		for (uint32_t j = 0; j < LANES; j++)
+			order[before[j]] = mine[j];
+	}
+	order[n] = NOBODY;
+	o->first[word] = word * PLACES;
+}
+
+static __attribute__((noinline)) void refresh(struct ebco *o)
+{
+	for (uint32_t i = 0; i < o->n_words; i++) {
+		near_vector sum[WORD / LANES];
+
+		if (o->idle[i])
+			add_up(o, i, sum);
+		sort_word(o, i, (const float *)sum);
+		o->known[i] = 0;
+	}
+	o->stale = false;
+}
+
+static bool is_idle(const struct ebco *o, int32_t expert)
+{
+	return o->idle[expert / WORD] >> expert % WORD & 1;
+}
+
+/* Held, or gone: out of the order as well, where it stands first if it was the least. */
 static void ebco_hold(void *state, int32_t expert)
 {
 	struct ebco *o = state;
+	const uint32_t word = (uint32_t)expert / WORD;
+	uint32_t at;
 
-	policy_least_drop(&o->idle, expert);
+	if (!is_idle(o, expert))
+		return;
+	o->idle[word] &= ~(UINT64_C(1) << expert % WORD);
+	if (o->stale)
+		return;
+	for (at = o->first[word]; o->order[at] % WORD != expert % WORD; at++)
+		;
+	for (; at > o->first[word]; at--)
+		o->order[at] = o->order[at - 1];
+	o->first[word]++;
 }
 
 /* Whoever comes has no key, as nobody has who is not there. */
@@ -240,48 +364,13 @@ static void ebco_admit(void *state, int32_t expert)
 {
 }
 
-/* The keys are made anew for whoever asks. */
+/* The order is made anew for whoever asks. */
 static void ebco_release(void *state, int32_t expert)
 {
 	struct ebco *o = state;
 
-	policy_least_set(&o->idle, expert, 0);
+	o->idle[expert / WORD] |= UINT64_C(1) << expert % WORD;
 	o->stale = true;
-}
-
-/* ROWS more of them, each read from its first column to its last, as processors fetch ahead. */
-static void add_rows(const struct ebco *o, const float *const row[ROWS], bool first)
-{
-	for (uint32_t i = 0; i < o->width; i += LANES) {
-		near_vector sum = first ? (near_vector){0} : *(const near_vector *)(o->near_sum + i);
-
-		for (uint32_t r = 0; r < ROWS; r++)
-			sum += *(const near_vector *)(row[r] + i);
-		*(near_vector *)(o->near_sum + i) = sum;
-	}
-}
-
-static void refresh(struct ebco *o)
-{
-	uint32_t a = 0;
-
-	for (; a + ROWS <= o->n_active; a += ROWS) {
-		const float *row[ROWS];
-
-		for (uint32_t r = 0; r < ROWS; r++)
-			row[r] = o->near + (size_t)o->active[a + r] * o->width;
-		add_rows(o, row, a == 0);
-	}
-	if (a == 0)
-		memset(o->near_sum, 0, o->width * sizeof *o->near_sum);
-	for (; a < o->n_active; a++)
-		for (uint32_t i = 0; i < o->width; i++)
-			o->near_sum[i] += o->near[(size_t)o->active[a] * o->width + i];
-	for (uint32_t i = 0; i < o->n_experts; i++)
-		o->sum[i] = o->near_sum[i];
-	memset(o->known, 0, ALIGN_UP(o->n_experts, 64) / 8);
-	policy_least_renew(&o->idle, o->sum);
-	o->stale = false;
 }
 
 /*
@@ -290,62 +379,93 @@ static void refresh(struct ebco *o)
  */
 static double whole_sum(struct ebco *o, int32_t expert)
 {
-	const uint32_t e = (uint32_t)expert;
-	const double *row = row_of(o, e);
+	const double *row = row_of(o, expert);
 	double sum = 0;
 
-	if (o->known[e / 64] >> e % 64 & 1)
-		return o->sum[e];
-	look_at(o, expert);
-	for (uint32_t i = 0; i < o->n_active; i++) {
-		const uint32_t a = (uint32_t)o->active[i];
-
-		sum += a < e ? row_of(o, a)[e] : row[a];
+	if (o->known[expert / WORD] >> expert % WORD & 1)
+		return o->sum[expert];
+	if (o->taken[expert] != NEVER) {
+		look_at(o, expert);
+		for (uint32_t i = 0; i < o->n_active; i++)
+			sum += row[o->active[i]];
 	}
-	o->known[e / 64] |= UINT64_C(1) << e % 64;
-	return o->sum[e] = sum;
+	o->known[expert / WORD] |= UINT64_C(1) << expert % WORD;
+	return o->sum[expert] = sum;
 }
 
-/* Twice what both may be off by, which is the greater part of what this lets through. */
-static double far_from(const struct ebco *o, double least)
+/* The last key that may be less than this one in truth: twice what both may be off by. */
+static int32_t far_from(const struct ebco *o, int32_t key)
 {
-	return least * (1 + 4 * (o->n_active + 2) * NEAR_PART) + 4 * o->n_active * NEAR_NONE;
+	const int32_t most = key | (WORD - 1);
+	float sum;
+
+	memcpy(&sum, &most, sizeof sum);
+	sum = (float)(sum * (1 + 4 * (o->n_active + 2) * NEAR_PART) + 4 * o->n_active * NEAR_NONE);
+	return key_of(sum, WORD - 1);
+}
+
+/* Of those whose keys are not beyond `last`. */
+static __attribute__((noinline)) int32_t least_of(struct ebco *o, int32_t last)
+{
+	double least = INFINITY;
+	int32_t ret = INT32_MAX;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < o->n_words; i++)
+		for (uint32_t at = o->first[i]; o->order[at] <= last; at++)
+			o->close[n++] = (int32_t)(i * WORD) + o->order[at] % WORD;
+	for (uint32_t i = 0; i < n; i++)
+		least = MIN(least, whole_sum(o, o->close[i]));
+	for (uint32_t i = 0; i < n; i++)
+		if (o->sum[o->close[i]] <= least * SAME)
+			ret = MIN(ret, o->close[i]);
+	return ret;
+}
+
+static int32_t lowest_idle(const struct ebco *o)
+{
+	for (uint32_t i = 0; i < o->n_words; i++)
+		if (o->idle[i])
+			return (int32_t)(i * WORD) + __builtin_ctzll(o->idle[i]);
+	return -1;
 }
 
 static int32_t ebco_coldest(void *state)
 {
 	struct ebco *o = state;
-	double least;
-	uint32_t n;
+	int32_t least = NOBODY, next = NOBODY, last;
+	uint32_t word = 0;
 
+	if (o->n_active == 0) /* all sums are 0 */
+		return lowest_idle(o);
 	if (o->stale)
 		refresh(o);
-	least = policy_least_key(&o->idle);
-	n = least < INFINITY ? policy_least_list(&o->idle, far_from(o, least), o->close) : 0;
-	if (n < 2)
-		return n ? o->close[0] : -1;
-	least = INFINITY;
-	for (uint32_t i = 0; i < n; i++) {
-		const double sum = whole_sum(o, o->close[i]);
+	for (uint32_t i = 0; i < o->n_words; i++) {
+		const int32_t *first = o->order + o->first[i];
+		const bool less = first[0] < least;
 
-		least = sum < least ? sum : least;
+		next = less ? MIN(least, first[1]) : MIN(next, first[0]);
+		least = less ? first[0] : least;
+		word = less ? i : word;
 	}
-	for (n = 0; o->sum[o->close[n]] > least * SAME; n++)
-		;
-	return o->close[n];
+	if (least == NOBODY)
+		return -1;
+	last = far_from(o, least);
+	return next > last ? (int32_t)(word * WORD) + least % WORD : least_of(o, last);
 }
 
 static uint32_t ebco_sort(void *state, int32_t *ret)
 {
 	struct ebco *o = state;
+	uint64_t idle[EXPERTS_MAX / WORD];
+	uint32_t n = 0;
 
-	if (o->stale)
-		refresh(o);
-	for (uint32_t e = 0; e < o->n_experts; e++)
-		if (policy_least_has(&o->idle, (int32_t)e))
-			whole_sum(o, (int32_t)e);
-	policy_least_renew(&o->idle, o->sum);
-	return policy_least_sort_within(&o->idle, SAME, ret);
+	memcpy(idle, o->idle, sizeof idle);
+	for (int32_t expert; (expert = ebco_coldest(o)) >= 0; ebco_hold(o, expert))
+		ret[n++] = expert;
+	memcpy(o->idle, idle, sizeof idle);
+	o->stale = true;
+	return n;
 }
 
 #define EBCO_OPS                                                                                                       \

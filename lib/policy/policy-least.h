@@ -144,49 +144,20 @@ static inline void policy_least_look(struct policy_least *l)
 	}
 }
 
-/* The lowest id of those whose key is at most `same` times the least one; -1: nobody has a key. */
-static inline int32_t policy_least_within(struct policy_least *l, double same)
+/* Of equal ones the lowest id; -1: nobody has a key. */
+static inline int32_t policy_least_first(struct policy_least *l)
 {
 	const bool deep = l->n_low > POLICY_LEAST_WAYS;
 	uint32_t at = 0;
-	__m256d least, bound;
+	__m256d least;
 
 	policy_least_look(l);
 	least = policy_least_of(deep ? l->top : l->low);
-	bound = _mm256_mul_pd(least, _mm256_set1_pd(same));
 	if (deep)
-		at = POLICY_LEAST_WAYS * policy_least_at(l->top, bound);
-	at += policy_least_at(l->low + at, bound);
-	at = POLICY_LEAST_WAYS * at + policy_least_at(l->key + (size_t)POLICY_LEAST_WAYS * at, bound);
+		at = POLICY_LEAST_WAYS * policy_least_at(l->top, least);
+	at += policy_least_at(l->low + at, least);
+	at = POLICY_LEAST_WAYS * at + policy_least_at(l->key + (size_t)POLICY_LEAST_WAYS * at, least);
 	return _mm256_cvtsd_f64(least) < INFINITY ? (int32_t)at : -1;
-}
-
-/* The least key; infinite: nobody has one. */
-static inline double policy_least_key(struct policy_least *l)
-{
-	policy_least_look(l);
-	return _mm256_cvtsd_f64(policy_least_of(l->n_low > POLICY_LEAST_WAYS ? l->top : l->low));
-}
-
-/* Everybody whose key is not above `bound`, into ret, ascending; returns how many. After policy_least_key(). */
-static inline uint32_t policy_least_list(const struct policy_least *l, double bound, int32_t *ret)
-{
-	const __m256d bounds = _mm256_set1_pd(bound);
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < l->n_low; i += POLICY_LEAST_WAYS)
-		for (uint32_t lows = policy_least_under(l->low + i, bounds); lows; lows &= lows - 1) {
-			const uint32_t at = POLICY_LEAST_WAYS * (i + (uint32_t)__builtin_ctz(lows));
-
-			for (uint32_t keys = policy_least_under(l->key + at, bounds); keys; keys &= keys - 1)
-				ret[n++] = (int32_t)(at + (uint32_t)__builtin_ctz(keys));
-		}
-	return n;
-}
-
-static inline int32_t policy_least_first(struct policy_least *l)
-{
-	return policy_least_within(l, 1);
 }
 
 /* -- all of them -------------------------------------------------------------------------------------------------- */
@@ -221,26 +192,6 @@ static inline uint32_t policy_least_sort(const struct policy_least *l, int32_t *
 			ret[at] = ret[child];
 		}
 		ret[at] = moved;
-	}
-	return n;
-}
-
-/* The same in the order in which policy_least_within() would give them. */
-static inline uint32_t policy_least_sort_within(const struct policy_least *l, double same, int32_t *ret)
-{
-	const uint32_t n = policy_least_sort(l, ret);
-
-	for (uint32_t i = 0; i < n; i++) {
-		const double bound = l->key[ret[i]] * same;
-		uint32_t lowest = i;
-		int32_t moved;
-
-		for (uint32_t j = i + 1; j < n && l->key[ret[j]] <= bound; j++)
-			if (ret[j] < ret[lowest])
-				lowest = j;
-		for (moved = ret[lowest]; lowest > i; lowest--)
-			ret[lowest] = ret[lowest - 1];
-		ret[i] = moved;
 	}
 	return n;
 }
