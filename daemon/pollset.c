@@ -201,15 +201,28 @@ static bool user_turn(struct pollset *set, struct pollset_user *user, struct sch
 	return false;
 }
 
+/* The only session of all, whose tail has just been seen: nobody else's turn is put off, so it is served where it is
+ * seen, and its user owes nothing to anybody. */
+static bool only_turn(struct pollset *set, struct sched *sched)
+{
+	struct pollset_user *user = set->at;
+
+	if (!ringsrv_await(user->at, AWAIT_ONLY))
+		return false;
+	user->debt = 0;
+	user->at->polls++; /* as the search for one counts them */
+	return visit(set, user->at, sched, ENTRIES_ALONE);
+}
+
 bool pollset_turn(struct pollset *set, struct sched *sched)
 {
 	const uint32_t users = set->users;
-	bool any = false;
+	bool any = users == 1 && set->at->polled == 1 && only_turn(set, sched);
 
-	if (users == 1 && set->at->polled == 1)
-		ringsrv_await(set->at->at, AWAIT_ONLY);
 	if (++set->turns % CLOCK_TURNS == 0)
 		read_clock(set, CLOCK_STEP_NS);
+	if (any)
+		return true;
 	for (uint32_t i = 0; i < users && set->at; i++) {
 		struct pollset_user *user = set->at;
 
