@@ -31,7 +31,7 @@ kmod:
 # In machines of its own, which scripts/qemu-lane.sh prepare fetches once.
 check-kmod: $(BUILD)/build.ninja
 	scripts/qemu-lane.sh prepare tools kernel-6.1-cloud headers-6.1-cloud kernel-6.12-cloud headers-6.12-cloud
-	ninja -C $(BUILD) tests/test-kmod tests/lessee daemon/moe-expertd tools/moectl tools/moe-worker
+	ninja -C $(BUILD) $$(scripts/test-list --targets $(BUILD) kmod)
 	MOE_BUILD=$(BUILD) TAP_TIMEOUT=900 PERL5LIB=scripts prove --timer --jobs 2 --harness TapCount --exec scripts/tap-run tests/kmod/
 
 # The same with a kernel that looks for faults, built from source once: 6 to 20 minutes.

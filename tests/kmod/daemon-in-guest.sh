@@ -4,41 +4,9 @@
 # daemon-in-guest - the first process of a machine that has the module, the daemon and the sample model: a daemon without a
 # keeper is killed, and the next one has the pools from the module; a client without rights leases weights, is killed, and
 # the daemon is told of it. TAP goes to the console.
-B=/bin/busybox
-"$B" --install -s /bin
-export PATH=/bin
-mount -t proc proc /proc
-mount -t sysfs sys /sys
-mount -t devtmpfs dev /dev
-mkdir -p /dev/shm /tmp
-mount -t tmpfs tmp /tmp
-ip link set lo up 2>/dev/null
-count=0
-failed=0
-socket=/tmp/socket
-
-is() { # FOUND EXPECTED NAME
-	count=$((count + 1))
-	if [ "$1" = "$2" ]; then
-		echo "ok $count - $3"
-	else
-		failed=$((failed + 1))
-		echo "not ok $count - $3"
-		echo "#   found $1, expected $2"
-		tail -n 5 /tmp/log | sed 's/^/#   /'
-	fi
-}
-
-start() { # OPTION...
-	/moe-expertd --socket $socket --model /tinymoe --threads 1 --isa ref "$@" >>/tmp/log 2>&1 &
-	daemon=$!
-	waited=0
-	until /moectl --socket $socket status --json >/tmp/status 2>/dev/null && grep -q '"state": "ready"' /tmp/status; do
-		waited=$((waited + 1))
-		kill -0 "$daemon" 2>/dev/null && [ $waited -lt 120 ] || return 1
-		sleep 1
-	done
-}
+# shellcheck source=tests/kmod/in-guest.sh
+. /in-guest.sh
+options='--isa ref --pages 2m'
 
 # The first value of that name in a document.
 value() { # NAME FILE
@@ -49,10 +17,6 @@ value() { # NAME FILE
 of_module() { # NAME
 	sed -n '/"module": {/,/}/p' /tmp/status >/tmp/module
 	value "$1" /tmp/module
-}
-
-counter() { # NAME
-	cat "/sys/class/misc/moe-expert/$1"
 }
 
 epoch() {
@@ -88,17 +52,16 @@ lease() { # FILE TENSOR
 	held=$(cat /tmp/lessee)
 }
 
-start --pages 2m
+start
 is $? 0 'without the module the daemon runs'
 is "$(of_module state)" absent 'and says that it is absent'
 /moectl --socket $socket status >/tmp/text
 is "$(grep -c 'module.*absent.*modprobe' /tmp/text)" 1 'and what to do'
-kill "$daemon"
-wait "$daemon"
+stop
 is "$(/moe-expertd --socket $socket --module yes 2>&1 | grep -c 'Module=yes, but')" 1 'Module=yes: it does not start'
 
 insmod /moe_expert.ko
-start --pages 2m
+start
 is $? 0 'with the module it runs'
 is "$(of_module state)" used 'and uses it'
 pools=$(of_module pools)
@@ -107,6 +70,11 @@ first=$(epoch)
 is "$first" 1 'of the first epoch'
 before=$(score)
 is "$([ -n "$before" ] && echo scored)" scored "a worker's score ($before)"
+is "$(counter submitted)" 0 'nothing of it by the module'
+export MOE_TRANSPORT=kmod
+is "$(score)" "$before" 'and the same score of one that asks through the module'
+unset MOE_TRANSPORT
+is "$([ "$(counter submitted)" -ge 6 ] && echo each) $(counter requests)" "each 0" "$(counter submitted) times for its 6 layers, all of which are answered"
 /moe-expertd --socket /tmp/other --threads 1 >/tmp/second 2>&1 &
 second=$!
 waited=0
@@ -130,7 +98,7 @@ kill -9 "$daemon"
 wait "$daemon" 2>/dev/null
 is "$(counter pools)" "$pools" 'kill -9: the module has them still'
 is "$(rmmod moe_expert 2>/dev/null; lsmod | grep -c moe_expert)" 1 'and cannot be unloaded'
-start --pages 2m
+start
 is $? 0 'the next daemon runs'
 is "$(value weight_bytes_read /tmp/status)" 0 'and has read no weights'
 is "$(value kept /tmp/status)" false 'without a keeper'
@@ -160,11 +128,6 @@ is "$(/lessee stale "${new% *}" "$first")" refused 'with the old epoch it is not
 kill -9 "$client"
 wait "$client" 2>/dev/null
 is "$(becomes leases_dropped 2) $(of_module leases)" '2 0' 'the daemon is told of its end'
-kill "$daemon"
-wait "$daemon"
+stop
 is "$(counter pools)" 0 'an end in order releases them'
-rmmod moe_expert
-is "$(lsmod | grep -c moe_expert)" 0 'and the module can go'
-echo "1..$count"
-echo "kmod: exit $failed"
-poweroff -f
+end

@@ -86,9 +86,12 @@ test_kernel() {
 	grep -aq '^kmod: exit 0' "$dir/console" && [ "$code" = 0 ]
 }
 
-# A program and the libraries that it is linked with, for the guest: they lie there as here, ours at its top.
+# A program and the libraries that it is linked with, for the guest: they lie there as here, ours in /lib.
 add_program() {
-	cp "$1" "$dir/guest/" || return 1
+	case $1 in
+	*.so.*) cp -L "$1" "$dir/guest/lib/" ;;
+	*) cp "$1" "$dir/guest/" ;;
+	esac || return 1
 	ldd "$1" | sed -n 's,.*[ \t]\(/[^ ]*\) (0x.*,\1,p' | while read -r library; do
 		case $library in
 		*/libmoe-expert.so*) to=$dir/guest/lib ;;
@@ -101,17 +104,28 @@ add_program() {
 write_daemon_initrd() {
 	busybox=$("$lane" where tools)/busybox
 	built=${MOE_BUILD:-$root/build}
-	mkdir -p "$dir/guest/bin" "$dir/guest/proc" "$dir/guest/sys" "$dir/guest/dev" "$dir/guest/tmp" &&
+	mkdir -p "$dir/guest/bin" "$dir/guest/proc" "$dir/guest/sys" "$dir/guest/dev" "$dir/guest/tmp" "$dir/guest/lib" &&
 		cp "$busybox" "$dir/guest/bin/busybox" && ln -s busybox "$dir/guest/bin/sh" &&
 		cp "$dir/module/kmod/moe_expert.ko" "$dir/guest/" && cp -r "$root/models/tinymoe" "$dir/guest/" && head -c 300 "$root/models/tinymoe/text.txt" >"$dir/guest/text" &&
-		cp "$root/tests/kmod/$guest-in-guest.sh" "$dir/guest/init" && chmod 755 "$dir/guest/init" &&
+		cp "$root/tests/kmod/in-guest.sh" "$dir/guest/" && cp "$root/tests/kmod/$guest-in-guest.sh" "$dir/guest/init" &&
+		chmod 755 "$dir/guest/init" &&
 		for program in $programs; do add_program "$built/$program" || return 1; done &&
+		{ [ -z "${bus-}" ] || { add_program "$bus" && cp -r "$root/dbus" "$dir/guest/"; }; } &&
 		(cd "$dir/guest" && find . | "$busybox" cpio -o -H newc 2>"$dir/log") >"$dir/initrd"
 }
 
 # test_daemon K, test_clients K: the daemon with the module, and clients that ask it through the module, in a machine
-# with the kernel K, one node and 40 huge pages of 2 MiB. TEST_CLIENTS: which, "session,restart" by default; others are
-# session-lanes, agree and bench.
+# with the kernel K, one node and 40 huge pages of 2 MiB. TEST_CLIENTS: which tests/test-* they are, "session,restart" by
+# default; bench is moe-bench ring. What they need beside the daemon comes along.
+#
+# These are all tests that have a session of a real daemon by the library, or by restart-client.h, and what runs nowhere
+# over the module is:
+# - test-bus, test-bus-access, test-bus-fuzz: they ask by D-Bus, and of the session beside it want only that it is there;
+#   on an emulated CPU the bus puts the daemon out meanwhile;
+# - test-attach-refuse, test-engine* and all others of lib/ whose daemon is a thread of theirs: it has no module;
+# - raw-client.h's: they write into the ring itself, which a session by the module does not have (test-ring-fuzz,
+#   test-adversary, test-cancel, test-fill-*), or speak the socket's protocol before there is a session (test-protocol,
+#   test-hostile, test-limits). What the module is asked with hostility is test-kmod's.
 test_daemon() {
 	guest=daemon
 	programs='daemon/moe-expertd tools/moectl tools/moe-worker tests/lessee'
@@ -120,8 +134,16 @@ test_daemon() {
 
 test_clients() {
 	guest=clients
-	programs='daemon/moe-expertd tools/moectl tools/moe-bench tests/test-session tests/test-restart'
-	programs="$programs tests/test-session-lanes tests/test-agree"
+	programs='daemon/moe-expertd tools/moectl tools/moe-bench tools/moe-mkmodel'
+	TEST_CLIENTS=${TEST_CLIENTS:-session,restart}
+	for client in $(echo "$TEST_CLIENTS" | tr , ' '); do
+		case $client in
+		bench) continue ;;
+		push-fills | registrar) programs="$programs tests/cuda-sim/libcuda.so.1" ;;
+		figures) bus=$(command -v dbus-daemon) || skip 'no dbus-daemon: apt-get install dbus-daemon' ;;
+		esac
+		programs="$programs tests/test-$client"
+	done
 	boot_programs "$1"
 }
 
