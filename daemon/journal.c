@@ -25,6 +25,43 @@ static uint64_t journal_bytes(uint32_t entries)
 	return ALIGN_UP(journal_books_bytes(entries) + JOURNAL_LEASES_MAX * sizeof(uint64_t), (uint64_t)MOE_RING_PAGE);
 }
 
+/* The table's words are changed by these two only. */
+static void hold(struct journal *j, uint64_t place, uint64_t lease)
+{
+	struct journal_held *h = j->held;
+	const uint64_t word = place / 64, bit = (uint64_t)1 << place % 64;
+
+	j->leases[place] = lease | 1;
+	h->n += !(h->places[word] & bit);
+	h->places[word] |= bit;
+	if (h->places[word] == UINT64_MAX)
+		h->full[word / 64] |= (uint64_t)1 << word % 64;
+}
+
+static void let_go(struct journal *j, uint64_t place, uint64_t lease)
+{
+	struct journal_held *h = j->held;
+	const uint64_t word = place / 64, bit = (uint64_t)1 << place % 64;
+
+	j->leases[place] = lease & ~(uint64_t)1;
+	h->n -= (h->places[word] & bit) != 0;
+	h->places[word] &= ~bit;
+	h->full[word / 64] &= ~((uint64_t)1 << word % 64);
+}
+
+/* JOURNAL_LEASES_MAX: none. */
+static uint64_t lowest_free(const struct journal_held *h)
+{
+	uint64_t i = 0, word;
+
+	while (i < ARRAY_LEN(h->full) && h->full[i] == UINT64_MAX)
+		i++;
+	if (i == ARRAY_LEN(h->full))
+		return JOURNAL_LEASES_MAX;
+	word = i * 64 + (uint64_t)__builtin_ctzll(~h->full[i]);
+	return word * 64 + (uint64_t)__builtin_ctzll(~h->places[word]);
+}
+
 static int journal_map(struct journal *j, uint32_t entries, struct moe_error *err)
 {
 	void *map;
@@ -34,7 +71,8 @@ static int journal_map(struct journal *j, uint32_t entries, struct moe_error *er
 		return r;
 	j->page = map;
 	j->leases = (uint64_t *)&j->page->slots[entries];
-	return 0;
+	j->held = calloc(1, sizeof *j->held);
+	return j->held ? 0 : moe_error_set(err, -ENOMEM, "journal: no memory for the books of its leases");
 }
 
 int journal_new(struct journal *ret, uint32_t entries, struct moe_error *err)
@@ -47,7 +85,7 @@ int journal_new(struct journal *ret, uint32_t entries, struct moe_error *err)
 		return j.fd;
 	r = journal_map(&j, entries, err);
 	if (r < 0) {
-		close_fd(j.fd);
+		journal_free(&j);
 		return r;
 	}
 	j.page->magic = JOURNAL_MAGIC;
@@ -92,10 +130,17 @@ int journal_open(struct journal *ret, int fd, struct moe_error *err)
 		r = journal_map(&j, head.entries, err);
 	if (r == 0)
 		r = journal_check(&j, err);
+	if (r == 0 && j.page->n_leases > 0) {
+		r = journal_make_leases(&j, 0, j.page->n_leases);
+		r = r < 0 ? moe_error_sys(err, r, "journal: memory for its leases") : 0;
+	}
 	if (r < 0) {
 		journal_free(&j);
 		return r;
 	}
+	for (uint32_t i = 0; i < j.page->n_leases; i++)
+		if (j.leases[i] & 1)
+			hold(&j, i, j.leases[i]);
 	*ret = j;
 	return 0;
 }
@@ -104,6 +149,7 @@ void journal_free(struct journal *j)
 {
 	if (j->page)
 		munmap(j->page, j->bytes);
+	free(j->held);
 	close_fd(j->fd);
 	*j = (struct journal){.fd = -1};
 }
@@ -131,13 +177,14 @@ static uint64_t record_of(const struct moe_sqe *sqe)
 static void do_effect(struct journal *j, const struct journal_slot *s)
 {
 	const uint64_t i = (s->lease & UINT32_MAX) - 1, generation = s->lease >> 32;
-	uint64_t record;
 
 	if (s->effect == JOURNAL_NONE || i >= JOURNAL_LEASES_MAX)
 		return;
 	j->page->n_leases = MAX(j->page->n_leases, (uint32_t)i + 1);
-	record = s->effect == JOURNAL_LEND ? record_of(&s->sqe) : j->leases[i] & ~LEASE_WORD;
-	j->leases[i] = record | generation << 1 | (s->effect == JOURNAL_LEND);
+	if (s->effect == JOURNAL_LEND)
+		hold(j, i, record_of(&s->sqe) | generation << 1);
+	else
+		let_go(j, i, (j->leases[i] & ~LEASE_WORD) | generation << 1);
 }
 
 static void close_slot(struct journal *j, uint32_t slot, uint32_t cq_tail)
@@ -232,12 +279,10 @@ int journal_recover(struct journal *j, struct moe_daemon_page *page, const struc
 
 uint64_t journal_free_lease(const struct journal *j)
 {
-	const uint64_t n = j->page->n_leases;
+	const uint64_t i = lowest_free(j->held);
+	const uint64_t generation = i < j->page->n_leases ? (j->leases[i] & LEASE_WORD) >> 1 : 0;
 
-	for (uint64_t i = 0; i < n; i++)
-		if (!(j->leases[i] & 1))
-			return (((j->leases[i] & LEASE_WORD) >> 1) + 1) << 32 | (i + 1);
-	return n < JOURNAL_LEASES_MAX ? (uint64_t)1 << 32 | (n + 1) : 0;
+	return i < JOURNAL_LEASES_MAX ? (generation + 1) << 32 | (i + 1) : 0;
 }
 
 bool journal_holds(const struct journal *j, uint64_t lease)
@@ -249,11 +294,7 @@ bool journal_holds(const struct journal *j, uint64_t lease)
 
 uint32_t journal_leases(const struct journal *j)
 {
-	uint32_t held = 0;
-
-	for (uint32_t i = 0; i < j->page->n_leases; i++)
-		held += j->leases[i] & 1;
-	return held;
+	return j->held->n;
 }
 
 uint32_t journal_lease_key(const struct journal *j, uint64_t lease)
@@ -277,11 +318,12 @@ bool journal_next_lease(const struct journal *j, uint32_t *cursor, uint32_t *ret
 
 void journal_forget_lease(struct journal *j, uint32_t place)
 {
-	j->leases[place] &= ~(uint64_t)1;
+	let_go(j, place, j->leases[place]);
 }
 
 void journal_release_all(struct journal *j)
 {
 	for (uint32_t i = 0; i < j->page->n_leases; i++)
-		j->leases[i] &= ~(uint64_t)1;
+		if (j->leases[i] & 1)
+			let_go(j, i, j->leases[i]);
 }

@@ -84,11 +84,20 @@ struct journal_page {
 	struct journal_slot slots[];
 };
 
+/* Which places of the lease table are held, and which words of that are full: the lowest free one is found without a
+ * walk over a table that its session may have filled. This process's own. */
+struct journal_held {
+	uint64_t places[JOURNAL_LEASES_MAX / 64];
+	uint64_t full[JOURNAL_LEASES_MAX / 64 / 64];
+	uint32_t n;
+};
+
 struct journal {
 	int fd;
 	uint64_t bytes;
 	struct journal_page *page;
 	uint64_t *leases;
+	struct journal_held *held;
 };
 
 /* A new one, or the one in `fd` (taken over, also on failure) after a check of all that an index is made of. */

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A journal's leases against a plain list of them: whatever is lent, given back or taken over, the next one is the
+ * lowest place that is free, in its next generation; a full table has none.
+ */
+#include <string.h>
+#include <unistd.h>
+
+#include "base/util.h"
+#include "daemon/journal.h"
+#include "tests/tap.h"
+
+#define ENTRIES 16
+#define STEPS 300000
+
+static uint32_t generations[JOURNAL_LEASES_MAX], n_held;
+static bool held[JOURNAL_LEASES_MAX];
+
+static uint64_t expected(void)
+{
+	for (uint64_t i = 0; i < JOURNAL_LEASES_MAX; i++)
+		if (!held[i])
+			return (uint64_t)(generations[i] + 1) << 32 | (i + 1);
+	return 0;
+}
+
+static void effect(struct journal *j, enum journal_effect effect, uint64_t lease)
+{
+	const uint64_t place = (lease & UINT32_MAX) - 1;
+	const struct moe_sqe sqe = {.op = MOE_OP_FILL, .fill.expert = (uint32_t)place % 7};
+	const uint32_t slot = (uint32_t)place % ENTRIES;
+
+	journal_claim(j, slot, &sqe);
+	journal_set_effect(j, slot, effect, lease);
+	journal_end(j, slot, 0);
+	n_held += (effect == JOURNAL_LEND) - held[place];
+	held[place] = effect == JOURNAL_LEND;
+	generations[place] = (uint32_t)(lease >> 32);
+}
+
+static bool lend(struct journal *j)
+{
+	const uint64_t lease = journal_free_lease(j);
+	const uint64_t place = (lease & UINT32_MAX) - 1;
+	bool good = lease != 0;
+
+	if (good && place >= j->page->n_leases)
+		good = journal_make_leases(j, place, place + 1) == 0;
+	if (good)
+		effect(j, JOURNAL_LEND, lease);
+	return good && journal_holds(j, lease);
+}
+
+static bool give_back(struct journal *j, uint64_t place)
+{
+	const uint64_t lease = (uint64_t)generations[place] << 32 | (place + 1);
+
+	if (!held[place])
+		return !journal_holds(j, lease);
+	effect(j, JOURNAL_RELEASE, lease);
+	return !journal_holds(j, lease);
+}
+
+static bool same(const struct journal *j)
+{
+	return journal_free_lease(j) == expected() && journal_leases(j) == n_held;
+}
+
+/* As a successor opens it. */
+static bool open_again(struct journal *j)
+{
+	struct journal next;
+
+	if (journal_open(&next, dup(j->fd), NULL) < 0)
+		return false;
+	journal_free(j);
+	*j = next;
+	return true;
+}
+
+/* Around a wandering number of leases, so that places are met again; and the table's ends. */
+static uint32_t wrong_steps(struct journal *j, unsigned long long *seed)
+{
+	uint32_t wrong = 0, most = 200;
+
+	for (uint32_t i = 0; i < STEPS; i++) {
+		const uint64_t draw = tap_random(seed);
+
+		if (i % 1000 == 0)
+			most = (uint32_t)(draw % 600);
+		if (n_held < most ? draw % 4 > 0 : draw % 4 == 0)
+			wrong += !lend(j);
+		else
+			wrong += !give_back(j, (draw >> 8) % (j->page->n_leases + 1));
+		if (i % 20000 == 0)
+			wrong += !open_again(j);
+		wrong += !same(j);
+	}
+	return wrong;
+}
+
+int main(void)
+{
+	unsigned long long seed = tap_seed();
+	struct moe_error err;
+	struct journal j;
+	uint32_t wrong;
+	bool good = true;
+
+	require(journal_new(&j, ENTRIES, &err) == 0, "a journal: %s", err.text);
+	wrong = wrong_steps(&j, &seed);
+	ok(wrong == 0, "%d leases at random: %u not as the plain list has them", STEPS, wrong);
+	while (n_held < JOURNAL_LEASES_MAX && good)
+		good = lend(&j);
+	ok(good && journal_free_lease(&j) == 0 && journal_leases(&j) == JOURNAL_LEASES_MAX, "a full table has none");
+	ok(open_again(&j) && journal_free_lease(&j) == 0, "nor has the successor's");
+	for (int64_t place = JOURNAL_LEASES_MAX - 1; place >= 0 && good; place -= 1 + (int64_t)(tap_random(&seed) % 4096))
+		good = give_back(&j, (uint64_t)place) && same(&j);
+	ok(good, "from its end to its beginning");
+	journal_release_all(&j);
+	memset(held, 0, sizeof held);
+	n_held = 0;
+	ok(same(&j), "all of them");
+	journal_free(&j);
+	return tap_done();
+}
