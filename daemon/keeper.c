@@ -114,6 +114,7 @@ __attribute__((noreturn)) static void become_child(const struct keeper *k)
 	unsetenv("LISTEN_FDNAMES");
 	hand_back(k);
 	signal(SIGPIPE, SIG_DFL);
+	signal(SIGXFSZ, SIG_DFL);
 	sigprocmask(SIG_SETMASK, &k->outer_mask, NULL);
 	execv(k->params->program, k->params->argv);
 	log_err("keeper: %s: %s", k->params->program, strerror(errno));
@@ -390,6 +391,7 @@ static int open_signals(struct keeper *k, struct moe_error *err)
 	sigaddset(&set, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &set, &k->outer_mask);
 	signal(SIGPIPE, SIG_IGN); /* of --ready-fd */
+	signal(SIGXFSZ, SIG_IGN); /* of a log that may not grow */
 	signal(SIGCHLD, SIG_DFL); /* whoever started us may have ignored it */
 	k->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	return k->signals < 0 ? moe_error_sys(err, -errno, "signalfd") : 0;

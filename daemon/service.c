@@ -232,6 +232,7 @@ static int open_signals(struct service *s, struct moe_error *err)
 	/* Before any thread is made, so that all inherit the mask. */
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN); /* a log or a trace that may not grow is an error of that write */
 	s->signal_source = (struct source){.fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), .ready = signal_ready};
 	if (s->signal_source.fd < 0)
 		return moe_error_sys(err, -errno, "signalfd");

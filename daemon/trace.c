@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -328,14 +327,8 @@ static int check_file(int fd, struct moe_error *err)
 
 static int start_thread(struct trace *t, struct moe_error *err)
 {
-	sigset_t all, before;
-	int r;
+	const int r = -pthread_create(&t->thread, NULL, trace_main, t);
 
-	/* A file that may not grow is then an error and not SIGXFSZ. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	r = -pthread_create(&t->thread, NULL, trace_main, t);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return r < 0 ? moe_error_sys(err, r, "trace: no thread") : 0;
 }
 
