@@ -114,8 +114,8 @@ int main(void)
 		good = lend(&j);
 	ok(good && journal_free_lease(&j) == 0 && journal_leases(&j) == JOURNAL_LEASES_MAX, "a full table has none");
 	ok(open_again(&j) && journal_free_lease(&j) == 0, "nor has the successor's");
-	for (int64_t place = JOURNAL_LEASES_MAX - 1; place >= 0 && good; place -= 1 + (int64_t)(tap_random(&seed) % 4096))
-		good = give_back(&j, (uint64_t)place) && same(&j);
+	for (int64_t at = JOURNAL_LEASES_MAX - 1; at >= 0 && good; at -= 1 + (int64_t)(tap_random(&seed) % 4096))
+		good = give_back(&j, (uint64_t)at) && same(&j);
 	ok(good, "from its end to its beginning");
 	journal_release_all(&j);
 	memset(held, 0, sizeof held);
