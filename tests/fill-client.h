@@ -47,7 +47,7 @@ static bool reap_fills(struct ring *r)
 	bool good = true;
 
 	for (uint32_t waits = 0; r->head != r->tail && time(NULL) < end; waits++) {
-		for (; __atomic_load_n(&r->daemon->cq_tail, __ATOMIC_ACQUIRE) != r->head; r->head++) {
+		for (; ring_answered(r); r->head++) {
 			const struct moe_cqe *c = &cqes[r->head & (r->daemon->cq_entries - 1)];
 
 			good &= c->status == 0 && c->bytes == RECORD;

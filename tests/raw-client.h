@@ -218,6 +218,19 @@ __attribute__((unused)) static int quiet_fds(int most)
 	return n;
 }
 
+/* Whether the completion at the head is given out. Its seq says so, which the library looks at, or the tail, which it
+ * sleeps on: by turns, each place of the ring both ways. A daemon that was killed between the two leaves the tail
+ * behind, and the head may then be ahead of it. */
+__attribute__((unused)) static bool ring_answered(const struct ring *r)
+{
+	const struct moe_cqe *cqes = (const struct moe_cqe *)((const uint8_t *)r->daemon + r->daemon->cqe_offset);
+	const uint32_t entries = r->daemon->cq_entries;
+
+	if ((r->head ^ r->head / entries) & 1)
+		return __atomic_load_n(&cqes[r->head & (entries - 1)].seq, __ATOMIC_ACQUIRE) == r->head + 1;
+	return (int32_t)(__atomic_load_n(&r->daemon->cq_tail, __ATOMIC_ACQUIRE) - r->head) > 0;
+}
+
 /* Status of one entry; -ETIME when nothing comes. */
 __attribute__((unused)) static int ring_call(struct ring *r, const struct moe_sqe *sqe, struct moe_cqe *ret)
 {
