@@ -246,7 +246,9 @@ int estate_keep_session(struct handover *h, const struct session *s, int sock)
 	return r;
 }
 
-/* Keepers hold an open file under one name only, and a client may register one memory file twice: it is opened anew. */
+/* Keepers hold an open file under one name only, and a client may register one memory file twice: it is opened anew.
+ * Without waiting: a client may hold a lease on its file, and then an open waits until that is broken
+ * (/proc/sys/fs/lease-break-time, 45 s). */
 int estate_keep_arena(struct handover *h, const struct session *s, uint32_t kind, int fd)
 {
 	_cleanup_close_ int own = -1;
@@ -255,7 +257,7 @@ int estate_keep_arena(struct handover *h, const struct session *s, uint32_t kind
 	if (!handover_keeps(h))
 		return 0;
 	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-	own = open(path, O_RDWR | O_CLOEXEC);
+	own = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
 	return handover_put(h, own < 0 ? fd : own, "s%" PRIu64 ".%s", s->id, arena_names[kind]);
 }
 

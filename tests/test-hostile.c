@@ -315,6 +315,63 @@ static void test_huge_arena(void)
 	close(sock);
 }
 
+/* What opens a file that has a lease waits until the holder gives it up, for /proc/sys/fs/lease-break-time at most. */
+static int leased_file(void)
+{
+	int first = memfd_new("leased", DATA_BYTES, NULL), fd;
+	char path[64];
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", first);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	close(first);
+	signal(SIGIO, SIG_IGN); /* says that somebody wants to open it */
+	if (fd >= 0 && fcntl(fd, F_SETLEASE, F_WRLCK) == 0)
+		return fd;
+	if (fd >= 0)
+		close(fd);
+	return -1;
+}
+
+/* A daemon with a keeper opens an arena's file anew, for that. */
+static void test_leased_arena(void)
+{
+	struct moe_msg_arena m = {.bytes = DATA_BYTES, .kind = MOE_ARENA_DATA};
+	struct moe_sqe nop = {.op = MOE_OP_NOP};
+	int fd = leased_file();
+	uint64_t worst = 0, end = 0;
+	struct ring victim, r;
+	struct pollfd p;
+	bool good = true;
+	long n = 0;
+
+	if (fd < 0) {
+		tap_skip("a memory file gets no lease here");
+		return;
+	}
+	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--threads", "1", "--keep", NULL});
+	ring_open(&victim);
+	ring_open_bare(&r);
+	begin(&m, sizeof m, MOE_MSG_ARENA, 1);
+	require(fdmsg_send(r.sock, &m, sizeof m, &fd, 1, 0) == 0, "an arena is sent");
+	p = (struct pollfd){.fd = r.sock, .events = POLLIN};
+	do {
+		const uint64_t began = now_ns();
+
+		good &= ring_call(&victim, &nop, NULL) == 0;
+		worst = MAX(worst, now_ns() - began);
+	} while (good && worst < TAP_SOON_NS && poll(&p, 1, 0) == 0 && tap_wait(&end));
+	ok(good && worst < TAP_SOON_NS, "an arena whose file has a lease keeps no other session waiting: %.3f s",
+	   (double)worst / 1e9);
+	if (poll(&p, 1, 0) == 1)
+		n = fdmsg_recv(r.sock, answer, sizeof answer, answer_fds, &n_answer_fds, 0);
+	ok(n == sizeof(struct moe_msg) && ((struct moe_msg *)answer)->type == (MOE_MSG_ARENA | MOE_MSG_REPLY),
+	   "it is an arena");
+	ring_close(&victim);
+	ring_close(&r);
+	close(fd);
+	ok(fixture_stop(&fixture) == 0, "the daemon and its keeper end cleanly");
+}
+
 int main(void)
 {
 #ifdef ACCEPT_ONE_SHOT
@@ -332,5 +389,7 @@ int main(void)
 	test_cancel_storm();
 	fdmsg_close_fds(answer_fds, n_answer_fds);
 	ok(fixture_stop(&fixture) == 0, "the daemon ends cleanly");
+	test_leased_arena();
+	fdmsg_close_fds(answer_fds, n_answer_fds);
 	return tap_done();
 }

@@ -104,7 +104,7 @@ int memfd_reopen_readonly(int fd)
 	int ro;
 
 	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-	ro = open(path, O_RDONLY | O_CLOEXEC);
+	ro = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	return ro < 0 ? -errno : ro;
 }
 

@@ -32,7 +32,8 @@ int memfd_make_pages(int fd, uint64_t offset, uint64_t bytes);
 int memfd_new_sealed(const char *name, const void *content, uint64_t bytes, struct moe_error *err);
 
 /* A second, read-only open of the same memory (through /proc/self/fd): what a peer of another user may hold without
- * being able to write. Returns the fd or -errno (-ENOENT where /proc is not mounted). */
+ * being able to write. Returns the fd or -errno (-ENOENT where /proc is not mounted; -EAGAIN, and no wait, where
+ * somebody has a write lease on it). */
 int memfd_reopen_readonly(int fd);
 
 /* 0 when fd is a memfd (tmpfs or hugetlbfs) of at least `min_bytes` that carries all `seals`; else -EINVAL and the
