@@ -3,8 +3,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
@@ -392,6 +394,15 @@ static int on_registrar(struct peer *peer, struct moe_error *err)
 	return 0;
 }
 
+/* Not where the kernel does not tell. */
+static bool has_unread(const struct peer *peer)
+{
+	int bytes;
+
+	return ioctl(peer->source.fd, SIOCOUTQ, &bytes) == 0 && bytes > 0;
+}
+
+/* A document that waits to be read is the daemon's memory: one a connection. */
 static int on_query(struct peer *peer, const struct moe_msg_query *query, struct moe_error *err)
 {
 	struct moe_msg_document answer = {0};
@@ -399,6 +410,8 @@ static int on_query(struct peer *peer, const struct moe_msg_query *query, struct
 	_cleanup_close_ int fd = -1;
 	int r;
 
+	if (has_unread(peer))
+		return moe_error_set(err, -EBUSY, "query: the last answer has not been read: read it, then ask again");
 	if (query->what == MOE_QUERY_HEAT)
 		service_take_heat(peer->service);
 	r = document_make(peer->service, query->what, &text, err);

@@ -4,8 +4,10 @@
  * makes it grow, or costs it a descriptor.
  */
 #include <linux/memfd.h>
+#include <linux/sockios.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/ioctl.h>
 
 #include "base/util.h"
 #include "tests/raw-client.h"
@@ -144,6 +146,52 @@ static void test_unread_replies(void)
 		sent++;
 	ok(sent < 5000, "a peer that reads none of its replies is closed (after %d questions)", sent);
 	close(sock);
+}
+
+/* All of them were taken and answered, none of the answers read. */
+static bool ask_and_wait(int sock, int n)
+{
+	struct moe_msg_query q = {.what = MOE_QUERY_HEAT};
+	uint64_t end = 0;
+	int left = 0;
+
+	begin(&q, sizeof q, MOE_MSG_QUERY, 0);
+	for (int i = 0; i < n; i++)
+		if (fdmsg_send(sock, &q, sizeof q, NULL, 0, 0) < 0)
+			return false;
+	while (ioctl(sock, SIOCOUTQ, &left) == 0 && left > 0 && tap_wait(&end))
+		;
+	return left == 0 && alive_soon();
+}
+
+/* Each document that waits to be read is memory of the daemon. */
+static void test_unread_documents(void)
+{
+	enum { ASKED = 12 };
+	const struct moe_msg_error *e = (const struct moe_msg_error *)answer;
+	struct moe_msg_query q = {.what = MOE_QUERY_STATUS};
+	int sock = connect_raw(), other = connect_raw(), documents = 0, refused = 0;
+
+	hello(sock);
+	hello(other);
+	require(ask_and_wait(sock, ASKED), "%d queries are answered", ASKED);
+	begin(&q, sizeof q, MOE_MSG_QUERY, 0);
+	ok(exchange(other, &q, sizeof q, NULL, 0) == (MOE_MSG_QUERY | MOE_MSG_REPLY), "so is another peer's");
+	fdmsg_close_fds(answer_fds, n_answer_fds);
+	for (int i = 0; i < ASKED; i++) {
+		n_answer_fds = 0;
+		if (fdmsg_recv(sock, answer, sizeof answer, answer_fds, &n_answer_fds, 0) <= 0)
+			break;
+		documents += n_answer_fds == 1;
+		refused += e->msg.type == MOE_MSG_ERROR && e->msg.status == -EBUSY && strstr(e->text, "read");
+		fdmsg_close_fds(answer_fds, n_answer_fds);
+	}
+	n_answer_fds = 0;
+	ok(documents == 1 && refused == ASKED - 1, "%d documents wait for a peer that has read none, 1 is allowed",
+	   documents);
+	ok(exchange(sock, &q, sizeof q, NULL, 0) == (MOE_MSG_QUERY | MOE_MSG_REPLY), "when it has read it may ask");
+	close(sock);
+	close(other);
 }
 
 static long rss_kib(pid_t pid)
@@ -383,6 +431,7 @@ int main(void)
 	test_empty_messages();
 	test_flood();
 	test_unread_replies();
+	test_unread_documents();
 	test_hoarding();
 	test_scribble();
 	test_huge_arena();
