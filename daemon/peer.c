@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/fdmsg.h"
 #include "base/util.h"
+#include "daemon/closer.h"
 #include "daemon/estate.h"
 #include "daemon/events.h"
 #include "daemon/peer-messages.h"
@@ -40,17 +41,48 @@ static void asking(struct peer *peer, bool is)
 		peer->session->journal.page->asked = peer->session->journal.page->answered + is;
 }
 
-static bool receive_one(struct peer *peer)
+/* Before its descriptors are taken, so that those of a broken message never are: NULL, or what is wrong with it. */
+static const char *check_first(const struct peer *peer, const struct moe_msg *msg, size_t bytes)
+{
+	const char *wrong = peer_check(peer, msg, bytes, bytes < sizeof *msg ? 0 : msg->fds);
+
+	if (!wrong && msg->fds == 0)
+		wrong = "a message with a wrong number of file descriptors";
+	if (!wrong && !closer_has_room())
+		wrong = "too many file descriptors of clients wait to be closed";
+	return wrong;
+}
+
+static void take_message(struct peer *peer)
 {
 	alignas(8) char buffer[MOE_PROTO_MAX];
 	struct moe_error err = {0};
-	int fds[FDMSG_FDS_MAX], r;
-	const char *wrong;
-	size_t n_fds = 0;
+	int fds[FDMSG_FDS_ANY], r;
+	const char *wrong = "a broken message";
+	size_t n_fds;
+	const long n = fdmsg_take(peer->source.fd, buffer, sizeof buffer, fds, &n_fds);
+
+	if (n > 0)
+		wrong = peer_check(peer, (const struct moe_msg *)buffer, (size_t)n, n_fds);
+	if (!wrong) {
+		r = peer_answer(peer, buffer, fds, &err);
+		if (r < 0)
+			peer_send_error(peer, r, err.text);
+	}
+	closer_take(fds, n_fds);
+	if (wrong)
+		peer_close(peer, wrong);
+}
+
+static bool receive_one(struct peer *peer)
+{
+	alignas(8) char buffer[MOE_PROTO_MAX];
+	const char *wrong = NULL;
+	bool has_fds = false;
 	long n;
 
 	asking(peer, true);
-	n = fdmsg_recv(peer->source.fd, buffer, sizeof buffer, fds, &n_fds, 1);
+	n = fdmsg_peek(peer->source.fd, buffer, sizeof buffer, &has_fds);
 	if (n == -EAGAIN) {
 		asking(peer, false);
 		return false;
@@ -59,15 +91,12 @@ static bool receive_one(struct peer *peer)
 		peer_close(peer, n == 0 || n == -ECONNRESET ? NULL : "a broken message");
 		return false;
 	}
-	wrong = peer_check(peer, (const struct moe_msg *)buffer, (size_t)n, n_fds);
-	if (!wrong) {
-		r = peer_answer(peer, buffer, fds, &err);
-		if (r < 0)
-			peer_send_error(peer, r, err.text);
-	}
-	fdmsg_close_fds(fds, n_fds);
+	if (has_fds)
+		wrong = check_first(peer, (const struct moe_msg *)buffer, (size_t)n);
 	if (wrong)
 		peer_close(peer, wrong);
+	else
+		take_message(peer);
 	asking(peer, false);
 	return !peer->closed;
 }
@@ -91,7 +120,10 @@ static void source_gone(struct peer *peer)
 {
 	if (--peer->sources > 0)
 		return;
-	close_fd(peer->source.fd);
+	if (peer->unread)
+		closer_take_socket(peer->source.fd);
+	else
+		close_fd(peer->source.fd);
 	close_fd(peer->pidfd.fd);
 	charge_close(&peer->charge);
 	free(peer);
@@ -264,6 +296,7 @@ void peer_close(struct peer *peer, const char *why)
 		peer->session = NULL;
 	}
 	shutdown(peer->source.fd, SHUT_RDWR); /* the peer sees the end now */
+	peer->unread = fdmsg_unread(peer->source.fd);
 	unlink_peer(peer);
 }
 

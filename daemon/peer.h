@@ -4,6 +4,8 @@
  *
  * Law: messages are taken one after the other (peer-messages.h); a peer that breaks the protocol is closed. One that
  * has died (its socket hangs up, or its process ends while a child holds the socket) takes its session with it at once.
+ * What it sends may be a file whose closing never ends: the closer has that, and nothing is asked of a descriptor but
+ * its seals until it is known to be a memfd.
  * Everybody who may connect may attach and ask; loading and unloading is for root and the daemon's own user.
  */
 #ifndef DAEMON_PEER_H
@@ -30,6 +32,7 @@ struct peer {
 	uint64_t device_bytes; /* of the slots that it has given */
 	uint64_t features;     /* MOE_FEATURE_*: of the client */
 	bool hello, closed;
+	bool unread; /* closed with messages in its socket */
 	int sources; /* that the kernel still holds */
 	struct peer *next;
 };

@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/util.h"
+#include "daemon/closer.h"
 #include "daemon/events.h"
 #include "daemon/push-copies.h"
 #include "daemon/push-gpu.h"
@@ -194,7 +195,8 @@ static void run_open(struct push *p, struct push_job *job)
 	}
 	if (r < 0)
 		leave_gpu(p, s);
-	s->fd = close_fd(s->fd);
+	closer_take(&s->fd, 1);
+	s->fd = -1;
 	push_model_drop(&s->model);
 	pthread_mutex_lock(&p->lock);
 	if (!p->broken) {
@@ -506,7 +508,7 @@ int push_open(struct push *p, struct push_slots **ret, const struct resident *mo
 			"device slots: pushing into GPUs has ended (see the daemon's log): start it again, or "
 			"let the device pull");
 	if (r < 0) {
-		close_fd(s->fd);
+		closer_take(&s->fd, 1);
 		push_model_drop(&s->model);
 		free(s);
 		return r;

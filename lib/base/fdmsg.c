@@ -39,7 +39,7 @@ int fdmsg_send(int sock, const void *message, size_t bytes, const int *fds, size
 	return (size_t)n == bytes ? 0 : -EPROTO;
 }
 
-static size_t take_fds(struct msghdr *msg, int *fds)
+static size_t take_fds(struct msghdr *msg, int *fds, size_t most)
 {
 	size_t n = 0;
 
@@ -53,7 +53,7 @@ static size_t take_fds(struct msghdr *msg, int *fds)
 			int fd;
 
 			memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-			if (n < FDMSG_FDS_MAX)
+			if (n < most)
 				fds[n++] = fd;
 			else
 				close_fd(fd);
@@ -75,7 +75,7 @@ long fdmsg_recv(int sock, void *buffer, size_t bytes, int *fds, size_t *ret_n_fd
 	} while (n < 0 && errno == EINTR);
 	if (n < 0)
 		return -errno;
-	*ret_n_fds = take_fds(&msg, fds);
+	*ret_n_fds = take_fds(&msg, fds, FDMSG_FDS_MAX);
 	/* An empty message is read like the end, but may have brought descriptors. */
 	if (n == 0 || msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
 		fdmsg_close_fds(fds, *ret_n_fds);
@@ -83,6 +83,52 @@ long fdmsg_recv(int sock, void *buffer, size_t bytes, int *fds, size_t *ret_n_fd
 		return n == 0 ? 0 : -EPROTO;
 	}
 	return n;
+}
+
+long fdmsg_peek(int sock, void *buffer, size_t bytes, bool *ret_fds)
+{
+	struct iovec iov = {.iov_base = buffer, .iov_len = bytes};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+	ssize_t n;
+
+	do {
+		n = recvmsg(sock, &msg, MSG_PEEK | MSG_DONTWAIT);
+	} while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return -errno;
+	*ret_fds = msg.msg_flags & MSG_CTRUNC;
+	return msg.msg_flags & MSG_TRUNC ? -EPROTO : n;
+}
+
+long fdmsg_take(int sock, void *buffer, size_t bytes, int *fds, size_t *ret_n_fds)
+{
+	alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int) * FDMSG_FDS_ANY)];
+	struct iovec iov = {.iov_base = buffer, .iov_len = bytes};
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+	ssize_t n;
+
+	*ret_n_fds = 0;
+	do {
+		n = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+	} while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return -errno;
+	*ret_n_fds = take_fds(&msg, fds, FDMSG_FDS_ANY);
+	return msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC) ? -EPROTO : n;
+}
+
+bool fdmsg_unread(int sock)
+{
+	const int on = 1;
+	bool any = false;
+	char byte;
+	long n;
+
+	/* So that each message brings something: the end brings nothing. */
+	setsockopt(sock, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
+	n = fdmsg_peek(sock, &byte, sizeof byte, &any);
+	return any || n > 0 || n == -EPROTO;
 }
 
 void fdmsg_close_fds(int *fds, size_t n)

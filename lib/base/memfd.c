@@ -114,14 +114,15 @@ int memfd_verify(int fd, uint64_t min_bytes, int seals, uint64_t *ret_bytes, con
 	struct stat st;
 	int have;
 
+	/* First, because it waits for nothing; fstat waits for the server of a network's or a FUSE file. */
+	have = fcntl(fd, F_GET_SEALS);
+	if (have < 0)
+		return moe_error_sys(err, -EINVAL, "%s: not a memfd, or it carries no seals", what);
 	if (fstatfs(fd, &fs) < 0 || fstat(fd, &st) < 0)
 		return moe_error_sys(err, -errno, "%s: cannot examine the file descriptor", what);
 	if (fs.f_type != TMPFS_MAGIC && fs.f_type != HUGETLBFS_MAGIC)
 		return moe_error_set(err, -EINVAL, "%s: not a memfd (file system type 0x%lx)", what,
 				     (unsigned long)fs.f_type);
-	have = fcntl(fd, F_GET_SEALS);
-	if (have < 0)
-		return moe_error_sys(err, -EINVAL, "%s: carries no seals", what);
 	if ((have & seals) != seals)
 		return moe_error_set(err, -EINVAL, "%s: seals 0x%x found, 0x%x required", what, (unsigned)have,
 				     (unsigned)seals);
@@ -133,11 +134,16 @@ int memfd_verify(int fd, uint64_t min_bytes, int seals, uint64_t *ret_bytes, con
 	return 0;
 }
 
+bool memfd_has_seals(int fd)
+{
+	return fcntl(fd, F_GET_SEALS) >= 0;
+}
+
 bool memfd_is_hugetlb(int fd)
 {
 	struct statfs fs;
 
-	return fstatfs(fd, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC;
+	return memfd_has_seals(fd) && fstatfs(fd, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC;
 }
 
 int memfd_map(void **ret, int fd, uint64_t bytes, int prot, const char *what, struct moe_error *err)

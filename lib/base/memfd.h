@@ -40,6 +40,9 @@ int memfd_reopen_readonly(int fd);
  * reason. *ret_bytes (may be NULL) receives the exact size. `what` names the fd in the error. */
 int memfd_verify(int fd, uint64_t min_bytes, int seals, uint64_t *ret_bytes, const char *what, struct moe_error *err);
 
+/* True for what has seals: a memfd, or another file in memory. Waits for nothing, and neither does closing it. */
+bool memfd_has_seals(int fd);
+
 /* True for a memfd of huge pages. */
 bool memfd_is_hugetlb(int fd);
 
