@@ -5,7 +5,6 @@
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,27 +15,64 @@
 #include "base/memfd.h"
 #include "base/util.h"
 
-/* Of each, FDMSG_FDS_ANY descriptors at most. */
-#define WAITING_MAX 16
-#define SOCKETS_MAX 64
+#define USERS_MAX 64
+#define EACH_MAX 8 /* of a user: of each, FDMSG_FDS_ANY descriptors at most */
 #define STACK_BYTES (64u << 10)
 
 struct batch {
-	_Atomic uint32_t *count;
+	uid_t uid;
 	size_t n;
 	int fds[];
 };
 
-static _Atomic uint32_t waiting, sockets;
+/* Of whom how many wait: a place is free where none do. */
+static struct {
+	pthread_mutex_t lock;
+	struct {
+		uid_t uid;
+		uint32_t n;
+	} users[USERS_MAX];
+} waiting = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static uint32_t count_of(uid_t uid)
+{
+	uint32_t n = 0;
+
+	pthread_mutex_lock(&waiting.lock);
+	for (size_t i = 0; i < USERS_MAX; i++)
+		if (waiting.users[i].uid == uid)
+			n += waiting.users[i].n;
+	pthread_mutex_unlock(&waiting.lock);
+	return n;
+}
+
+/* False: there are too many users. */
+static bool add(uid_t uid, int one)
+{
+	size_t at = USERS_MAX;
+
+	pthread_mutex_lock(&waiting.lock);
+	for (size_t i = 0; i < USERS_MAX; i++)
+		if (waiting.users[i].n > 0 && waiting.users[i].uid == uid)
+			at = i;
+	for (size_t i = 0; i < USERS_MAX && at == USERS_MAX; i++)
+		if (waiting.users[i].n == 0)
+			at = i;
+	if (at < USERS_MAX) {
+		waiting.users[at].uid = uid;
+		waiting.users[at].n += (uint32_t)one;
+	}
+	pthread_mutex_unlock(&waiting.lock);
+	return at < USERS_MAX;
+}
 
 static void *run(void *arg)
 {
 	struct batch *batch = arg;
-	_Atomic uint32_t *count = batch->count;
 
 	fdmsg_close_fds(batch->fds, batch->n);
+	add(batch->uid, -1);
 	free(batch);
-	atomic_fetch_sub(count, 1);
 	return NULL;
 }
 
@@ -58,31 +94,33 @@ static int start(struct batch *batch)
 }
 
 /* Where there is no thread for them they stay open: that is less than a reactor that stands still. */
-static void hand_over(const int *fds, size_t n, _Atomic uint32_t *count)
+static void hand_over(const int *fds, size_t n, uid_t uid)
 {
 	struct batch *batch = malloc(sizeof *batch + n * sizeof *fds);
 	int r = batch ? 0 : -ENOMEM;
 
-	atomic_fetch_add(count, 1);
-	if (batch) {
-		batch->count = count;
+	if (batch && !add(uid, 1))
+		r = -EUSERS;
+	if (r == 0) {
+		batch->uid = uid;
 		batch->n = n;
 		memcpy(batch->fds, fds, n * sizeof *fds);
 		r = start(batch);
+		if (r < 0)
+			add(uid, -1);
 	}
 	if (r < 0) {
-		log_warning("%zu descriptors of a client stay open: no thread to close them: %s", n, strerror(-r));
-		atomic_fetch_sub(count, 1);
+		log_warning("%zu descriptors of user %u stay open: no thread to close them: %s", n, uid, strerror(-r));
 		free(batch);
 	}
 }
 
-bool closer_has_room(void)
+bool closer_has_room(uid_t uid)
 {
-	return atomic_load(&waiting) < WAITING_MAX;
+	return count_of(uid) < EACH_MAX;
 }
 
-void closer_take(const int *fds, size_t n)
+void closer_take(const int *fds, size_t n, uid_t uid)
 {
 	int slow[FDMSG_FDS_ANY];
 	size_t n_slow = 0;
@@ -93,13 +131,10 @@ void closer_take(const int *fds, size_t n)
 		else if (fds[i] >= 0)
 			slow[n_slow++] = fds[i];
 	if (n_slow > 0)
-		hand_over(slow, n_slow, &waiting);
+		hand_over(slow, n_slow, uid);
 }
 
-void closer_take_socket(int sock)
+void closer_take_socket(int sock, uid_t uid)
 {
-	if (atomic_load(&sockets) < SOCKETS_MAX)
-		hand_over(&sock, 1, &sockets);
-	else
-		close_fd(sock);
+	hand_over(&sock, 1, uid);
 }

@@ -4,23 +4,24 @@
  *
  * Law: closing another's file may wait for ever: close(2) asks the server of a FUSE file (FLUSH) and cannot be killed
  * then, and the last close of a TCP socket waits for SO_LINGER. The reactor therefore closes itself only what has seals
- * (memfds); each other message's descriptors are closed by a thread of their own, which ends with it. While too many
- * of them wait nobody's descriptors are taken out of a socket. What waits in a socket and was never taken has no FLUSH,
- * only the last close.
+ * (memfds); each other message's descriptors are closed by a thread of their own, which ends with it. A user of whom
+ * too many of them wait sends no further ones and makes no connection; others are not held up by that. What waits in a
+ * socket and was never taken has no FLUSH, only the last close.
  */
 #ifndef DAEMON_CLOSER_H
 #define DAEMON_CLOSER_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
-/* False: too many wait; take no descriptors. */
-bool closer_has_room(void);
+/* False: too many of this user's wait; take no descriptors, and no connection. */
+bool closer_has_room(uid_t uid);
 
 /* From any thread, at once: they are closed, or will be. */
-void closer_take(const int *fds, size_t n);
+void closer_take(const int *fds, size_t n, uid_t uid);
 
 /* A connection that was shut down and may hold descriptors in unread messages. */
-void closer_take_socket(int sock);
+void closer_take_socket(int sock, uid_t uid);
 
 #endif

@@ -338,7 +338,7 @@ static int on_arena(struct peer *peer, const struct moe_msg_arena *arena, int fd
 static int on_device(struct peer *peer, const struct moe_msg_device *device, int fd, struct moe_error *err)
 {
 	const struct push_memory memory = {
-		.fd = fd, .bytes = device->bytes, .timeline = device->timeline, .uuid = device->uuid};
+		.fd = fd, .uid = peer->uid, .bytes = device->bytes, .timeline = device->timeline, .uuid = device->uuid};
 	struct session *s = peer->session;
 	int r;
 

@@ -31,6 +31,7 @@
 #define SEND_BUFFER 16384
 /* The socket and the pidfd. */
 #define PEER_FDS 2
+#define CLOSER_FULL "too many file descriptors that this user has sent wait to be closed"
 
 /* -- the socket --------------------------------------------------------------------------------------------------- */
 
@@ -48,8 +49,8 @@ static const char *check_first(const struct peer *peer, const struct moe_msg *ms
 
 	if (!wrong && msg->fds == 0)
 		wrong = "a message with a wrong number of file descriptors";
-	if (!wrong && !closer_has_room())
-		wrong = "too many file descriptors of clients wait to be closed";
+	if (!wrong && !closer_has_room(peer->uid))
+		wrong = CLOSER_FULL;
 	return wrong;
 }
 
@@ -69,7 +70,7 @@ static void take_message(struct peer *peer)
 		if (r < 0)
 			peer_send_error(peer, r, err.text);
 	}
-	closer_take(fds, n_fds);
+	closer_take(fds, n_fds, peer->uid);
 	if (wrong)
 		peer_close(peer, wrong);
 }
@@ -121,7 +122,7 @@ static void source_gone(struct peer *peer)
 	if (--peer->sources > 0)
 		return;
 	if (peer->unread)
-		closer_take_socket(peer->source.fd);
+		closer_take_socket(peer->source.fd, peer->uid);
 	else
 		close_fd(peer->source.fd);
 	close_fd(peer->pidfd.fd);
@@ -208,7 +209,8 @@ static int peer_make(struct service *service, int sock, bool granted, struct moe
 		.pid = cred.pid,
 		.uid = cred.uid,
 	};
-	r = charge_peer(peer, granted, &err);
+	r = granted || closer_has_room(cred.uid) ? charge_peer(peer, granted, &err)
+						 : moe_error_set(&err, -EDQUOT, CLOSER_FULL);
 	if (r == 0)
 		r = watch_peer(peer, &err);
 	if (r < 0) {

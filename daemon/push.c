@@ -45,6 +45,7 @@ struct push_slots {
 	struct push *push;
 	void *owner;
 	int fd; /* until it is imported */
+	uid_t uid;
 	uint64_t bytes, timeline_at;
 	uint8_t uuid[PUSH_UUID_BYTES];
 	struct push_model model;
@@ -195,7 +196,7 @@ static void run_open(struct push *p, struct push_job *job)
 	}
 	if (r < 0)
 		leave_gpu(p, s);
-	closer_take(&s->fd, 1);
+	closer_take(&s->fd, 1, s->uid);
 	s->fd = -1;
 	push_model_drop(&s->model);
 	pthread_mutex_lock(&p->lock);
@@ -489,6 +490,7 @@ int push_open(struct push *p, struct push_slots **ret, const struct resident *mo
 		return moe_error_sys(err, -ENOMEM, "device slots");
 	s->push = p;
 	s->owner = owner;
+	s->uid = memory->uid;
 	s->bytes = memory->bytes;
 	s->timeline_at = memory->timeline;
 	s->memory.export_fd = -1;
@@ -508,7 +510,7 @@ int push_open(struct push *p, struct push_slots **ret, const struct resident *mo
 			"device slots: pushing into GPUs has ended (see the daemon's log): start it again, or "
 			"let the device pull");
 	if (r < 0) {
-		closer_take(&s->fd, 1);
+		closer_take(&s->fd, 1, s->uid);
 		push_model_drop(&s->model);
 		free(s);
 		return r;

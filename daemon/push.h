@@ -41,6 +41,7 @@ struct push *push_free(struct push *push);
 /* What a client exports. */
 struct push_memory {
 	int fd; /* stays the client's */
+	uid_t uid;
 	uint64_t bytes;
 	uint64_t timeline;   /* where in them the timeline is; 0: there is none */
 	const uint8_t *uuid; /* [PUSH_UUID_BYTES], of the GPU */

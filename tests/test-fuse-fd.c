@@ -6,6 +6,7 @@
 #include <linux/fuse.h>
 #include <netinet/in.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 
 #include "base/cleanup.h"
 #include "base/util.h"
@@ -13,6 +14,7 @@
 
 #define SOON_NS 1000000000ull
 #define FILE_NODE 2
+#define NOBODY 65534
 
 /* -- a file server that does not answer --------------------------------------------------------------------------- */
 
@@ -178,12 +180,17 @@ static int connect_patient(void)
 	return sock;
 }
 
+/* Another user, and a session that was there before. */
 static void others_are_served(const char *when)
 {
-	int sock = connect_patient();
 	const uint64_t begin = now_ns();
-	bool good = hello(sock) == (MOE_MSG_HELLO | MOE_MSG_REPLY);
+	int sock;
+	bool good;
 
+	require(seteuid(NOBODY) == 0, "as another user");
+	sock = connect_patient();
+	require(seteuid(0) == 0, "and back");
+	good = hello(sock) == (MOE_MSG_HELLO | MOE_MSG_REPLY);
 	close(sock);
 	/* The second it has; only then the ring, which would be waited for much longer. */
 	good = good && ring_call(&other, &(struct moe_sqe){.op = MOE_OP_NOP, .user_data = 7}, NULL) == 0;
@@ -238,6 +245,24 @@ static void test_many(void)
 		send_arena(sock, 1, &dead_fd, 1);
 	others_are_served("100 messages of one client");
 	close(sock);
+	sock = connect_patient();
+	ok(hello(sock) != (MOE_MSG_HELLO | MOE_MSG_REPLY), "whose user makes no further connection");
+	close(sock);
+}
+
+/* The server is gone: all that waited is closed, a little later. */
+static void test_again(void)
+{
+	uint64_t end = 0;
+	bool good;
+
+	do {
+		int sock = connect_patient();
+
+		good = hello(sock) == (MOE_MSG_HELLO | MOE_MSG_REPLY);
+		close(sock);
+	} while (!good && tap_wait(&end));
+	ok(good, "then it does again");
 }
 
 /* Its last close waits: nobody reads what it has still to send. */
@@ -292,7 +317,13 @@ int main(void)
 {
 	int before;
 
-	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--threads", "1", NULL});
+	if (geteuid() != 0) {
+		tap_skip("two users, and mounting: not root");
+		return tap_done();
+	}
+	fixture_start(&fixture, fixture_sample(),
+		      (const char *const[]){"--threads", "1", "--socket-mode", "0666", NULL});
+	require(chmod(fixture.folder, 0711) == 0, "a socket for everybody");
 	ring_open(&other);
 	test_lingering();
 	ring_close(&other);
@@ -305,6 +336,7 @@ int main(void)
 		hostile(dead_fd, "a file that does not close");
 		test_many();
 		stop_server();
+		test_again();
 		ring_close(&other);
 		ok(quiet_fds(before) <= before, "what could not be closed is, once the file's server is gone");
 	}
