@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/fdmsg.h"
@@ -18,6 +19,7 @@
 #define USERS_MAX 64
 #define EACH_MAX 8 /* of a user: of each, FDMSG_FDS_ANY descriptors at most */
 #define STACK_BYTES (64u << 10)
+#define SETTLE_MS 100
 
 struct batch {
 	uid_t uid;
@@ -46,6 +48,17 @@ static uint32_t count_of(uid_t uid)
 	return n;
 }
 
+static bool any_waits(void)
+{
+	uint32_t n = 0;
+
+	pthread_mutex_lock(&waiting.lock);
+	for (size_t i = 0; i < USERS_MAX; i++)
+		n += waiting.users[i].n;
+	pthread_mutex_unlock(&waiting.lock);
+	return n > 0;
+}
+
 /* False: there are too many users. */
 static bool add(uid_t uid, int one)
 {
@@ -70,9 +83,11 @@ static void *run(void *arg)
 {
 	struct batch *batch = arg;
 
+	const uid_t uid = batch->uid;
+
 	fdmsg_close_fds(batch->fds, batch->n);
-	add(batch->uid, -1);
 	free(batch);
+	add(uid, -1);
 	return NULL;
 }
 
@@ -137,4 +152,10 @@ void closer_take(const int *fds, size_t n, uid_t uid)
 void closer_take_socket(int sock, uid_t uid)
 {
 	hand_over(&sock, 1, uid);
+}
+
+void closer_settle(void)
+{
+	for (int left = SETTLE_MS; left > 0 && any_waits(); left--)
+		usleep(1000);
 }

@@ -24,4 +24,7 @@ void closer_take(const int *fds, size_t n, uid_t uid);
 /* A connection that was shut down and may hold descriptors in unread messages. */
 void closer_take_socket(int sock, uid_t uid);
 
+/* At the daemon's end: waits until none wait any more, a tenth of a second at most. */
+void closer_settle(void);
+
 #endif

@@ -20,6 +20,7 @@
 #include "base/uring.h"
 #include "base/util.h"
 #include "daemon/allowance.h"
+#include "daemon/closer.h"
 #include "daemon/estate.h"
 #include "daemon/events.h"
 #include "daemon/exporter.h"
@@ -484,6 +485,7 @@ struct service *service_free(struct service *s)
 	modpools_close(&s->modpools, s->ended);
 	loop_drain(s->loop);
 	push_free(s->push);
+	closer_settle();
 	registry_stop_movers(&s->registry);
 	pool_free(s->pool);
 	sched_free(s->sched);
