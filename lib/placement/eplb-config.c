@@ -92,6 +92,7 @@ static int read_phase(const struct field *f, const char **ret, struct moe_error 
 static int read_field(struct eplb_config *ret, const struct field *f, struct moe_error *err)
 {
 	uint64_t policy = EPLB_CONFIG_SWIFT;
+	char words[65];
 	int r;
 
 	if (strcmp(f->name, "dynamic_eplb") == 0)
@@ -111,8 +112,8 @@ static int read_field(struct eplb_config *ret, const struct field *f, struct moe
 	if (strcmp(f->name, "load_collection_phase") == 0)
 		return read_phase(f, &ret->phase, err);
 	if (strcmp(f->name, "eplb_policy_type") != 0)
-		return moe_error_set(err, -EINVAL, "%s: eplb_config.%.64s found, one of %s expected: leave it out",
-				     f->file, f->name, KEYS);
+		return moe_error_set(err, -EINVAL, "%s: eplb_config.%s found, one of %s expected: leave it out",
+				     f->file, file_clean(words, sizeof words, f->name), KEYS);
 	r = read_count(f, EPLB_CONFIG_FLASHLB, &policy, err);
 	ret->policy = (enum eplb_config_policy)policy;
 	return r;

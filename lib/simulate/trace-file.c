@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -105,14 +106,27 @@ int trace_file_read(struct trace_file *ret, const char *path, bool together, str
 	return r;
 }
 
+/* The file's last name; '?' stands for what a document cannot say or a terminal would obey. */
+static char *id_of(const char *name)
+{
+	const char *slash = strrchr(name, '/');
+	char *ret = strdup(slash && slash[1] ? slash + 1 : name);
+	json_t *text = ret ? json_string(ret) : NULL;
+
+	for (char *at = ret; at && *at; at++)
+		if ((unsigned char)*at < 0x20 || *at == 0x7f || ((unsigned char)*at > 0x7f && !text))
+			*at = '?';
+	json_decref(text);
+	return ret;
+}
+
 int trace_file_single(struct trace_file *ret, const char *format, const struct trace_source *source,
 		      struct sim_trace *trace, struct moe_error *err)
 {
 	struct trace_case *one = calloc(1, sizeof *one);
-	const char *slash = strrchr(source->name, '/');
 
 	if (one)
-		one->id = strdup(slash && slash[1] ? slash + 1 : source->name);
+		one->id = id_of(source->name);
 	if (!one || !one->id) {
 		free(one);
 		sim_trace_fini(trace);

@@ -170,8 +170,10 @@ refused 2 '--gpus is missing' --policy eplb --weights "$dir/loads.json"
 refused 2 '--transfers needs --from' --policy eplb --weights "$dir/loads.json" --gpus 8 --transfers
 refused 2 '--case has loads' --policy eplb --case tests/data/eplb.json --gpus 8
 refused 2 '1 to 65536: 8x' --policy eplb --weights "$dir/loads.json" --gpus 8x
-refused 1 'replicas: 24 found, a multiple of the 7 gpus expected' --policy eplb --weights "$dir/loads.json" --gpus 7
-refused 1 'experts: 24 found, a multiple of the 5 groups expected' --policy eplb --weights "$dir/loads.json" --gpus 8 --groups 5
+refused 1 "$dir/loads.json: replicas: 24 found, a multiple of the 7 gpus expected" --policy eplb --weights "$dir/loads.json" --gpus 7
+refused 1 "$dir/loads.json: experts: 24 found, a multiple of the 5 groups expected" --policy eplb --weights "$dir/loads.json" --gpus 8 --groups 5
+printf '{"cases":[{"id":"odd","num_gpus":2,"num_replicas":3,"weight":[[1,2]]}]}' >"$dir/odd.json"
+refused 1 "case odd: $dir/odd.json: cases[0].replicas: 3 found, a multiple of the 2 gpus expected" --policy eplb --case "$dir/odd.json"
 refused 1 'case a-dev-000: tests/data/eplb-ascend.json: cases[0].weight: nothing found' --policy eplb --case tests/data/eplb-ascend.json
 refused 1 'no-such-file' --policy eplb --weights "$dir/no-such-file" --gpus 8
 printf '[[1,2],[3,"x"]]' >"$dir/bad.json"

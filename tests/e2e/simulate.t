@@ -111,6 +111,11 @@ done
 cmp -s "$dir/trace.out" "$dir/jsonl.out" && [ -s "$dir/jsonl.out" ]
 ok $? 'JSONL says what the document says' "$dir/err"
 
+name=$(printf 'x\377\033.json')
+cp "$dir/c-dev-003.trace" "$dir/$name"
+"$moectl" simulate "$dir/$name" --policy lru --capacity 4 --json >"$dir/out" 2>"$dir/err"
+is "$(json "$dir/out" id)" 'x??.json' 'a file name that is no UTF-8 and would move the cursor'
+
 "$moectl" simulate "$dir/c-dev-003.trace" --capacity 4,8 --policy lru,belady --mode pinned,atomic >"$dir/table" 2>"$dir/err"
 grep -q '^lru  *0.5154  *0.8188$' "$dir/table" && grep -q '^lru, atomic ' "$dir/table" && grep -q '^belady ' "$dir/table"
 ok $? 'a table for a person' "$dir/table"

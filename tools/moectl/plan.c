@@ -76,6 +76,15 @@ static int no_memory(struct moe_error *err)
 	return moe_error_set(err, -ENOMEM, "plan: no memory for the result");
 }
 
+/* Planners know no files: what they refuse is put into this one's words. */
+static int in_file(const char *file, const char *place, int r, struct moe_error *err)
+{
+	char text[MOE_ERROR_TEXT_MAX];
+
+	snprintf(text, sizeof text, "%s", err->text);
+	return moe_error_set(err, r, "%s: %s%s", file, place, text);
+}
+
 /* -- what becomes of a plan --------------------------------------------------------------------------------------- */
 
 static int add_transfers(struct job *job, const struct placement *from, struct moe_error *err)
@@ -201,12 +210,14 @@ static json_t *run_case(const struct job *all, const char *file, const char *pla
 		r = plan_read_eplb(&eplb, file, place, one, err);
 		if (r == 0) {
 			r = plan_eplb(&job, &eplb, NULL, err);
+			r = r < 0 ? in_file(file, place, r, err) : r;
 			free((double *)eplb.weight);
 		}
 	} else {
 		r = plan_read_state(&state, file, place, one, err);
 		if (r == 0) {
 			r = plan_balance(&job, &state, job.policy->of_case, err);
+			r = r < 0 ? in_file(file, place, r, err) : r;
 			plan_state_fini(&state);
 		}
 	}
@@ -336,6 +347,15 @@ static int read_map(struct placement *ret, const char *file, struct moe_error *e
 	return r < 0 ? r : expert_map_read(ret, file, map, 0, err);
 }
 
+static int plan_loads(struct job *job, struct plan_loads *loads, const struct placement *from, struct moe_error *err)
+{
+	if (!job->policy->hot)
+		return job->policy->eplb ? plan_loads_eplb(job, loads, from, err)
+					 : plan_loads_balance(job, loads, from, err);
+	sum_stages(loads);
+	return plan_hot(&job->shown, loads, job->arg->nodes, job->arg->replicas, err);
+}
+
 static int run_loads(struct job *job, struct moe_error *err)
 {
 	_cleanup_json_ json_t *document = NULL;
@@ -355,12 +375,10 @@ static int run_loads(struct job *job, struct moe_error *err)
 		r = read_json(&document, job->arg->weights, err);
 	if (r == 0)
 		r = plan_read_loads(&loads, job->arg->weights, document, err);
-	if (r == 0 && job->policy->hot) {
-		sum_stages(&loads);
-		r = plan_hot(&job->shown, &loads, job->arg->nodes, job->arg->replicas, err);
-	} else if (r == 0)
-		r = job->policy->eplb ? plan_loads_eplb(job, &loads, now, err)
-				      : plan_loads_balance(job, &loads, now, err);
+	if (r == 0) {
+		r = plan_loads(job, &loads, now, err);
+		r = r < 0 ? in_file(job->arg->weights, "", r, err) : r;
+	}
 	placement_fini(&from);
 	plan_loads_fini(&loads);
 	return r;

@@ -5,6 +5,7 @@
 
 #include "base/util.h"
 #include "chart.h"
+#include "model/file.h"
 #include "simulate.h"
 
 double trace_width(const struct sim_trace *t, uint32_t *ret_most)
@@ -80,11 +81,12 @@ static uint32_t next_capacity(const struct runs *runs, int64_t than)
 static void print_head(const struct trace_case *one, const char *format, FILE *to)
 {
 	const struct sim_trace *t = &one->trace;
+	char id[128];
 	uint32_t most;
 	const double width = trace_width(t, &most);
 
 	fprintf(to, "%s (%s): %u layers of %u experts, top-%u, %u steps; %.1f distinct experts at once, at most %u\n",
-		one->id, format, t->layers, t->experts, t->topk, t->steps, width, most);
+		file_clean(id, sizeof id, one->id), format, t->layers, t->experts, t->topk, t->steps, width, most);
 }
 
 void simulate_table(const struct runs *runs, const struct trace_case *one, const char *format, FILE *to)
