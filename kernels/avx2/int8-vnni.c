@@ -21,4 +21,6 @@ ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec w, vec x)
 #define INT8_OFFSET 128
 #include "kernels/vec/int8.h"
 
+static const struct rows_kernel kernel = {INT8_KERNEL(ROWS_NEAR, ROWS_FAR)};
+
 ROWS_OPS(ops_int8_vnni_avx2, kernel, PACK_I8_ROW, pack_i8_row)

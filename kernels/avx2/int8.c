@@ -26,6 +26,7 @@ ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec weights, vec activatio
 ROWS_STREAMS_2(streams, ROWS_INT8, false)
 
 static const struct rows_kernel unasked = {INT8_KERNEL(ROWS_NEAR, ROWS_FAR), .streams = streams};
+static const struct rows_kernel kernel = {INT8_KERNEL(ROWS_NEAR, ROWS_FAR)};
 
 ROWS_OPS(ops_int8_avx2, kernel, PACK_I8_ROW, pack_i8_row)
 ROWS_OPS(ops_int8_unasked_avx2, unasked, PACK_I8_ROW, pack_i8_row)

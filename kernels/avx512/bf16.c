@@ -14,8 +14,8 @@ ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec w, vec x)
 	return _mm512_dpbf16_ps(sum, (__m512bh)w, (__m512bh)x);
 }
 
-/* Weights are copied for many tokens: rows whose distance is a multiple of 4 KiB would push each other out of the
- * first-level cache. */
+/* Weights are copied for many tokens where the first-level cache is small: rows whose distance is a multiple of 4 KiB
+ * would push each other out of it. */
 static void decode(const void *codes, size_t cols, void *to)
 {
 	memcpy(to, codes, cols * sizeof(uint16_t));
@@ -28,7 +28,7 @@ ROWS_STREAMS_4(streams, ROWS_BF16_DOT, false)
 /* Members of a struct rows_kernel. */
 #define DOT .w_bytes = 2, .x_bytes = 2, .few_x_bytes = 2, .few = few, .many = many, .in_place = many, .decode = decode
 
-static const struct rows_kernel kernel = {DOT, .near = ROWS_NEAR};
+static const struct rows_kernel kernel = {DOT, .near = ROWS_NEAR, .roomy = true};
 static const struct rows_kernel unasked = {DOT, .streams = streams};
 
 ROWS_OPS(ops_bf16_dot_avx512, kernel, PACK_BF16, pack_bf16_row)

@@ -24,4 +24,6 @@ ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec weights, vec activatio
 #define INT8_OFFSET 0
 #include "kernels/vec/int8.h"
 
+static const struct rows_kernel kernel = {INT8_KERNEL(ROWS_NEAR, ROWS_FAR)};
+
 ROWS_OPS(ops_int8_avx512, kernel, PACK_I8_ROW, pack_i8_row)

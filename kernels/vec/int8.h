@@ -30,6 +30,4 @@ ROWS_MANY(in_place, ROWS_INT8, false)
 	.w_bytes = 1, .x_bytes = 1, .few_x_bytes = 1, .few = few, .many = many, .in_place = in_place,                  \
 	.decode = decode, .near = near_bytes, .far = far_bytes, .integer = true, .offset = INT8_OFFSET
 
-static const struct rows_kernel kernel = {INT8_KERNEL(ROWS_NEAR, ROWS_FAR)};
-
 #endif

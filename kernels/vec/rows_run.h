@@ -5,9 +5,10 @@
  * Sixteen rows at a time. Up to ROWS_PASSES * ROWS_FEW_TOKENS tokens the weights are decoded where they are multiplied,
  * row by row (rows_serial.h) or in four streams (rows_streams.h), and many rows of gate are read before as many of up:
  * one long stream, then another. With more, every token passes by a block of columns in tiles (rows.h): decoded (or
- * only copied) once into a buffer, or up to ROWS_IN_PLACE tokens as it lies in the record where it needs no decoding
- * (docs/decisions/0009). The first tiles ask for the next block, the others for the next activations. A kernel may have
- * a way of its own for many tokens, with a lane for each, which is taken where few lanes would be idle.
+ * only copied) once into a buffer, or as it lies in the record where it needs no decoding: any number of tokens where
+ * the first-level cache has room for the rows (docs/decisions/0074), else up to ROWS_IN_PLACE (0009). The first tiles
+ * ask for the next block, the others for the next activations. A kernel may have a way of its own for many tokens, with
+ * a lane for each, which is taken where few lanes would be idle.
  */
 #ifndef KERNELS_VEC_ROWS_RUN_H
 #define KERNELS_VEC_ROWS_RUN_H
@@ -27,8 +28,9 @@
 	32768 /* of the few tokens' activations: they stay in the first-level cache beside the weights */
 /* Groups of the columns that are summed in one go, at 2 bytes an activation. */
 #define ROWS_PART_GROUPS (ROWS_SERIAL_BLOCKS * ROWS_BLOCK_BYTES / 2 / ROWS_GROUP)
-#define ROWS_IN_PLACE 32     /* tokens up to which it does not pay to copy weights, where they need no decoding */
-#define ROWS_IN_PLACE_ROWS 8 /* that are at home in the first-level cache where they are not copied */
+/* Where 16 rows that are not copied have no room in the first-level cache: */
+#define ROWS_IN_PLACE 32     /* tokens up to which it does not pay to copy them */
+#define ROWS_IN_PLACE_ROWS 8 /* that have room */
 
 struct rows_call;
 
@@ -42,6 +44,7 @@ struct rows_kernel {
 	rows_serial_function *const *few;                         /* [tokens], 1 .. ROWS_FEW_TOKENS */
 	rows_tile_function *const *many;                          /* [tokens], 1 .. ROWS_TOKENS */
 	rows_tile_function *const *in_place;                      /* the same of weights as they lie, or NULL */
+	bool roomy; /* a first-level cache of 48 KiB: weights that need no decoding are never copied */
 	void (*decode)(const void *codes, size_t cols, void *to); /* to x_bytes a column */
 	rows_streams_function *const *streams; /* as `few`, where streams are side by side, or NULL */
 	size_t near;                           /* bytes ahead that few tokens' weights are asked for; 0: none are */
@@ -236,8 +239,10 @@ static __attribute__((noinline)) void rows_many(const struct rows_call *call, co
 static void rows_in_place(const struct rows_call *call, const struct rows_tile *tile, const char *next, size_t n,
 			  size_t tokens)
 {
-	for (size_t r = 0; r < n; r += ROWS_IN_PLACE_ROWS) {
-		const size_t rows = n - r < ROWS_IN_PLACE_ROWS ? n - r : ROWS_IN_PLACE_ROWS;
+	const size_t most = call->k->roomy ? ROWS_CHUNK : ROWS_IN_PLACE_ROWS;
+
+	for (size_t r = 0; r < n; r += most) {
+		const size_t rows = n - r < most ? n - r : most;
 		struct rows_tile part = *tile;
 
 		part.w += r * tile->pitch;
@@ -289,7 +294,7 @@ static inline void rows_sums(const struct rows_call *call, struct rows_ahead *ah
 			.totals = totals,
 		};
 
-		if (tokens <= ROWS_IN_PLACE && k->in_place)
+		if (k->in_place && (k->roomy || tokens <= ROWS_IN_PLACE))
 			rows_in_place(call, &tile, next, n, tokens);
 		else
 			rows_many(call, &tile, next, n, tokens);
