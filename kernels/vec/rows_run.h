@@ -44,7 +44,6 @@ struct rows_kernel {
 	rows_serial_function *const *few;                         /* [tokens], 1 .. ROWS_FEW_TOKENS */
 	rows_tile_function *const *many;                          /* [tokens], 1 .. ROWS_TOKENS */
 	rows_tile_function *const *in_place;                      /* the same of weights as they lie, or NULL */
-	bool roomy; /* a first-level cache of 48 KiB: weights that need no decoding are never copied */
 	void (*decode)(const void *codes, size_t cols, void *to); /* to x_bytes a column */
 	rows_streams_function *const *streams; /* as `few`, where streams are side by side, or NULL */
 	size_t near;                           /* bytes ahead that few tokens' weights are asked for; 0: none are */
@@ -53,6 +52,7 @@ struct rows_kernel {
 	rows_lanes_function *lanes;            /* for more than lanes_over tokens, or NULL */
 	size_t lanes_over;                     /* at least what `few` is for */
 	bool integer;                          /* PACK_I8_ROW */
+	bool roomy;                            /* 48 KiB of first-level cache: what needs no decoding is never copied */
 	uint32_t offset;                       /* that has been added to integer weights */
 };
 
