@@ -195,6 +195,15 @@ int json_memory_parse(json_t **ret, const char *text, size_t bytes, size_t flags
 	return 0;
 }
 
+int json_memory_parse_any(json_t **ret, const char *text, size_t bytes, size_t flags, json_error_t *why)
+{
+	const int r = json_memory_parse(ret, text, bytes, flags, why);
+
+	if (r != -EINVAL || json_error_code(why) != json_error_numeric_overflow)
+		return r;
+	return json_memory_parse(ret, text, bytes, flags | JSON_DECODE_INT_AS_REAL, why);
+}
+
 void json_memory_stats(uint64_t *ret_reserved, uint64_t *ret_fallbacks)
 {
 	*ret_reserved = 0;

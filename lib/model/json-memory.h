@@ -21,6 +21,10 @@
 /* As json_loadb(). 0; -ENOMEM: no memory, `why` is untouched; -EINVAL: `why` says why. Thread-safe. */
 int json_memory_parse(json_t **ret, const char *text, size_t bytes, size_t flags, json_error_t *why);
 
+/* The same, but of a text with a whole number beyond 2^63 - 1, which jansson refuses without a word of where it stands,
+ * every number becomes a real one: who reads the field says what was found and what it may be. */
+int json_memory_parse_any(json_t **ret, const char *text, size_t bytes, size_t flags, json_error_t *why);
+
 /* Bytes that parsing this text may take at most; 0: more than can be counted. */
 uint64_t json_memory_bound(const char *text, size_t bytes);
 

@@ -164,16 +164,29 @@ refused 2 '--policy: best' --policy best --weights "$dir/loads.json" --gpus 8
 refused 2 '--weights, --from or --case is missing' --policy eplb
 refused 2 '--policy hot needs --weights, --nodes and --replicas' --policy hot --weights "$dir/loads.json" --nodes 2
 refused 2 '--policy hot goes with' --policy hot --weights "$dir/loads.json" --nodes 2 --replicas 4 --gpus 2
-refused 1 'replicas: 5 found, a multiple of the 2 nodes expected' --policy hot --weights "$dir/loads.json" --nodes 2 --replicas 5
+refused 1 '--replicas: 5 found, a multiple of the 2 nodes expected' --policy hot --weights "$dir/loads.json" --nodes 2 --replicas 5
 refused 1 '24 experts and 1 nodes of 25 slots found' --policy hot --weights "$dir/loads.json" --nodes 1 --replicas 25
 refused 2 '--gpus is missing' --policy eplb --weights "$dir/loads.json"
 refused 2 '--transfers needs --from' --policy eplb --weights "$dir/loads.json" --gpus 8 --transfers
 refused 2 '--case has loads' --policy eplb --case tests/data/eplb.json --gpus 8
 refused 2 '1 to 65536: 8x' --policy eplb --weights "$dir/loads.json" --gpus 8x
-refused 1 "$dir/loads.json: replicas: 24 found, a multiple of the 7 gpus expected" --policy eplb --weights "$dir/loads.json" --gpus 7
+refused 1 "--replicas (not given): 24 found, a multiple of the 7 gpus expected" --policy eplb --weights "$dir/loads.json" --gpus 7
+refused 1 '--replicas: 8 found, 24 (one for each expert)' --policy eplb --weights "$dir/loads.json" --gpus 8 --replicas 8
+refused 1 '--gpus: 7 found, a multiple of the 2 nodes' --policy eplb --weights "$dir/loads.json" --gpus 7 --nodes 2 --groups 2 --replicas 28
+refused 2 '--groups and --nodes are of eplb' --policy swift --weights "$dir/loads.json" --gpus 8 --groups 4
+refused 2 '--groups and --nodes are of eplb' --policy dynamic --weights "$dir/loads.json" --gpus 8 --nodes 2
 refused 1 "$dir/loads.json: experts: 24 found, a multiple of the 5 groups expected" --policy eplb --weights "$dir/loads.json" --gpus 8 --groups 5
 printf '{"cases":[{"id":"odd","num_gpus":2,"num_replicas":3,"weight":[[1,2]]}]}' >"$dir/odd.json"
-refused 1 "case odd: $dir/odd.json: cases[0].replicas: 3 found, a multiple of the 2 gpus expected" --policy eplb --case "$dir/odd.json"
+refused 1 "case odd: $dir/odd.json: cases[0].num_replicas: 3 found, a multiple of the 2 gpus expected" --policy eplb --case "$dir/odd.json"
+printf '{"num_gpus":9223372036854775808,"weight":[[1,2]]}' >"$dir/big.json"
+refused 1 'big.json: num_gpus: the number 9.223e+18 found, an integer from 1 to 65536 expected' --policy eplb --case "$dir/big.json"
+printf '{"placement":[[[0],[-1]]],"workload":[[[1],[2]]]}' >"$dir/below.json"
+refused 1 'below.json: placement[0][1][0]: -1 found, the id of an expert, 0 to 16383, expected' --policy swift --case "$dir/below.json"
+printf '{"cases":[]}' >"$dir/nothing.json"
+plan --policy eplb --case "$dir/nothing.json"
+is "$? $(cat "$dir/out")" '0 no cases' 'a file without a case says so' "$dir/err"
+plan --policy eplb --case "$dir/nothing.json" --json
+is "$? $(json "$dir/out" 'cases.#')" '0 0' 'and is an empty array' "$dir/err"
 refused 1 'case a-dev-000: tests/data/eplb-ascend.json: cases[0].weight: nothing found' --policy eplb --case tests/data/eplb-ascend.json
 refused 1 'no-such-file' --policy eplb --weights "$dir/no-such-file" --gpus 8
 printf '[[1,2],[3,"x"]]' >"$dir/bad.json"

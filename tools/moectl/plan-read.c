@@ -22,7 +22,7 @@ int plan_parse(json_t **ret, const char *file, const char *text, size_t bytes, s
 {
 	char words[128];
 	json_error_t why;
-	int r = json_memory_parse(ret, text, bytes, JSON_REJECT_DUPLICATES, &why);
+	int r = json_memory_parse_any(ret, text, bytes, JSON_REJECT_DUPLICATES, &why);
 
 	if (r == -EINVAL)
 		return moe_error_set(err, r, "%s: line %d, column %d: %s; JSON expected", file, why.line, why.column,
@@ -37,6 +37,17 @@ static int wrong(const char *file, const char *place, const char *field, const j
 
 	return moe_error_set(err, -EINVAL, "%s: %s%s: %s found, %s expected", file, place, field,
 			     found ? file_describe(words, sizeof words, found) : "nothing", expected);
+}
+
+/* An integer, or as other languages write one: 16.0. */
+static bool whole(const json_t *value, json_int_t *ret)
+{
+	const double number = json_number_value(value);
+
+	if (!json_is_number(value) || !(fabs(number) <= MOST_WHOLE) || number != floor(number))
+		return false;
+	*ret = (json_int_t)number;
+	return true;
 }
 
 /* -- nested lists ------------------------------------------------------------------------------------------------- */
@@ -71,6 +82,16 @@ static int fill(const struct tensor *t, const char *file, const char *field, con
 	size_t i;
 	int r = 0;
 
+	if (level == t->depth && t->ids) {
+		json_int_t id;
+
+		if (!whole(value, &id) || id < 0 || id >= PLACEMENT_EXPERTS_MAX) {
+			snprintf(expected, sizeof expected, "the id of an expert, 0 to %u,", PLACEMENT_EXPERTS_MAX - 1);
+			return wrong(file, "", field, value, expected, err);
+		}
+		*(*at)++ = (double)id;
+		return 0;
+	}
 	if (level == t->depth) {
 		if (!json_is_number(value) || !(json_number_value(value) >= 0 && json_number_value(value) <= MOST))
 			return wrong(file, "", field, value, "a number from 0 to 1e30", err);
@@ -90,10 +111,10 @@ static int fill(const struct tensor *t, const char *file, const char *field, con
 	return r;
 }
 
-int plan_read_tensor(struct tensor *ret, const char *file, const char *place, const char *field, const json_t *value,
-		     uint32_t min, uint32_t max, struct moe_error *err)
+static int read_tensor(struct tensor *ret, bool ids, const char *file, const char *place, const char *field,
+		       const json_t *value, uint32_t min, uint32_t max, struct moe_error *err)
 {
-	struct tensor t = {0};
+	struct tensor t = {.ids = ids};
 	uint64_t n = 1;
 	char name[FIELD];
 	double *at;
@@ -117,15 +138,10 @@ int plan_read_tensor(struct tensor *ret, const char *file, const char *place, co
 	return r;
 }
 
-/* An integer, or as other languages write one: 16.0. */
-static bool whole(const json_t *value, json_int_t *ret)
+int plan_read_tensor(struct tensor *ret, const char *file, const char *place, const char *field, const json_t *value,
+		     uint32_t min, uint32_t max, struct moe_error *err)
 {
-	const double number = json_number_value(value);
-
-	if (!json_is_number(value) || !(fabs(number) <= MOST_WHOLE) || number != floor(number))
-		return false;
-	*ret = (json_int_t)number;
-	return true;
+	return read_tensor(ret, false, file, place, field, value, min, max, err);
 }
 
 /* A count that may be there must be the one that the lists have. */
@@ -283,18 +299,13 @@ static int read_placement(struct placement *ret, const char *file, const char *p
 	const json_t *value = json_object_get(one, "placement");
 	struct tensor t = {0};
 	double most = 0;
-	int r = plan_read_tensor(&t, file, place, "placement", value, 3, 3, err);
+	int r = read_tensor(&t, true, file, place, "placement", value, 3, 3, err);
 
 	if (r < 0)
 		return r;
-	for (size_t i = 0; r == 0 && i < (size_t)t.n[0] * t.n[1] * t.n[2]; i++) {
-		if (t.at[i] != floor(t.at[i]) || t.at[i] >= PLACEMENT_EXPERTS_MAX)
-			r = moe_error_set(err, -EINVAL, "%s: %splacement: %g found, ids of experts below %u expected",
-					  file, place, t.at[i], PLACEMENT_EXPERTS_MAX);
+	for (size_t i = 0; i < (size_t)t.n[0] * t.n[1] * t.n[2]; i++)
 		most = fmax(most, t.at[i]);
-	}
-	if (r == 0)
-		r = placement_new(ret, t.n[0], t.n[1], t.n[2], (uint32_t)most + 1, err);
+	r = placement_new(ret, t.n[0], t.n[1], t.n[2], (uint32_t)most + 1, err);
 	for (size_t i = 0; r == 0 && i < (size_t)t.n[0] * t.n[1] * t.n[2]; i++)
 		ret->at[i] = (int32_t)t.at[i];
 	free(t.at);

@@ -20,6 +20,7 @@
 /* Numbers in nested lists that are all of one length. */
 struct tensor {
 	uint32_t depth, n[PLAN_DEPTH_MAX];
+	bool ids; /* they are experts' */
 	double *at;
 };
 

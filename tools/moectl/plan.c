@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/util.h"
 #include "model/file.h"
 #include "moectl.h"
 #include "placement/eplb-config.h"
@@ -76,13 +77,42 @@ static int no_memory(struct moe_error *err)
 	return moe_error_set(err, -ENOMEM, "plan: no memory for the result");
 }
 
-/* Planners know no files: what they refuse is put into this one's words. */
-static int in_file(const char *file, const char *place, int r, struct moe_error *err)
+/* A shape's number that a planner complains of: its name there, in a case num_ and this, and an option's. */
+static const char *shape_word(const char *text)
+{
+	static const char *const words[] = {"replicas", "groups", "nodes", "gpus"};
+
+	for (size_t i = 0; i < ARRAY_LEN(words); i++)
+		if (strncmp(text, words[i], strlen(words[i])) == 0 && text[strlen(words[i])] == ':')
+			return words[i];
+	return NULL;
+}
+
+/* Planners know no files: what they refuse is put into this case's words. */
+static int in_case(const char *file, const char *place, int r, struct moe_error *err)
 {
 	char text[MOE_ERROR_TEXT_MAX];
 
 	snprintf(text, sizeof text, "%s", err->text);
-	return moe_error_set(err, r, "%s: %s%s", file, place, text);
+	return moe_error_set(err, r, "%s: %s%s%s", file, place, shape_word(text) ? "num_" : "", text);
+}
+
+/* The same of loads, whose shape stands in options. */
+static int in_loads(const struct plan_arguments *arg, int r, struct moe_error *err)
+{
+	char text[MOE_ERROR_TEXT_MAX];
+	const char *word;
+	bool given;
+
+	snprintf(text, sizeof text, "%s", err->text);
+	word = shape_word(text);
+	if (!word)
+		return moe_error_set(err, r, "%s: %s", arg->weights, text);
+	given = *word == 'r'                  ? arg->replicas
+		: strcmp(word, "groups") == 0 ? arg->groups
+		: *word == 'n'                ? arg->nodes
+					      : arg->gpus;
+	return moe_error_set(err, r, "--%s%s%s", word, given ? "" : " (not given)", text + strlen(word));
 }
 
 /* -- what becomes of a plan --------------------------------------------------------------------------------------- */
@@ -210,14 +240,14 @@ static json_t *run_case(const struct job *all, const char *file, const char *pla
 		r = plan_read_eplb(&eplb, file, place, one, err);
 		if (r == 0) {
 			r = plan_eplb(&job, &eplb, NULL, err);
-			r = r < 0 ? in_file(file, place, r, err) : r;
+			r = r < 0 ? in_case(file, place, r, err) : r;
 			free((double *)eplb.weight);
 		}
 	} else {
 		r = plan_read_state(&state, file, place, one, err);
 		if (r == 0) {
 			r = plan_balance(&job, &state, job.policy->of_case, err);
-			r = r < 0 ? in_file(file, place, r, err) : r;
+			r = r < 0 ? in_case(file, place, r, err) : r;
 			plan_state_fini(&state);
 		}
 	}
@@ -377,7 +407,7 @@ static int run_loads(struct job *job, struct moe_error *err)
 		r = plan_read_loads(&loads, job->arg->weights, document, err);
 	if (r == 0) {
 		r = plan_loads(job, &loads, now, err);
-		r = r < 0 ? in_file(job->arg->weights, "", r, err) : r;
+		r = r < 0 ? in_loads(job->arg, r, err) : r;
 	}
 	placement_fini(&from);
 	plan_loads_fini(&loads);
@@ -440,6 +470,9 @@ static int check_usage(const struct arguments *all, const struct plan_arguments 
 		return usage("--weights is missing", NULL);
 	if (policy && !arg->gpus && !arg->from)
 		return usage("--gpus is missing", NULL);
+	if (policy && !policy->eplb && (arg->groups || arg->nodes))
+		return usage("--groups and --nodes are of eplb, which packs groups on nodes; no use for them",
+			     policy->name);
 	if (arg->transfers && (!arg->from || !policy))
 		return usage("--transfers needs --from, and a policy", NULL);
 	return EXIT_DONE;
@@ -452,6 +485,8 @@ static void print_shown(const json_t *shown)
 
 	if (!cases)
 		plan_print(shown, stdout);
+	else if (json_array_size(cases) == 0)
+		puts("no cases");
 	json_array_foreach (cases, i, one)
 		plan_print(one, stdout);
 }
