@@ -32,6 +32,26 @@ static void test_moetrc(void)
 	ok(t.steps == 2 && t.tokens[0] == 2 && t.tokens[1] == 1 && t.ids[2] == 0 && t.ids[4] == 2,
 	   "together: a step is a token of each that is as long");
 	sim_trace_fini(&t);
+	/* The second sequence, and then the first, without a step. */
+	memcpy(bad, good, sizeof good);
+	bad[34] = 0;
+	require(moetrc_parse(&t, bad, 38, false, &err) == 0, "a sequence of no steps is one%s", err.text);
+	ok(t.steps == 1 && t.tokens[0] == 1 && t.ids[1] == 1, "it adds none");
+	sim_trace_fini(&t);
+	memmove(bad + 28, good + 34, sizeof good - 34);
+	memset(bad + 24, 0, 4);
+	for (int together = 0; together < 2; together++) {
+		require(moetrc_parse(&t, bad, sizeof good - 6, together, &err) == 0, "nor the first of two%s",
+			err.text);
+		ok(t.steps == 2 && t.tokens[0] == 1 && t.ids[0] == 0 && t.ids[3] == 1, "what follows it is read");
+		sim_trace_fini(&t);
+	}
+	for (int sequences = 0; sequences < 2; sequences++) {
+		bad[20] = (uint8_t)sequences;
+		require(moetrc_parse(&t, bad, sequences ? 28 : 24, false, &err) == 0, "no steps at all%s", err.text);
+		ok(t.steps == 0 && t.layers == 1 && t.experts == 4 && t.topk == 2, "are a trace as well");
+		sim_trace_fini(&t);
+	}
 	for (size_t n = 0; n < sizeof good; n++)
 		refused &= moetrc_parse(&t, good, n, false, &err) == -EINVAL;
 	ok(refused && err.text[0], "cut short it is refused: %s", err.text);

@@ -195,6 +195,27 @@ static void test_least_shape(void)
 	trace_file_free(&file);
 }
 
+/* Its shape is all that there is to know of it. */
+static void test_no_steps(void)
+{
+	static const char *const texts[] = {
+		"{\"layers\":2,\"experts\":4,\"topk\":1,\"steps\":[]}",
+		"{\"layers\":2,\"experts\":4,\"topk\":1}\n",
+		"{\"layers\":2,\"experts\":4,\"topk\":1}\n\n",
+	};
+
+	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+		struct trace_file file = {0};
+		struct moe_error err = {0};
+
+		require(parse(&file, texts[i], &err) == 0, "a trace of no steps%s", err.text);
+		ok(file.n == 1 && file.cases[0].trace.layers == 2 && file.cases[0].trace.experts == 4 &&
+			   file.cases[0].trace.topk == 1 && file.cases[0].trace.steps == 0,
+		   "has its shape");
+		trace_file_free(&file);
+	}
+}
+
 static void test_runs(void)
 {
 	struct trace_file file = {0};
@@ -211,7 +232,8 @@ static void test_runs(void)
 	ok(file.cases[0].n_runs == 3 && file.cases[0].runs[0].mode == SIM_PINNED &&
 		   strcmp(file.cases[0].runs[0].params, "{\"period\":16}") == 0 &&
 		   file.cases[0].runs[1].mode == SIM_ATOMIC && strcmp(file.cases[0].runs[1].params, "{}") == 0 &&
-		   file.cases[0].runs[2].mode == SIM_BELADY && file.cases[0].runs[2].capacity == 4,
+		   file.cases[0].runs[2].mode == SIM_BELADY && file.cases[0].runs[2].capacity == 4 &&
+		   strcmp(file.cases[0].runs[2].mode_name, "pinned") == 0,
 	   "its runs are those of its results");
 	trace_file_free(&file);
 }
@@ -253,8 +275,30 @@ static const struct {
 	{RUN("\"policy\":\"mru\",\"mode\":\"pinned\""), "'mru' found, one of lru, lfu"},
 	{RUN("\"policy\":\"lru\",\"mode\":\"loose\""), "results[0].mode: 'loose' found, pinned, atomic"},
 	{RUN("\"policy\":\"lru\",\"mode\":\"pinned\",\"capacity\":4097"), "capacity: 4097 found, 0 to 4096"},
-	{RUN("\"policy\":\"lfu-decay\",\"mode\":\"pinned\",\"capacity\":2,\"params\":{\"period\":8}"),
-	 "params: period"},
+	{RUN("\"policy\":\"lfu-decay\",\"mode\":\"pinned\",\"capacity\":2,\"params\":{\"period\":0}"),
+	 "results[0].params.period: 0 found, a whole number from 1 to 2147483647"},
+	{RUN("\"policy\":\"lfu-decay\",\"mode\":\"pinned\",\"capacity\":2,\"params\":{\"period\":1.5}"),
+	 "params.period: 1.5 found, a whole number"},
+	{RUN("\"policy\":\"ema\",\"mode\":\"pinned\",\"capacity\":2,\"params\":{\"kept\":1.01}"),
+	 "params.kept: 1.01 found, a number from 0 to 1"},
+	{RUN("\"policy\":\"ebco-soft\",\"mode\":\"pinned\",\"capacity\":2,\"params\":{\"alpha\":-1}"),
+	 "params.alpha: -1 found, a number from 0 to 1"},
+	{RUN("\"policy\":\"s3-fifo\",\"mode\":\"pinned\",\"capacity\":2,\"params\":{\"small\":\"x\"}"),
+	 "params.small: a string found, a number from 0 to 1"},
+	{RUN("\"policy\":\"original\",\"mode\":\"pinned\",\"capacity\":2,\"params\":{\"cache_topk\":0}"),
+	 "params.cache_topk: 0 found, a whole number from 1 to 4096"},
+	{RUN("\"policy\":\"mrs\",\"mode\":\"pinned\",\"capacity\":2,\"params\":{\"alpha\":0.5,\"kept\":0.5}"),
+	 "params: kept and alpha found"},
+	{RUN("\"policy\":\"lru\",\"mode\":\"pinned\",\"capacity\":2,\"params\":{\"period\":16}"),
+	 "params.period: lru has no such number"},
+	{RUN("\"policy\":\"lru\",\"mode\":\"pinned\",\"capacity\":2,\"params\":[]"),
+	 "params: an array found, an object"},
+	{RUN("\"policy\":\"lru\",\"mode\":\"belady\",\"capacity\":2"), "policy: 'lru' found, belady expected"},
+	{RUN("\"policy\":\"belady\",\"mode\":\"loose\",\"capacity\":2"), "mode: 'loose' found"},
+	{"{\"layers\":1,\"experts\":9223372036854775808,\"topk\":1,\"steps\":[]}",
+	 "experts: 9.22337e+18 found, 1 to 4096"},
+	{SHAPE "{\"step\":18446744073709551616,\"layer\":0,\"token\":0,\"experts\":[0]}",
+	 "line 2: step: 1.84467e+19 found"},
 	{SHAPE "{\"step\":0,\"layer\":0,\"token\":0,\"experts\":[4]}", "line 2: experts: id 0: 4 found"},
 	{SHAPE "{\"step\":0,\"layer\":1,\"token\":0,\"experts\":[0]}", "line 2: layer: 1 found, 0 to 0"},
 	{SHAPE "{\"step\":-1,\"layer\":0,\"token\":0,\"experts\":[0]}", "line 2: step: -1 found"},
@@ -360,6 +404,7 @@ int main(void)
 	test_forms();
 	test_least_shape();
 	test_runs();
+	test_no_steps();
 	test_wrong();
 	test_files();
 	test_damaged();

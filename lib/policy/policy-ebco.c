@@ -6,6 +6,8 @@
  * W <- 7/8 W + 1/8 n / B when an event begins. ebco-hard: n[i][j] counts the tokens that have both; ebco-soft: it sums
  * the products of the router's weights for the two, of which those of the top-k are known. B is the number of tokens.
  *
+ * Where a token names an expert twice its pairs count by place, as its weights do. An event's share may be another.
+ *
  * Nothing is decayed: W stands here times a unit that grows by 8/7 in each event, so that an event writes what its
  * tokens touch, no more. When the unit has grown too large it loses a power of two, and so does each row when it is
  * next looked at: that is exact.
@@ -22,7 +24,7 @@
 #include "base/util.h"
 #include "policy/policy.h"
 
-#define NEW 0.125 /* the share of an event, in W */
+#define NEW 0.125
 #define SAME (1 + 0x1p-42)
 #define UNIT_MAX 0x1p960 /* 2^63 of which are finite: more than the greatest weights of all pairs add up to */
 #define UNIT_STEP 0x1p-480
@@ -50,6 +52,7 @@ struct ebco {
 	bool soft, in_event, stale;
 	uint32_t n_experts, n_active, n_words, width; /* width: of a row of near */
 	uint64_t steps, near_steps;                   /* that the unit has lost, and the near one */
+	double share;                                 /* of an event, in W */
 	double unit, near_of;                         /* near_of: a power of two, what near is of W */
 	double *w;                                    /* [n_experts][n_experts], in units */
 	float *near;                                  /* [n_experts][width] */
@@ -76,6 +79,7 @@ static void init(struct ebco *o, bool soft, uint32_t n_experts, uint32_t n_slots
 	const size_t n = n_experts;
 
 	*o = (struct ebco){.soft = soft, .n_experts = n_experts, .stale = true};
+	o->share = NEW;
 	o->width = ALIGN_UP(n_experts, WORD);
 	o->n_words = o->width / WORD;
 	o->unit = UNIT_MAX * UNIT_STEP;
@@ -101,13 +105,23 @@ static void soft_init(void *state, uint32_t n_experts, uint32_t n_slots)
 	init(state, true, n_experts, n_slots);
 }
 
+static void ebco_tune(void *state, double share)
+{
+	((struct ebco *)state)->share = share;
+}
+
 /* -- events ------------------------------------------------------------------------------------------------------- */
 
 static __attribute__((noinline)) void begin_event(struct ebco *o)
 {
 	o->in_event = o->stale = true;
 	o->n_active = 0;
-	o->unit /= 1 - NEW;
+	if (o->share == 1) { /* nothing of what was is left, and the unit stays */
+		o->steps += STEPS_LEFT;
+		o->near_steps += NEAR_STEPS_LEFT;
+		return;
+	}
+	o->unit /= 1 - o->share;
 	if (o->unit >= UNIT_MAX) {
 		o->unit *= UNIT_STEP;
 		o->near_of /= UNIT_STEP;
@@ -245,7 +259,7 @@ static void ebco_route(void *state, const struct policy_tokens *t)
 	double share;
 
 	begin(o);
-	share = NEW * o->unit / t->tokens;
+	share = o->share * o->unit / t->tokens;
 	for (size_t i = 0; i < t->tokens; i++)
 		add_token(o, t, i * t->topk, share);
 }
@@ -469,8 +483,8 @@ static uint32_t ebco_sort(void *state, int32_t *ret)
 }
 
 #define EBCO_OPS                                                                                                       \
-	.by_heat = true, .by_pairs = true, .param = "alpha", .param_value = NEW, .bytes = ebco_bytes,                  \
-	.route = ebco_route, .request = ebco_request, .hold = ebco_hold, .release = ebco_release,                      \
+	.by_heat = true, .by_pairs = true, .param = "alpha", .param_value = NEW, .param_max = 1, .bytes = ebco_bytes,  \
+	.tune = ebco_tune, .route = ebco_route, .request = ebco_request, .hold = ebco_hold, .release = ebco_release,   \
 	.coldest = ebco_coldest, .evict = ebco_hold, .admit = ebco_admit, .settle = ebco_settle, .remove = ebco_hold,  \
 	.sort = ebco_sort
 

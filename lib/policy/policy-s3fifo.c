@@ -11,13 +11,15 @@
 #include "policy/policy.h"
 #include "policy/policy-list.h"
 
+#define SMALL_PART 0.1
+
 enum where { OUT, SMALL, MAIN, GHOST };
 
 struct s3fifo {
 	struct policy_list list[4]; /* by where; all have the same numbers, as an expert is in one of them */
 	uint32_t n[4];
 	int32_t from[4]; /* of small and main: what is older is held, until something is released */
-	uint32_t small_max, ghosts_max;
+	uint32_t n_slots, small_max, ghosts_max;
 	uint8_t *where, *count; /* [n_experts] */
 	bool *held;             /* [n_experts] */
 	int32_t numbers[];
@@ -26,6 +28,15 @@ struct s3fifo {
 static size_t s3fifo_bytes(uint32_t n_experts, uint32_t n_slots)
 {
 	return sizeof(struct s3fifo) + 2 * (size_t)n_experts * sizeof(int32_t) + 3 * (size_t)n_experts;
+}
+
+static void s3fifo_tune(void *state, double small)
+{
+	struct s3fifo *s = state;
+	const double part = s->n_slots * small + 1e-9; /* 0.29 of 100 are 29 */
+
+	s->small_max = part < 1 ? 1 : (uint32_t)part;
+	s->ghosts_max = s->n_slots > s->small_max ? s->n_slots - s->small_max : 0;
 }
 
 static void s3fifo_init(void *state, uint32_t n_experts, uint32_t n_slots)
@@ -37,8 +48,8 @@ static void s3fifo_init(void *state, uint32_t n_experts, uint32_t n_slots)
 		s->n[i] = 0;
 		s->from[i] = POLICY_LIST_END;
 	}
-	s->small_max = n_slots < 10 ? 1 : n_slots / 10;
-	s->ghosts_max = n_slots > s->small_max ? n_slots - s->small_max : 0;
+	s->n_slots = n_slots;
+	s3fifo_tune(s, SMALL_PART);
 	s->where = (uint8_t *)(s->numbers + 2 * (size_t)n_experts);
 	s->count = s->where + n_experts;
 	s->held = (bool *)(s->count + n_experts);
@@ -176,8 +187,12 @@ static uint32_t s3fifo_sort(void *state, int32_t *ret)
 const struct policy_ops policy_s3_fifo = {
 	.name = "s3-fifo",
 	.by_heat = true,
+	.param = "small",
+	.param_value = SMALL_PART,
+	.param_max = 1,
 	.bytes = s3fifo_bytes,
 	.init = s3fifo_init,
+	.tune = s3fifo_tune,
 	.request = s3fifo_request,
 	.hold = s3fifo_hold,
 	.release = s3fifo_release,

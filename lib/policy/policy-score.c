@@ -23,8 +23,10 @@
 struct score {
 	enum score_rule { RULE_LFU, RULE_DECAY, RULE_LFRU, RULE_EMA, RULE_MRS } rule;
 	bool in_event, stale;
+	uint32_t period; /* of lfu-decay */
 	uint32_t tokens; /* of this event, as route() has said; 0: it has not */
 	uint64_t event;  /* its number */
+	double kept;     /* of ema and mrs, by an event */
 	double gain;     /* of ema and mrs: what 1 is worth now */
 	double *score;   /* [n_experts] */
 	double *weight;  /* [n_experts] of mrs: of this event, 0 between them */
@@ -43,6 +45,8 @@ static void init(struct score *s, enum score_rule rule, uint32_t n_experts, uint
 	double *numbers = (double *)(s + 1);
 
 	*s = (struct score){.rule = rule, .gain = 1, .n_experts = n_experts, .score = numbers};
+	s->period = DECAY_EVENTS;
+	s->kept = KEPT;
 	s->weight = numbers + n_experts;
 	s->last = numbers + 2 * (size_t)n_experts;
 	policy_least_init(&s->idle, s->last + n_experts, n_experts);
@@ -75,6 +79,17 @@ static void mrs_init(void *state, uint32_t n_experts, uint32_t n_slots)
 	init(state, RULE_MRS, n_experts, n_slots);
 }
 
+static void decay_tune(void *state, double events)
+{
+	((struct score *)state)->period = (uint32_t)events;
+}
+
+/* 0 makes the gain infinite: all that was is scaled to nothing. */
+static void kept_tune(void *state, double kept)
+{
+	((struct score *)state)->kept = kept;
+}
+
 /* -- events ------------------------------------------------------------------------------------------------------- */
 
 static void scale_all(struct score *s, double factor)
@@ -96,11 +111,11 @@ static void begin(struct score *s)
 	if (s->in_event)
 		return;
 	s->in_event = s->stale = true;
-	if (s->rule == RULE_DECAY && s->event > 0 && s->event % DECAY_EVENTS == 0)
+	if (s->rule == RULE_DECAY && s->event > 0 && s->event % s->period == 0)
 		halve_all(s);
 	if (s->rule < RULE_EMA)
 		return;
-	s->gain /= KEPT;
+	s->gain /= s->kept;
 	if (s->gain < GROWN_MAX)
 		return;
 	scale_all(s, 1 / s->gain);
@@ -125,9 +140,9 @@ static void score_request(void *state, int32_t expert, uint32_t pairs)
 	if (s->rule == RULE_EMA)
 		s->score[expert] += s->gain;
 	else if (s->rule == RULE_MRS && s->tokens)
-		s->score[expert] += s->gain * (1 - KEPT) * s->weight[expert] / s->tokens;
+		s->score[expert] += s->gain * (1 - s->kept) * s->weight[expert] / s->tokens;
 	else if (s->rule == RULE_MRS)
-		s->score[expert] += s->gain * (1 - KEPT) * pairs;
+		s->score[expert] += s->gain * (1 - s->kept) * pairs;
 	else
 		s->score[expert] += 1;
 	s->weight[expert] = 0;
@@ -206,9 +221,17 @@ static uint32_t score_sort(void *state, int32_t *ret)
 	.remove = score_hold, .sort = score_sort
 
 const struct policy_ops policy_lfu = {.name = "lfu", .init = lfu_init, SCORE_OPS};
-const struct policy_ops policy_lfu_decay = {
-	.name = "lfu-decay", .param = "period", .param_value = DECAY_EVENTS, .init = decay_init, SCORE_OPS};
+const struct policy_ops policy_lfu_decay = {.name = "lfu-decay",
+					    .param = "period",
+					    .param_value = DECAY_EVENTS,
+					    .param_min = 1,
+					    .param_max = INT32_MAX,
+					    .param_whole = true,
+					    .init = decay_init,
+					    .tune = decay_tune,
+					    SCORE_OPS};
 const struct policy_ops policy_lfru = {.name = "lfru", .init = lfru_init, SCORE_OPS};
-const struct policy_ops policy_ema = {.name = "ema", .param = "kept", .param_value = KEPT, .init = ema_init, SCORE_OPS};
-const struct policy_ops policy_mrs = {
-	.name = "mrs", .param = "kept", .param_value = KEPT, .init = mrs_init, .route = mrs_route, SCORE_OPS};
+#define KEPT_OPS .param = "kept", .param_value = KEPT, .param_max = 1, .tune = kept_tune, SCORE_OPS
+
+const struct policy_ops policy_ema = {.name = "ema", .init = ema_init, KEPT_OPS};
+const struct policy_ops policy_mrs = {.name = "mrs", .init = mrs_init, .route = mrs_route, KEPT_OPS};

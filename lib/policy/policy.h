@@ -57,12 +57,14 @@ struct policy_ops {
 	bool slots_only;
 	/* Its tables, and at worst an event's time, grow with the square of the experts. */
 	bool by_pairs;
-	/* The number in its rule; NULL: it has none. */
+	/* The number in its rule, and what it may be; NULL: it has none. */
 	const char *param;
-	double param_value;
+	double param_value, param_min, param_max;
+	bool param_whole;
 
 	size_t (*bytes)(uint32_t n_experts, uint32_t n_slots);
 	void (*init)(void *state, uint32_t n_experts, uint32_t n_slots);
+	void (*tune)(void *state, double value); /* its number is another one: next after init(). NULL: it has none */
 
 	void (*route)(void *state, const struct policy_tokens *tokens); /* NULL: it does not look at tokens */
 	void (*request)(void *state, int32_t expert, uint32_t pairs);

@@ -23,16 +23,17 @@ struct sequence {
 	const uint8_t *ids, *weights;
 };
 
-static int read_number(struct file *f, uint32_t max, const char *what, uint32_t *ret, struct moe_error *err)
+static int read_number(struct file *f, uint32_t min, uint32_t max, const char *what, uint32_t *ret,
+		       struct moe_error *err)
 {
 	const uint8_t *p = f->data + f->at;
 
 	if (f->size - f->at < 4)
 		return moe_error_set(err, -EINVAL, "moetrc: byte %zu: the file ends where %s is expected", f->at, what);
 	*ret = p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-	if (*ret < 1 || *ret > max)
-		return moe_error_set(err, -EINVAL, "moetrc: byte %zu: %s: %u found, 1 to %u expected", f->at, what,
-				     *ret, max);
+	if (*ret < min || *ret > max)
+		return moe_error_set(err, -EINVAL, "moetrc: byte %zu: %s: %u found, %u to %u expected", f->at, what,
+				     *ret, min, max);
 	f->at += 4;
 	return 0;
 }
@@ -44,18 +45,18 @@ static int read_header(struct file *f, struct moe_error *err)
 	if (f->size < sizeof MAGIC || memcmp(f->data, MAGIC, sizeof MAGIC) != 0)
 		return moe_error_set(err, -EINVAL, "moetrc: the file does not begin with %s", MAGIC);
 	f->at = sizeof MAGIC;
-	r = read_number(f, LAYERS_MAX, "layers", &f->layers, err);
+	r = read_number(f, 1, LAYERS_MAX, "layers", &f->layers, err);
 	if (r == 0)
-		r = read_number(f, EXPERTS_MAX, "experts", &f->experts, err);
+		r = read_number(f, 1, EXPERTS_MAX, "experts", &f->experts, err);
 	if (r == 0)
-		r = read_number(f, f->experts, "topk", &f->topk, err);
-	return r < 0 ? r : read_number(f, SEQUENCES_MAX, "sequences", &f->sequences, err);
+		r = read_number(f, 1, f->experts, "topk", &f->topk, err);
+	return r < 0 ? r : read_number(f, 0, SEQUENCES_MAX, "sequences", &f->sequences, err);
 }
 
 static int read_sequence(struct file *f, struct sequence *ret, struct moe_error *err)
 {
 	size_t n;
-	int r = read_number(f, UINT32_MAX, "steps", &ret->steps, err);
+	int r = read_number(f, 0, UINT32_MAX, "steps", &ret->steps, err);
 
 	if (r < 0)
 		return r;
@@ -74,14 +75,14 @@ static int read_sequence(struct file *f, struct sequence *ret, struct moe_error 
 	return 0;
 }
 
-/* Room for `steps` steps of `tokens` tokens in all. */
+/* Room for `steps` steps of `tokens` tokens in all; of none as well. */
 static int allocate(struct sim_trace *t, const struct file *f, uint64_t steps, uint64_t tokens, struct moe_error *err)
 {
 	*t = (struct sim_trace){.layers = f->layers, .experts = f->experts, .topk = f->topk, .steps = (uint32_t)steps};
-	t->tokens = calloc(steps * f->layers, sizeof *t->tokens);
-	t->first = calloc(steps * f->layers, sizeof *t->first);
-	t->ids = calloc(tokens * f->layers * f->topk, sizeof *t->ids);
-	t->weights = calloc(tokens * f->layers * f->topk, sizeof *t->weights);
+	t->tokens = calloc(steps * f->layers + 1, sizeof *t->tokens);
+	t->first = calloc(steps * f->layers + 1, sizeof *t->first);
+	t->ids = calloc(tokens * f->layers * f->topk + 1, sizeof *t->ids);
+	t->weights = calloc(tokens * f->layers * f->topk + 1, sizeof *t->weights);
 	if (steps <= UINT32_MAX && t->tokens && t->first && t->ids && t->weights)
 		return 0;
 	sim_trace_fini(t);
@@ -133,7 +134,7 @@ int moetrc_parse(struct sim_trace *ret, const void *data, size_t size, bool toge
 	int r = read_header(&f, err);
 
 	*ret = (struct sim_trace){0};
-	if (r == 0 && !(q = calloc(f.sequences, sizeof *q)))
+	if (r == 0 && !(q = calloc(f.sequences + 1, sizeof *q)))
 		r = moe_error_set(err, -ENOMEM, "moetrc: no memory for %u sequences", f.sequences);
 	for (uint32_t i = 0; r == 0 && i < f.sequences; i++) {
 		r = read_sequence(&f, &q[i], err);

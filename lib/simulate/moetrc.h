@@ -3,8 +3,8 @@
  * moetrc - recorded routing of decode steps, one token a step, as a file has it:
  *
  *   "MOETRC1\0", then four numbers: layers, experts (at most 256), topk, sequences
- *   of each sequence: the number of its steps, then steps * layers * topk ids, a byte each, in the router's order, then
- *   as many weights, two bytes each: the router's probability times 65535
+ *   of each sequence: the number of its steps, 0 or more, then steps * layers * topk ids, a byte each, in the router's
+ *   order, then as many weights, two bytes each: the router's probability times 65535
  *
  * Numbers have four bytes, the lowest first; nothing follows the last sequence.
  */

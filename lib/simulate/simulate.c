@@ -20,6 +20,7 @@ struct run {
 	struct sim_counts *counts;
 	uint32_t layer, event;
 	uint32_t *pairs; /* of this event */
+	bool *touched;   /* the same: at one of a token's first choices */
 	uint32_t *last, *events;
 	bool *cached, *before, *seen;
 	struct cache *cache;            /* of pinned */
@@ -80,19 +81,38 @@ static bool chooses(const struct run *x, const struct policy_ops *policy)
 	return x->params->mode == SIM_ATOMIC && strcmp(x->params->policy, policy->name) == 0;
 }
 
+/* How many of a token's positions count; the rest is computed, and gets no slot. */
+static uint32_t first_choices(const struct run *x)
+{
+	const uint32_t k = x->params->tuning.cache_topk;
+
+	return k ? MIN(k, x->trace->topk) : x->trace->topk;
+}
+
+/* In the policy's rule. */
+static double number_of(const struct run *x, const struct policy_ops *policy)
+{
+	return x->params->tuning.tuned ? x->params->tuning.value : policy->param_value;
+}
+
 static void read_event(struct run *x, uint32_t step)
 {
 	const size_t at = at_step(x, step);
 	const int32_t *ids = x->trace->ids + x->trace->first[at];
 
 	memset(x->pairs, 0, x->trace->experts * sizeof *x->pairs);
-	for (size_t i = 0; i < (size_t)x->trace->tokens[at] * x->trace->topk; i++)
-		if (ids[i] >= 0)
-			x->pairs[ids[i]]++;
+	memset(x->touched, 0, x->trace->experts * sizeof *x->touched);
+	for (size_t i = 0; i < (size_t)x->trace->tokens[at] * x->trace->topk; i++) {
+		if (ids[i] < 0)
+			continue;
+		x->pairs[ids[i]]++;
+		x->touched[ids[i]] |= i % x->trace->topk < first_choices(x);
+	}
 	x->n_requests = 0;
 	for (uint32_t e = 0; e < x->trace->experts; e++)
 		if (x->pairs[e])
-			x->requests[x->n_requests++] = (struct cache_request){(int32_t)e, x->pairs[e], true, false};
+			x->requests[x->n_requests++] = (struct cache_request){(int32_t)e, x->pairs[e], x->touched[e],
+									      false};
 }
 
 static void mark_missed(const struct run *x, uint32_t step)
@@ -103,10 +123,10 @@ static void mark_missed(const struct run *x, uint32_t step)
 		x->params->missed[i] = x->trace->ids[i] >= 0 && !x->cached[x->trace->ids[i]];
 }
 
-/* At the start of each 16th event: those of atomic mode are counted here. */
+/* At the start of each 16th event, or period: those of atomic mode are counted here. */
 static void halve_events(struct run *x)
 {
-	if (x->event == 0 || x->event % (uint32_t)policy_lfu_decay.param_value != 0)
+	if (x->event == 0 || x->event % (uint32_t)number_of(x, &policy_lfu_decay) != 0)
 		return;
 	for (uint32_t e = 0; e < x->trace->experts; e++)
 		x->events[e] /= 2;
@@ -150,7 +170,8 @@ static void step_pinned(struct run *x, uint32_t step)
 	memcpy(slots, c->slot_expert, c->n_slots * sizeof *slots);
 	cache_route(c, &(struct policy_tokens){x->trace->tokens[at], x->trace->topk, x->trace->ids + first,
 					       x->trace->weights ? x->trace->weights + first : NULL});
-	n = cache_update(c, x->requests, x->n_requests, UINT32_MAX, x->fills);
+	n = cache_update(c, x->requests, x->n_requests,
+			 x->params->tuning.limited ? x->params->tuning.update_expert_num : UINT32_MAX, x->fills);
 	for (uint32_t i = 0; i < n; i++) {
 		const int32_t victim = slots[x->fills[i].slot];
 
@@ -186,7 +207,7 @@ static void add_together(struct run *x, uint32_t step)
 {
 	const size_t at = at_step(x, step), n = x->trace->experts, topk = x->trace->topk;
 	const int32_t *ids = x->trace->ids + x->trace->first[at];
-	const double alpha = policy_ebco_hard.param_value, share = alpha / x->trace->tokens[at];
+	const double alpha = number_of(x, &policy_ebco_hard), share = alpha / x->trace->tokens[at];
 	double *sums = x->w + n * n;
 
 	for (size_t i = 0; i < n * n; i++)
@@ -298,6 +319,8 @@ static int check(const struct sim_trace *t, const struct sim_params *p, struct m
 	if (p->mode == SIM_PINNED && (!p->policy || !policy_find(p->policy)))
 		return moe_error_set(err, -EINVAL, "simulate: policy '%s' found, one of %s expected",
 				     p->policy ? p->policy : "", policy_names());
+	if (p->mode == SIM_PINNED && p->tuning.tuned && !policy_find(p->policy)->tune)
+		return moe_error_set(err, -EINVAL, "simulate: %s has no number to be another one", p->policy);
 	if (p->mode == SIM_ATOMIC && !has_atomic(p->policy))
 		return moe_error_set(err, -EINVAL, "simulate: atomic mode: policy '%s' found, one of %s expected",
 				     p->policy ? p->policy : "", ATOMIC_NAMES);
@@ -311,7 +334,7 @@ static int allocate(struct run *x, struct moe_error *err)
 	int r = 0;
 
 	x->pairs = calloc(3 * n, sizeof *x->pairs);
-	x->before = calloc(2 * n, sizeof *x->before);
+	x->before = calloc(3 * n, sizeof *x->before);
 	x->requests = calloc(n, sizeof *x->requests);
 	x->fills = calloc(n, sizeof *x->fills + sizeof(int32_t));
 	if (chooses(x, &policy_ebco_hard))
@@ -321,8 +344,11 @@ static int allocate(struct run *x, struct moe_error *err)
 	x->last = x->pairs + n;
 	x->events = x->last + n;
 	x->seen = x->before + n;
+	x->touched = x->seen + n;
 	if (pinned)
 		r = cache_new(&x->cache, x->trace->experts, slots(x), policy_find(x->params->policy), err);
+	if (r == 0 && pinned && x->params->tuning.tuned)
+		x->cache->policy->tune(x->cache->state, x->params->tuning.value);
 	if (r == 0 && pinned && x->params->calibration && strcmp(x->params->policy, "static") == 0)
 		calibrate(x);
 	if (r == 0 && x->params->mode >= SIM_BELADY)

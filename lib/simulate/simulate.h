@@ -44,9 +44,19 @@ int sim_mode_find(const char *name);
 const char *sim_mode_name(enum sim_mode mode);
 const char *sim_mode_names(void);
 
+/* What a rule has other numbers than its own in. Of zeroes: in nothing. */
+struct sim_tuning {
+	bool tuned;
+	double value;        /* the policy's number, in its limits */
+	uint32_t cache_topk; /* of original: its K; 0, or more than the trace has: all that a token asks for */
+	bool limited;
+	uint32_t update_expert_num; /* of original, if limited: its U */
+};
+
 struct sim_params {
 	enum sim_mode mode;
-	const char *policy;          /* of pinned and atomic */
+	const char *policy; /* of pinned and atomic */
+	struct sim_tuning tuning;
 	uint32_t capacity;           /* more than the trace's experts is as many */
 	const uint64_t *calibration; /* [layers][experts] of static; NULL: it starts empty */
 	bool *missed;                /* NULL, or in units of the trace's ids: was not there when it was asked for */

@@ -2,6 +2,7 @@
 #include "simulate/trace-field.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include "base/util.h"
 
 #define PLACE_TEXT 200
+#define WHOLE_MAX 9007199254740992.0 /* 2^53: beyond it a double skips whole numbers */
 
 /* Names and parts of the text are quoted, and a text is one line. */
 static void tame(char *text)
@@ -64,6 +66,10 @@ const char *trace_kind(const json_t *value)
 		snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
 		return number;
 	}
+	if (json_is_real(value) && fabs(json_real_value(value)) > WHOLE_MAX) {
+		snprintf(number, sizeof number, "%g", json_real_value(value));
+		return number;
+	}
 	return !value                  ? "nothing"
 	       : json_is_object(value) ? "an object"
 	       : json_is_array(value)  ? "an array"
@@ -78,7 +84,7 @@ static bool whole(const json_t *value, json_int_t *ret)
 	const double number = json_real_value(value);
 
 	*ret = json_is_integer(value) ? json_integer_value(value) : -1;
-	if (json_is_real(value) && number >= 0 && number <= INT32_MAX && number == (double)(int32_t)number)
+	if (json_is_real(value) && number >= 0 && number <= WHOLE_MAX && number == (double)(json_int_t)number)
 		*ret = (json_int_t)number;
 	return *ret >= 0;
 }

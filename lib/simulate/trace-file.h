@@ -12,6 +12,8 @@
  *            {"step", "layer", "token", "experts": [ids], "weights": [numbers]}; the first line and weights may be
  *            left out. Or {"tok", "layers": [layer][ids]}: each is a step of one token
  *
+ * A trace of no steps is one, if its shape is known.
+ *
  * What JSONL does not say of its shape is the least that its ids need. Other members are passed over. Steps that nobody
  * asked anything in are no steps. -EINVAL: *err has the file, the line or field, what was found and what is expected.
  */
@@ -26,8 +28,9 @@
 struct trace_run {
 	char *policy; /* also belady and belady-pinned, of those modes */
 	enum sim_mode mode;
+	const char *mode_name; /* as the file has it: belady may be asked for as pinned */
 	uint32_t capacity;
-	char *params;   /* JSON, as the file has it */
+	char *params;   /* JSON, as the file has it; sound for trace_params() */
 	bool evictions; /* the file has their log */
 };
 

@@ -12,6 +12,7 @@
 #include "simulate/moetrc.h"
 #include "simulate/trace-build.h"
 #include "simulate/trace-field.h"
+#include "simulate/trace-params.h"
 
 /* -- one trace ---------------------------------------------------------------------------------------------------- */
 
@@ -85,34 +86,22 @@ static int read_trace(struct sim_trace *ret, struct trace_at at, const json_t *o
 
 /* -- vectors ------------------------------------------------------------------------------------------------------ */
 
-/* Belady's forms have a mode's name as their policy's. */
-static int read_mode(const struct trace_at *at, const char *policy, const char *mode, enum sim_mode *ret,
+/* Belady's forms are policies of any mode, and modes of their own, which have the policy's name. */
+static int read_mode(const struct trace_at *at, const char *policy, const char *mode, struct trace_run *ret,
 		     struct moe_error *err)
 {
-	const char *name = strncmp(policy, "belady", strlen("belady")) == 0 ? policy : mode;
-	const int found = sim_mode_find(name);
+	const int asked = sim_mode_find(mode), form = sim_mode_find(policy);
+	const int found = form >= SIM_BELADY ? form : asked;
 
-	if (found < 0)
-		return trace_wrong(at, "mode", err, "'%.40s' found, %s expected", name, sim_mode_names());
+	if (asked < 0)
+		return trace_wrong(at, "mode", err, "'%.40s' found, %s expected", mode, sim_mode_names());
+	if (asked >= SIM_BELADY && asked != form)
+		return trace_wrong(at, "policy", err, "'%.40s' found, %s expected as in mode", policy, mode);
 	if (found == SIM_PINNED && !policy_find(policy))
-		return trace_wrong(at, "policy", err, "'%.40s' found, one of %s expected", policy, policy_names());
-	*ret = (enum sim_mode)found;
-	return 0;
-}
-
-/* What a policy's numbers are is part of what it is here: a run with others cannot be repeated. */
-static int check_params(const struct trace_at *at, const char *policy, const json_t *params, struct moe_error *err)
-{
-	const struct policy_ops *ops = policy_find(policy);
-	const char *key;
-	json_t *value;
-
-	if (params && !json_is_object(params))
-		return trace_wrong(at, "params", err, "%s found, an object expected", trace_kind(params));
-	json_object_foreach ((json_t *)params, key, value)
-		if (!ops || !ops->param || strcmp(ops->param, key) != 0 || json_number_value(value) != ops->param_value)
-			return trace_wrong(at, "params", err, "%.40s found, which %s does not have with this value",
-					   key, policy);
+		return trace_wrong(at, "policy", err, "'%.40s' found, one of %s, belady, belady-pinned expected",
+				   policy, policy_names());
+	ret->mode = (enum sim_mode)found;
+	ret->mode_name = sim_mode_name((enum sim_mode)asked);
 	return 0;
 }
 
@@ -121,15 +110,16 @@ static int read_run(struct trace_run *ret, const struct trace_at *at, const json
 	const char *policy = json_string_value(json_object_get(object, "policy"));
 	const char *mode = json_string_value(json_object_get(object, "mode"));
 	const json_t *params = json_object_get(object, "params");
+	struct sim_tuning tuning;
 	uint64_t capacity;
 	int r;
 
 	if (!policy || !mode)
 		return trace_wrong(at, policy ? "mode" : "policy", err, "%s found, a string expected",
 				   trace_kind(json_object_get(object, policy ? "mode" : "policy")));
-	r = read_mode(at, policy, mode, &ret->mode, err);
+	r = read_mode(at, policy, mode, ret, err);
 	if (r == 0)
-		r = check_params(at, policy, params, err);
+		r = trace_params(&tuning, at, policy, params, err);
 	if (r == 0)
 		r = trace_number(at, object, "capacity", 0, CACHE_EXPERTS_MAX, &capacity, err);
 	if (r < 0)
@@ -250,7 +240,7 @@ static bool has_lines(const struct trace_source *source)
 		return false;
 	for (at = (size_t)(end - text); at < source->size && memchr(" \t\r\n", text[at], 4); at++)
 		;
-	if (at == source->size || json_memory_parse(&first, text, (size_t)(end - text), 0, &why) < 0)
+	if (at == source->size || json_memory_parse_any(&first, text, (size_t)(end - text), 0, &why) < 0)
 		return false;
 	json_decref(first);
 	return true;
@@ -264,7 +254,7 @@ int trace_json_read(struct trace_file *ret, const struct trace_source *source, s
 
 	if (has_lines(source))
 		return trace_lines_read(ret, source, err);
-	r = json_memory_parse(&root, (const char *)source->data, source->size, JSON_REJECT_DUPLICATES, &why);
+	r = json_memory_parse_any(&root, (const char *)source->data, source->size, JSON_REJECT_DUPLICATES, &why);
 	if (r == -ENOMEM)
 		return moe_error_set(err, r, "%s: no memory", source->name);
 	if (r < 0)

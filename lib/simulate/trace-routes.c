@@ -35,13 +35,19 @@ int routes_open(struct routes *ret, const struct trace_source *file, struct moe_
 {
 	struct routes f = {.name = file->name, .data = file->data, .size = file->size};
 
+	if (f.size)
+		memcpy(&f.head, f.data, MIN(f.size, sizeof f.head));
+	if (f.head.magic != MOE_TRACE_MAGIC)
+		return moe_error_set(err, -EINVAL,
+				     "%s: no recording, which begins with MOETRACE; traces in other forms are read by "
+				     "moectl simulate and moectl trace convert",
+				     f.name);
+	if (f.head.version != MOE_TRACE_VERSION)
+		return moe_error_set(err, -EINVAL, "%s: a recording of version %u found, %d expected", f.name,
+				     f.head.version, MOE_TRACE_VERSION);
 	if (f.size < sizeof f.head)
 		return moe_error_set(err, -EINVAL, "%s: %zu bytes found, a recording has %zu at least", f.name, f.size,
 				     sizeof f.head);
-	memcpy(&f.head, f.data, sizeof f.head);
-	if (f.head.magic != MOE_TRACE_MAGIC || f.head.version != MOE_TRACE_VERSION)
-		return moe_error_set(err, -EINVAL, "%s: no recording, or of version %u: version %d expected", f.name,
-				     f.head.version, MOE_TRACE_VERSION);
 	if (f.head.bytes < sizeof f.head || f.head.bytes > f.size || f.head.bytes % 8)
 		return moe_error_set(err, -EINVAL, "%s: a head of %u bytes found, %zu expected", f.name, f.head.bytes,
 				     sizeof f.head);

@@ -65,6 +65,9 @@ done
 "$moectl" simulate tests/data/cache.json --evictions --json >"$dir/simulate.json" 2>"$dir/err"
 valid "$dir/simulate.json" simulate
 ok $? 'simulate, of several cases' "$dir/wrong"
+"$moectl" simulate tests/data/cache-params.json --json >"$dir/simulate.json" 2>"$dir/err"
+valid "$dir/simulate.json" simulate
+ok $? 'simulate, of runs with numbers of their own' "$dir/wrong"
 for what in 'eplb --case tests/data/eplb.json' 'dynamic --case tests/data/eplb-ascend.json --transfers'; do
 	# Word splitting is meant.
 	# shellcheck disable=SC2086

@@ -40,7 +40,7 @@ for verb in $verbs; do
 	while read -r option; do
 		case $option in --help | --version) continue ;; esac
 		case $option in
-		--socket | --name | --svg | --config | --root | --policy | --capacity | --mode | --calibrate | --cost | --model | \
+		--socket | --name | --svg | --config | --root | --policy | --capacity | --mode | --calibrate | --cost | --param | --model | \
 			--output | --to | --weights | --case | --from | --map) value="=$dir/x" ;;
 		--seconds | --steps | --max-bytes | --replicas | --groups | --nodes | --gpus) value="=1" ;;
 		--isa) value="=ref" ;;

@@ -51,6 +51,44 @@ is "$(json "$dir/bare.json" cases.0.id) $(json "$dir/bare.json" cases.1.id) $(js
 same "$dir/input.json"
 ok $? 'from standard input too' "$dir/same"
 
+# Numbers of rules that are not their own, in the file's order, and words as the file has them.
+numbers=tests/data/cache-params.json
+"$moectl" simulate "$numbers" --json >"$dir/numbers.json" 2>"$dir/err"
+ok $? 'a file whose runs have numbers of their own' "$dir/err"
+perl -MJSON::PP -e '
+	my ($got, $want) = map { open(my $in, "<", $_) or die; local $/; decode_json(<$in>)->{cases} } @ARGV;
+	my $json = JSON::PP->new->canonical;
+	my $n = 0;
+	for my $i (0 .. $#$want) {
+		my ($are, $should) = map { $_->[$i]{results} } $got, $want;
+		die "$want->[$i]{id}: " . @$are . " results\n" if @$are != @$should;
+		for my $r (0 .. $#$should) {
+			$n++;
+			$json->encode($are->[$r]) eq $json->encode($should->[$r]) or
+				die "$want->[$i]{id}: result $r: ", $json->encode($are->[$r]), ", expected ", $json->encode($should->[$r]), "\n";
+		}
+	}
+	print "$n\n"' "$dir/numbers.json" "$numbers" >"$dir/out" 2>&1
+is "$(cat "$dir/out")" 117 'gives each of its results, twice where it has one twice' "$dir/out"
+perl -MJSON::PP -e 'local $/; print encode_json(decode_json(<>)->{cases}[0]{trace})' "$numbers" >"$dir/numbers.trace"
+"$moectl" simulate "$dir/numbers.trace" --policy ema,lfu-decay,lru --param kept=0.9,period=3 --capacity 4 --json >"$dir/out" 2>"$dir/err"
+is "$(json "$dir/out" results.0.total.hits_unique) $(json "$dir/out" results.0.params.kept) $(json "$dir/out" results.1.total.hits_unique)" \
+	"$(json "$numbers" cases.0.results.8.total.hits_unique) 0.9 $(json "$numbers" cases.0.results.1.total.hits_unique)" \
+	'numbers asked for by --param' "$dir/err"
+"$moectl" simulate "$dir/numbers.trace" --policy ema --param kept=0.9 --capacity 4 >"$dir/out" 2>"$dir/err"
+grep -q '^ema, kept 0.9 ' "$dir/out"
+ok $? 'a person sees which' "$dir/out"
+
+# No steps: the shape is all there is, in any form.
+printf 'MOETRC1\0\1\0\0\0\4\0\0\0\2\0\0\0\1\0\0\0\0\0\0\0' >"$dir/none.moetrc"
+: >"$dir/out"
+for form in json jsonl moetrc binary; do
+	"$moectl" trace convert "$dir/none.moetrc" "$dir/none.$form" --to $form &&
+		"$moectl" simulate "$dir/none.$form" --policy lru,belady --capacity 2 --json >"$dir/none.out" &&
+		json "$dir/none.out" shape.steps >>"$dir/out"
+done 2>"$dir/err"
+is "$(tr '\n' ' ' <"$dir/out")" '0 0 0 0 ' 'a trace of no steps' "$dir/err"
+
 # Each case's runs asked for by name, as a case of its own.
 perl -MJSON::PP -e '
 	my ($file, $to) = @ARGV;
@@ -178,5 +216,10 @@ refuses 'calibrate:.*7 traces' 1 "$dir/c-dev-003.trace" --policy static --calibr
 refuses 'no cpu found' 2 "$vectors" --cost expert=1M,link=10,device=100
 refuses "'links=1' found" 2 "$vectors" --cost links=1
 refuses "'link=0' found, a number above 0" 2 "$vectors" --cost link=0
+refuses 'link=2. found, and link before' 2 "$vectors" --cost expert=1M,link=10,device=100,cpu=20,link=2
+refuses 'kept: 2 found, a number from 0 to 1' 1 "$dir/numbers.trace" --param kept=2
+refuses 'kept: no policy that is run has it' 1 "$dir/numbers.trace" --policy lru --param kept=0.9
+refuses "'kept=x' found, NAME=NUMBER" 2 "$dir/numbers.trace" --param kept=x
+refuses 'kept found twice' 2 "$dir/numbers.trace" --param kept=0.5,kept=0.6
 refuses 'cannot be read\|cannot be opened' 1 "$dir"
 finish

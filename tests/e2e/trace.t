@@ -149,6 +149,10 @@ wait_for grown died
 kill -9 "$daemon"
 wait "$recorder"
 is $? 1 'a killed daemon is told'
+printf 'MOETRC1\0\30\0\0\0\40\0\0\0\4\0\0\0\0\0\0\0' >"$dir/other.moetrc"
+"$moectl" trace show "$dir/other.moetrc" >"$dir/shown" 2>"$dir/err"
+is "$? $(grep -c 'other.moetrc: no recording, which begins with MOETRACE; traces in other forms' "$dir/err")" '1 1' \
+	'a trace in another form is none' "$dir/err"
 "$moectl" trace show "$dir/died.moetrace" >"$dir/shown" 2>"$dir/err"
 ok $? 'the file can be read' "$dir/err"
 grep -q 'no end' "$dir/shown"

@@ -95,6 +95,7 @@ static const struct option options[] = {
 	{"mode", required_argument, NULL, 'm'},
 	{"calibrate", required_argument, NULL, 'b'},
 	{"cost", required_argument, NULL, 'x'},
+	{"param", required_argument, NULL, 'a'},
 	{"together", no_argument, NULL, 't'},
 	{"evictions", no_argument, NULL, 'e'},
 	{"model", required_argument, NULL, 'L'},
@@ -132,7 +133,7 @@ static const char **text_of(struct arguments *a, int id)
 		{'s', &a->socket},    {'n', &a->name},       {'i', &a->isa},    {'c', &a->config},   {'r', &a->root},
 		{'g', &a->svg},       {'H', &a->huge_pages}, {'P', &a->policy}, {'k', &a->capacity}, {'m', &a->mode},
 		{'b', &a->calibrate}, {'L', &a->model},      {'O', &a->output}, {'S', &a->seconds},  {'U', &a->steps},
-		{'B', &a->max_bytes}, {'x', &a->cost},       {'A', &a->to},
+		{'B', &a->max_bytes}, {'x', &a->cost},       {'A', &a->to},     {'a', &a->param},
 	};
 
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)

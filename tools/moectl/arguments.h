@@ -32,7 +32,7 @@ struct arguments {
 	const char *name, *isa, *config, *root, *svg, *huge_pages, *verb;
 	struct plan_arguments plan;
 	const char *policy;                                            /* of plan and simulate */
-	const char *capacity, *mode, *calibrate, *cost;                /* of simulate */
+	const char *capacity, *mode, *calibrate, *cost, *param;        /* of simulate */
 	const char *model, *output, *seconds, *steps, *max_bytes, *to; /* of trace */
 	int n;
 	char **words;                   /* what follows the verb */

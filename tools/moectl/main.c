@@ -26,7 +26,7 @@ const struct verb verbs[] = {
 	{"set-policy", verb_set_policy, 2, "set-policy MODEL POLICY",
 	 "of a tiered model: which expert makes room from now on", "", "moectl set-policy qwen ema"},
 	{"simulate", verb_simulate, 1, "simulate FILE [OPTION]...", "what caches would have found in a recorded trace",
-	 "jgPkmbxte",
+	 "jgPkmbxate",
 	 "moectl simulate trace.moetrc\nmoectl simulate trace.jsonl --policy lru,ema --capacity 8,16,32 --svg "
 	 "rates.svg\n"
 	 "moectl simulate trace.moetrc --together --policy ema --cost expert=13M,link=25,device=2000,cpu=200\n"
@@ -73,6 +73,7 @@ static const struct {
 	{'b', "--calibrate FILE  simulate: a trace whose most used experts static starts with"},
 	{'x', "--cost RATES      simulate: time of a step by a model, as expert=13M,link=25,device=2000,cpu=200 "
 	      "(bytes, GB/s)"},
+	{'a', "--param LIST      simulate: numbers of rules, as kept=0.9,period=32,alpha=0.25,small=0.2"},
 	{'t', "--together        simulate, trace convert: a moetrc's sequences step by step beside each other"},
 	{'e', "--evictions       simulate --json: the log of evictions"},
 	{'L', "--model NAME      trace record: the sessions of this model (default: all)"},

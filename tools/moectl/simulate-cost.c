@@ -40,6 +40,7 @@ static bool parse_rate(const char *text, bool bytes, double *ret)
 	return end != text && !*(suffix ? end + 1 : end) && *ret > 0 && *ret < 1e15;
 }
 
+/* Each rate once: of two of a name nobody can tell which one was meant. */
 static int parse_word(double rates[RATES], const char *word, struct moe_error *err)
 {
 	const char *equals = strchr(word, '=');
@@ -54,6 +55,9 @@ static int parse_word(double rates[RATES], const char *word, struct moe_error *e
 			"--cost: '%s' found, RATE=NUMBER of expert, link, device, cpu, layer, device-pair, "
 			"cpu-pair expected",
 			word);
+	if (rates[i] != 0)
+		return moe_error_set(err, -EINVAL, "--cost: '%s' found, and %s before: each rate once expected", word,
+				     names[i]);
 	if (!parse_rate(equals + 1, i == RATE_EXPERT, &rates[i]))
 		return moe_error_set(err, -EINVAL, "--cost: '%s' found, a number above 0 expected", word);
 	return 0;
@@ -105,7 +109,7 @@ json_t *simulate_cost_document(const struct cost *cost)
 
 void simulate_cost_table(const struct runs *runs, FILE *to)
 {
-	char name[64], text[SHOW_TEXT];
+	char name[RUN_NAME], text[SHOW_TEXT];
 
 	fputs("\nTime of a step by a model of copies and experts at the given rates, not measured:\n", to);
 	fprintf(to, "%-16s %5s %10s %10s", "", "slots", "wait", "compute");

@@ -30,33 +30,34 @@ static bool next_word(const char **at, char ret[NAME_MAX_BYTES])
 	return true;
 }
 
-static int add_run(struct runs *runs, const char *policy, enum sim_mode mode, uint32_t capacity, const char *params,
-		   struct moe_error *err)
+/* params: of the file, or NULL. again: also where there is such a run already, as the file has it twice. */
+static int add_run(struct runs *runs, const struct run *what, bool again, const json_t *wished, struct moe_error *err)
 {
-	for (uint32_t i = 0; i < runs->n; i++)
-		if (runs->runs[i].mode == mode && runs->runs[i].capacity == capacity &&
-		    strcmp(runs->runs[i].policy, policy) == 0)
+	struct run run = *what;
+	int r = run_tune(&run, wished, err);
+
+	for (uint32_t i = 0; r == 0 && !again && i < runs->n; i++)
+		if (runs->runs[i].mode == run.mode && runs->runs[i].capacity == run.capacity &&
+		    strcmp(runs->runs[i].policy, run.policy) == 0 && strcmp(runs->runs[i].label, run.label) == 0) {
+			json_decref(run.params);
 			return 0;
-	if (runs->n == runs->room) {
+		}
+	if (r == 0 && runs->n == runs->room) {
 		const uint32_t room = runs->room ? 2 * runs->room : 16;
 		struct run *grown = reallocarray(runs->runs, room, sizeof *grown);
 
-		if (!grown)
-			return moe_error_set(err, -ENOMEM, "simulate: no memory for %u runs", room);
-		runs->runs = grown;
-		runs->room = room;
+		if (grown) {
+			runs->runs = grown;
+			runs->room = room;
+		} else {
+			r = moe_error_set(err, -ENOMEM, "simulate: no memory for %u runs", room);
+		}
 	}
-	runs->runs[runs->n++] = (struct run){.policy = policy, .mode = mode, .capacity = capacity, .params = params};
-	return 0;
-}
-
-/* The file has the log of this run. */
-static void mark_evictions(struct runs *runs, const struct trace_run *of)
-{
-	for (uint32_t i = 0; i < runs->n; i++)
-		if (runs->runs[i].mode == of->mode && runs->runs[i].capacity == of->capacity &&
-		    strcmp(runs->runs[i].policy, of->policy) == 0)
-			runs->runs[i].evictions = true;
+	if (r < 0)
+		json_decref(run.params);
+	else
+		runs->runs[runs->n++] = run;
+	return r;
 }
 
 /* -- what is run -------------------------------------------------------------------------------------------------- */
@@ -116,7 +117,7 @@ static int find_policy(const char *word, enum sim_mode mode, const char **ret, e
 }
 
 static int plan_mode(struct runs *runs, enum sim_mode mode, const char *policies, const struct capacities *c,
-		     struct moe_error *err)
+		     const json_t *wished, struct moe_error *err)
 {
 	char word[NAME_MAX_BYTES];
 	int r = 0;
@@ -127,7 +128,12 @@ static int plan_mode(struct runs *runs, enum sim_mode mode, const char *policies
 
 		r = find_policy(word, mode, &name, &its, err);
 		for (uint32_t i = 0; r == 0 && i < c->n; i++)
-			r = add_run(runs, name, its, c->of[i], NULL, err);
+			r = add_run(runs,
+				    &(struct run){.policy = name,
+						  .mode = its,
+						  .mode_name = sim_mode_name(its == SIM_ATOMIC ? its : SIM_PINNED),
+						  .capacity = c->of[i]},
+				    false, wished, err);
 	}
 	return r;
 }
@@ -155,7 +161,32 @@ static int plan_wished(struct runs *runs, const struct run_wishes *wishes, const
 			      mode >= SIM_BELADY ? word
 			      : wishes->policies ? wishes->policies
 						 : others,
-			      c, err);
+			      c, wishes->params, err);
+	}
+	return r;
+}
+
+/* As the file has them; of capacities that were asked for each once. */
+static int plan_named(struct runs *runs, const struct trace_case *one, const struct run_wishes *wishes,
+		      const struct capacities *c, struct moe_error *err)
+{
+	int r = 0;
+
+	for (uint32_t i = 0; r == 0 && i < one->n_runs; i++) {
+		const struct trace_run *of = &one->runs[i];
+		struct run run = {.policy = of->policy,
+				  .mode = of->mode,
+				  .mode_name = of->mode_name,
+				  .capacity = of->capacity,
+				  .evictions = of->evictions && !wishes->capacities};
+
+		for (uint32_t j = 0; r == 0 && j < (wishes->capacities ? c->n : 1); j++) {
+			run.params = json_loads(of->params, 0, NULL);
+			if (wishes->capacities)
+				run.capacity = c->of[j];
+			r = run.params ? add_run(runs, &run, !wishes->capacities, wishes->params, err)
+				       : moe_error_set(err, -ENOMEM, "simulate: no memory");
+		}
 	}
 	return r;
 }
@@ -170,25 +201,19 @@ int runs_plan(struct runs *ret, const struct trace_case *one, const struct run_w
 	if (one->n_runs == 0 || wishes->policies || wishes->modes) {
 		if (!wishes->capacities)
 			default_capacities(&c, one);
-		return plan_wished(ret, wishes, &c, err);
+		r = plan_wished(ret, wishes, &c, err);
+	} else {
+		r = plan_named(ret, one, wishes, &c, err);
 	}
-	for (uint32_t i = 0; r == 0 && i < one->n_runs; i++) {
-		const struct trace_run *run = &one->runs[i];
-
-		if (!wishes->capacities)
-			r = add_run(ret, run->policy, run->mode, run->capacity, run->params, err);
-		if (r == 0 && run->evictions && !wishes->capacities)
-			mark_evictions(ret, run);
-		for (uint32_t j = 0; r == 0 && j < c.n; j++)
-			r = add_run(ret, run->policy, run->mode, c.of[j], run->params, err);
-	}
-	return r;
+	return r == 0 ? simulate_params_used(ret, wishes->params, err) : r;
 }
 
 void runs_free(struct runs *runs)
 {
-	for (uint32_t i = 0; i < runs->n; i++)
+	for (uint32_t i = 0; i < runs->n; i++) {
 		json_decref(runs->runs[i].document);
+		json_decref(runs->runs[i].params);
+	}
 	free(runs->runs);
 	*runs = (struct runs){0};
 }
@@ -202,21 +227,6 @@ static json_t *counts_document(const struct sim_counts *c)
 			 "misses_pairs", (json_int_t)c->misses_pairs, "copies", (json_int_t)c->copies, "cold",
 			 (json_int_t)c->cold, "insertions", (json_int_t)c->insertions, "evictions",
 			 (json_int_t)c->evictions, "bypasses", (json_int_t)c->bypasses);
-}
-
-static json_t *params_document(const struct run *run, const struct run_wishes *wishes)
-{
-	const struct policy_ops *ops = policy_find(run->policy);
-	json_t *params = run->params ? json_loads(run->params, 0, NULL) : json_object();
-
-	if (!run->params && ops && ops->param && run->mode <= SIM_ATOMIC)
-		json_object_set_new(params, ops->param,
-				    ops->param_value == (double)(int)ops->param_value
-					    ? json_integer((int)ops->param_value)
-					    : json_real(ops->param_value));
-	if (wishes->calibration && ops == &policy_static)
-		json_object_set_new(params, "calibrated", json_true());
-	return params;
 }
 
 static void log_eviction(void *userdata, uint32_t event, int32_t victim, int32_t incoming)
@@ -244,6 +254,7 @@ static int run_layers(struct run *run, const struct sim_trace *trace, const stru
 	for (uint32_t layer = 0; r == 0 && layer < trace->layers; layer++) {
 		struct sim_params p = {.mode = run->mode,
 				       .policy = run->policy,
+				       .tuning = run->tuning,
 				       .capacity = run->capacity,
 				       .calibration = wishes->calibration,
 				       .missed = missed};
@@ -276,9 +287,9 @@ static int run_one(struct run *run, const struct sim_trace *trace, const struct 
 	if (r == 0 && wishes->rates)
 		r = cost_run(trace, missed, wishes->rates, &run->cost, err);
 	if (r == 0 && wishes->json)
-		run->document = json_pack("{s:s,s:s,s:i,s:o,s:o,s:O}", "policy", run->policy, "mode",
-					  run->mode == SIM_ATOMIC ? "atomic" : "pinned", "capacity", (int)run->capacity,
-					  "params", params_document(run, wishes), "total", counts_document(&run->total),
+		run->document = json_pack("{s:s,s:s,s:i,s:o,s:o,s:O}", "policy", run->policy, "mode", run->mode_name,
+					  "capacity", (int)run->capacity, "params",
+					  run_params(run, wishes->calibration), "total", counts_document(&run->total),
 					  "per_layer", layers);
 	if (run->document && logs)
 		json_object_set(run->document, "evictions_t_victim_incoming", logs);

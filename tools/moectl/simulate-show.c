@@ -32,9 +32,10 @@ double trace_width(const struct sim_trace *t, uint32_t *ret_most)
 	return events ? (double)sum / events : 0;
 }
 
-const char *run_name(const struct run *run, char to[64])
+const char *run_name(const struct run *run, char to[RUN_NAME])
 {
-	snprintf(to, 64, "%s%s", run->policy, run->mode == SIM_ATOMIC ? ", atomic" : "");
+	snprintf(to, RUN_NAME, "%s%s%s%s", run->policy, run->mode == SIM_ATOMIC ? ", atomic" : "",
+		 *run->label ? ", " : "", run->label);
 	return to;
 }
 
@@ -47,7 +48,7 @@ static double found(const struct run *run)
 
 static bool same_rule(const struct run *a, const struct run *b)
 {
-	return a->mode == b->mode && strcmp(a->policy, b->policy) == 0;
+	return a->mode == b->mode && strcmp(a->policy, b->policy) == 0 && strcmp(a->label, b->label) == 0;
 }
 
 /* The first of those with its rule: it has a line of the table, or of the chart. */
@@ -89,19 +90,30 @@ static void print_head(const struct trace_case *one, const char *format, FILE *t
 		file_clean(id, sizeof id, one->id), format, t->layers, t->experts, t->topk, t->steps, width, most);
 }
 
+static int name_width(const struct runs *runs)
+{
+	char name[RUN_NAME];
+	size_t width = 16;
+
+	for (uint32_t i = 0; i < runs->n; i++)
+		width = MAX(width, strlen(run_name(&runs->runs[i], name)));
+	return (int)width;
+}
+
 void simulate_table(const struct runs *runs, const struct trace_case *one, const char *format, FILE *to)
 {
-	char name[64];
+	char name[RUN_NAME];
+	const int width = name_width(runs);
 
 	print_head(one, format, to);
-	fprintf(to, "Share of distinct experts found, by slots of a layer:\n%-16s", "");
+	fprintf(to, "Share of distinct experts found, by slots of a layer:\n%-*s", width, "");
 	for (uint32_t c = next_capacity(runs, -1); c != UINT32_MAX; c = next_capacity(runs, c))
 		fprintf(to, " %7u", c);
 	fputc('\n', to);
 	for (uint32_t i = 0; i < runs->n; i++) {
 		if (!begins(runs, i))
 			continue;
-		fprintf(to, "%-16s", run_name(&runs->runs[i], name));
+		fprintf(to, "%-*s", width, run_name(&runs->runs[i], name));
 		for (uint32_t c = next_capacity(runs, -1); c != UINT32_MAX; c = next_capacity(runs, c)) {
 			const struct run *run = find(runs, &runs->runs[i], c);
 
@@ -131,7 +143,7 @@ json_t *simulate_document(const struct runs *runs, const struct trace_case *one,
 void simulate_chart(const struct runs *runs, const struct trace_case *one, FILE *to)
 {
 	struct chart chart = {.x_axis = "slots of a layer", .y_axis = "distinct experts found"};
-	char title[256], name[64];
+	char title[256], name[RUN_NAME];
 
 	snprintf(title, sizeof title, "%.100s: %u experts, top-%u, %u steps", one->id, one->trace.experts,
 		 one->trace.topk, one->trace.steps);

@@ -123,6 +123,7 @@ int verb_simulate(const struct arguments *arg)
 	struct trace_file file = {0};
 	struct cost_rates rates;
 	uint64_t *counts = NULL;
+	json_t *params = NULL;
 	int r, status;
 
 	if (arg->evictions && !arg->json) {
@@ -134,12 +135,18 @@ int verb_simulate(const struct arguments *arg)
 		return EXIT_USAGE;
 	}
 	wishes.rates = arg->cost ? &rates : NULL;
+	if (arg->param && simulate_params(&params, arg->param, &err) < 0) {
+		fail(&err);
+		return EXIT_USAGE;
+	}
+	wishes.params = params;
 	r = trace_file_read(&file, arg->words[0], arg->together, &err);
 	if (r == 0 && arg->calibrate)
 		r = calibrate(&counts, arg->calibrate, arg->together, &file, &err);
 	wishes.calibration = counts;
 	status = r < 0 ? fail(&err) : simulate_file(arg, &file, &wishes);
 	trace_file_free(&file);
+	json_decref(params);
 	free(counts);
 	return status;
 }

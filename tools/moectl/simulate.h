@@ -14,10 +14,17 @@
 #include "simulate/cost.h"
 #include "simulate/trace-file.h"
 
+#define RUN_LABEL 32
+#define RUN_NAME 64
+
 /* One run: belady and belady-pinned are modes whose policy has their name. */
 struct run {
-	const char *policy, *params; /* JSON */
+	const char *policy;
 	enum sim_mode mode;
+	const char *mode_name; /* in the document */
+	json_t *params;        /* as the file has them, or --param; NULL: nobody says */
+	struct sim_tuning tuning;
+	char label[RUN_LABEL]; /* "kept 0.9": what is not the policy's own */
 	uint32_t capacity;
 	bool evictions; /* their log goes into the document */
 	struct sim_counts total;
@@ -33,6 +40,7 @@ struct runs {
 /* What was asked for: lists with commas, or NULL. */
 struct run_wishes {
 	const char *policies, *capacities, *modes;
+	const json_t *params;           /* of --param: numbers by name, or NULL */
 	const uint64_t *calibration;    /* [layers][experts] or NULL */
 	const struct cost_rates *rates; /* or NULL */
 	bool json, evictions;
@@ -42,6 +50,20 @@ struct run_wishes {
 int runs_plan(struct runs *ret, const struct trace_case *one, const struct run_wishes *wishes, struct moe_error *err);
 int runs_run(struct runs *runs, const struct trace_case *one, const struct run_wishes *wishes, struct moe_error *err);
 void runs_free(struct runs *runs);
+
+/* -- simulate-params.c -------------------------------------------------------------------------------------------- */
+
+/* "kept=0.9,period=32": an object; -EINVAL. */
+int simulate_params(json_t **ret, const char *list, struct moe_error *err);
+
+/* Those of `all` that the run's policy has go before its own, and its tuning is what they say. -EINVAL, -ENOMEM. */
+int run_tune(struct run *run, const json_t *all, struct moe_error *err);
+
+/* -EINVAL: one of `all` that no run has. */
+int simulate_params_used(const struct runs *runs, const json_t *all, struct moe_error *err);
+
+/* In the vectors' words. */
+json_t *run_params(const struct run *run, bool calibrated);
 
 /* -- simulate-cost.c ---------------------------------------------------------------------------------------------- */
 
@@ -55,8 +77,8 @@ void simulate_cost_table(const struct runs *runs, FILE *to);
 /* Distinct experts of an event: the mean of all events of all layers, and the most. */
 double trace_width(const struct sim_trace *trace, uint32_t *ret_most);
 
-/* "lru", "lru, atomic". */
-const char *run_name(const struct run *run, char to[64]);
+/* "lru", "lru, atomic", "ema, kept 0.9". */
+const char *run_name(const struct run *run, char to[RUN_NAME]);
 
 void simulate_table(const struct runs *runs, const struct trace_case *one, const char *format, FILE *to);
 json_t *simulate_document(const struct runs *runs, const struct trace_case *one, const char *format);
