@@ -113,11 +113,25 @@ static bool twin_dynamic(struct layer *l, double *ret_most)
 struct swift {
 	struct layer l;
 	uint32_t home[ALL], extra[ALL];
-	float load[ALL], total[RANKS]; /* of a copy; of a rank */
+	double load[ALL], total[RANKS]; /* of a copy; of a rank */
+	bool upstream;                  /* which rounds to binary32, and takes whatever differs for different */
 	uint32_t com[RANKS][RANKS];
 	bool received[RANKS][ALL];
 	bool filled;
 };
+
+static double rounded(const struct swift *w, double x)
+{
+	return w->upstream ? (double)(float)x : x;
+}
+
+/* -1, 0, 1: a is less, the same, more. */
+static int compare(const struct swift *w, double a, double b)
+{
+	if (!w->upstream && fabs(a - b) <= 0x1p-40 * fmin(a, b))
+		return 0;
+	return (a > b) - (a < b);
+}
 
 static double imbalance(const struct layer *l)
 {
@@ -140,7 +154,7 @@ static void sum_totals(struct swift *w)
 		w->total[r] = 0;
 		for (uint32_t s = 0; s < w->l.slots; s++)
 			if (w->l.at[r][s] >= 0)
-				w->total[r] += w->load[w->l.at[r][s]];
+				w->total[r] = rounded(w, w->total[r] + w->load[w->l.at[r][s]]);
 	}
 }
 
@@ -166,7 +180,7 @@ static uint32_t free_slots(struct swift *w)
 }
 
 /* Rule 2a. */
-static void choose_copies(struct swift *w, uint32_t n, bool upstream)
+static void choose_copies(struct swift *w, uint32_t n)
 {
 	double now[ALL];
 
@@ -175,15 +189,15 @@ static void choose_copies(struct swift *w, uint32_t n, bool upstream)
 		uint32_t best = ALL, c;
 
 		for (uint32_t e = 0; e < w->l.experts; e++)
-			if (w->extra[e] + 1 < w->l.ranks && (best == ALL || now[e] >= now[best]))
+			if (w->extra[e] + 1 < w->l.ranks && (best == ALL || compare(w, now[e], now[best]) >= 0))
 				best = e;
 		if (best == ALL)
 			break;
 		c = ++w->extra[best];
-		now[best] = upstream ? now[best] * (c + 1) / (c + 2) : now[best] * c / (c + 1);
+		now[best] = w->upstream ? now[best] * (c + 1) / (c + 2) : w->l.load[best] / (c + 1);
 	}
 	for (uint32_t e = 0; e < w->l.experts; e++)
-		w->load[e] = (float)now[e];
+		w->load[e] = rounded(w, now[e]);
 }
 
 static void put(struct swift *w, uint32_t rank, uint32_t slot, uint32_t e)
@@ -200,7 +214,7 @@ static void deal_copies(struct swift *w)
 		uint32_t best = ALL, to = RANKS, slot = 0;
 
 		for (uint32_t e = 0; e < w->l.experts; e++)
-			if (w->extra[e] && (best == ALL || w->load[e] > w->load[best]))
+			if (w->extra[e] && (best == ALL || compare(w, w->load[e], w->load[best]) > 0))
 				best = e;
 		if (best == ALL)
 			return;
@@ -208,14 +222,14 @@ static void deal_copies(struct swift *w)
 		for (uint32_t r = 0; r < w->l.ranks; r++)
 			for (uint32_t s = 0; s < w->l.slots; s++)
 				if (w->l.at[r][s] < 0 && !on(&w->l, r, best) && w->com[w->home[best]][r] < 1 &&
-				    (to == RANKS || to == r || w->total[r] < w->total[to])) {
+				    (to == RANKS || to == r || compare(w, w->total[r], w->total[to]) < 0)) {
 					to = r;
 					slot = s;
 				}
 		if (to == RANKS)
 			continue;
 		put(w, to, slot, best);
-		w->total[to] += w->load[best];
+		w->total[to] = rounded(w, w->total[to] + w->load[best]);
 	}
 }
 
@@ -223,19 +237,20 @@ static void deal_copies(struct swift *w)
 static void fill_up(struct swift *w)
 {
 	for (uint32_t e = 0; e < w->l.experts; e++)
-		w->load[e] = (float)(w->l.load[e] / copies_of(&w->l, e));
+		w->load[e] = rounded(w, w->l.load[e] / copies_of(&w->l, e));
 	for (uint32_t r = 0; r < w->l.ranks; r++)
 		for (uint32_t s = 0; s < w->l.slots; s++) {
 			uint32_t best = ALL, c;
 
 			for (uint32_t e = 0; e < w->l.experts; e++)
-				if (!on(&w->l, r, e) && (best == ALL || w->load[e] >= w->load[best]))
+				if (!on(&w->l, r, e) && (best == ALL || compare(w, w->load[e], w->load[best]) >= 0))
 					best = e;
 			if (w->l.at[r][s] >= 0 || best == ALL)
 				continue;
 			c = copies_of(&w->l, best);
 			put(w, r, s, best);
-			w->load[best] = (float)(w->load[best] * ((double)c / (c + 1)));
+			w->load[best] = w->upstream ? rounded(w, w->load[best] * ((double)c / (c + 1)))
+						    : w->l.load[best] / (c + 1);
 			w->filled = true;
 		}
 	sum_totals(w);
@@ -253,7 +268,7 @@ static double best_pair(const struct swift *w, uint32_t h, uint32_t x, uint32_t 
 			const double most = fmax(w->total[h] - la + lb, w->total[x] - lb + la);
 
 			if (on(&w->l, x, b) && !on(&w->l, h, b) && !w->received[h][a] && !w->received[x][b] &&
-			    most < best) {
+			    compare(w, most, best) < 0) {
 				best = most;
 				*ret_a = a;
 				*ret_b = b;
@@ -273,8 +288,8 @@ static void swap(struct swift *w, uint32_t h, uint32_t x, uint32_t a, uint32_t b
 	for (uint32_t s = 0; s < w->l.slots; s++)
 		if (w->l.at[x][s] == (int32_t)b)
 			w->l.at[x][s] = (int32_t)a;
-	w->total[h] += w->load[b] - w->load[a];
-	w->total[x] += w->load[a] - w->load[b];
+	w->total[h] = rounded(w, w->total[h] + rounded(w, w->load[b] - w->load[a]));
+	w->total[x] = rounded(w, w->total[x] + rounded(w, w->load[a] - w->load[b]));
 	w->received[h][b] = w->received[x][a] = true;
 	w->com[h][x]++;
 	w->com[x][h]++;
@@ -286,20 +301,20 @@ static bool swap_one(struct swift *w, double threshold)
 	uint32_t h = 0;
 
 	for (uint32_t r = 0; r < w->l.ranks; r++)
-		h = w->total[r] >= w->total[h] ? r : h;
+		h = compare(w, w->total[r], w->total[h]) >= 0 ? r : h;
 	seen[h] = true;
 	for (uint32_t i = 1; i < w->l.ranks; i++) {
 		uint32_t x = RANKS, a, b;
 		double most;
 
 		for (uint32_t r = 0; r < w->l.ranks; r++)
-			if (!seen[r] && (x == RANKS || w->total[r] < w->total[x]))
+			if (!seen[r] && (x == RANKS || compare(w, w->total[r], w->total[x]) < 0))
 				x = r;
 		seen[x] = true;
 		if (w->com[x][h] || w->com[h][x])
 			continue;
 		most = best_pair(w, h, x, &a, &b);
-		if (a == ALL || w->total[h] - most < threshold)
+		if (a == ALL || compare(w, w->total[h] - most, threshold) < 0)
 			continue;
 		swap(w, h, x, a, b);
 		return true;
@@ -319,10 +334,10 @@ static bool twin_swift(struct layer *l, double mean, bool upstream, double *ret_
 	const double before = imbalance(l);
 	double most = 0;
 
-	if (before < 1.01)
+	w = (struct swift){.l = *l, .upstream = upstream};
+	if (compare(&w, before, 1.01) < 0)
 		return false;
-	w = (struct swift){.l = *l};
-	choose_copies(&w, free_slots(&w), upstream);
+	choose_copies(&w, free_slots(&w));
 	sum_totals(&w);
 	deal_copies(&w);
 	for (uint32_t r = 0; r < l->ranks; r++)
@@ -335,9 +350,9 @@ static bool twin_swift(struct layer *l, double mean, bool upstream, double *ret_
 		most = fmax(most, w.total[r]);
 		qsort(w.l.at[r], l->slots, sizeof w.l.at[r][0], by_id);
 	}
-	if (upstream || most / mean < before)
+	if (upstream || compare(&w, most / mean, before) < 0)
 		*ret_most = most;
-	if (!(most / mean < before))
+	if (compare(&w, most / mean, before) >= 0)
 		return false;
 	*l = w.l;
 	return true;

@@ -8,7 +8,8 @@
  *
  * swift divides an expert's load evenly among its copies and measures against the layer's own mean. Upstream divides
  * by one copy more than there are (2/3, 3/4, ... instead of 1/2, 2/3, ...) and measures every layer against the first
- * one's mean: BALANCE_SWIFT_UPSTREAM does as it does.
+ * one's mean: BALANCE_SWIFT_UPSTREAM does as it does, also in its binary32. Otherwise loads are the same that are
+ * nearer than 2^-40 of them, and nothing moves for less.
  */
 #ifndef BALANCE_H
 #define BALANCE_H

@@ -3,9 +3,13 @@
  * swift - bounded movement: copies are dealt anew, experts themselves only change places pair by pair.
  *
  * Law: between two ranks at most one expert goes each way; only fillers, for which no free pair was left, go beyond.
- * An expert's home is its first copy, slots outermost; every other copy's slot is dealt anew. Loads of copies and ranks
- * are kept in binary32, in the order in which they come, and swaps are weighed in binary64; a layer that was even
- * enough, or gets no better, is kept. What upstream tells of a layer that it tried and kept is what it would have got.
+ * An expert's home is its first copy, slots outermost; every other copy's slot is dealt anew. A layer that was even
+ * enough, or gets no better, is kept.
+ *
+ * Numbers are kept in binary64, and those that are nearer than 2^-40 of them are one number: what would be equal but
+ * for rounding is equal, and no gain. As upstream has it, loads of copies and ranks are kept in binary32, in the order
+ * in which they come, swaps are weighed in binary64, and whatever differs does; and what it tells of a layer that it
+ * tried and kept is what it would have got.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -19,6 +23,7 @@
 #define GAIN 0.01
 #define SWAPS_MAX 100
 #define SENT_MAX 1 /* experts from one rank to another */
+#define SAME (1 + 0x1p-40)
 #define FREE (-1)
 
 struct swift {
@@ -30,10 +35,21 @@ struct swift {
 	uint32_t *home;   /* [experts]: rank */
 	uint32_t *copies; /* [experts]: wanted, then placed */
 	double *exact;    /* [experts]: load of a copy */
-	float *load;      /* the same in binary32 */
+	double *load;     /* the same, as it is kept */
 	uint32_t *order;  /* of experts or ranks */
-	float *total;     /* of ranks */
+	double *total;    /* of ranks */
+	double same;      /* times which a number has to be less to be another */
 };
+
+static double kept(const struct swift *w, double number)
+{
+	return w->layer->upstream ? (double)(float)number : number;
+}
+
+static bool less(const struct swift *w, double a, double b)
+{
+	return a * w->same < b;
+}
 
 static int32_t *rank_of(const struct swift *w, uint32_t rank)
 {
@@ -64,7 +80,7 @@ static void sum_ranks(const struct swift *w)
 		w->total[r] = 0;
 		for (uint32_t s = 0; s < w->slots; s++)
 			if (rank_of(w, r)[s] != FREE)
-				w->total[r] += w->load[rank_of(w, r)[s]];
+				w->total[r] = kept(w, w->total[r] + w->load[rank_of(w, r)[s]]);
 	}
 }
 
@@ -90,24 +106,30 @@ static uint32_t find_homes(const struct swift *w)
 	return freed;
 }
 
+/* Of one of its copies. Upstream multiplies what there was, and by one copy more than there are. */
+static double load_of(const struct swift *w, uint32_t expert)
+{
+	const uint32_t n = w->copies[expert];
+
+	return w->layer->upstream ? w->exact[expert] * n / (n + 1) : w->layer->load[expert] / n;
+}
+
 /* So many copies more, each to the expert with the heaviest ones; of equal ones to the last. */
 static void want_copies(const struct swift *w, uint32_t n)
 {
-	const uint32_t more = w->layer->upstream ? 1 : 0;
-
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t best = w->experts;
 
 		for (uint32_t e = w->experts; e-- > 0;)
-			if (w->copies[e] < w->ranks && (best == w->experts || w->exact[e] > w->exact[best]))
+			if (w->copies[e] < w->ranks && (best == w->experts || less(w, w->exact[best], w->exact[e])))
 				best = e;
 		if (best == w->experts)
 			break;
 		w->copies[best]++;
-		w->exact[best] = w->exact[best] * (w->copies[best] - 1 + more) / (w->copies[best] + more);
+		w->exact[best] = load_of(w, best);
 	}
 	for (uint32_t e = 0; e < w->experts; e++)
-		w->load[e] = (float)w->exact[e];
+		w->load[e] = kept(w, w->exact[e]);
 }
 
 /* Its last free slot; as many as a rank has: none. */
@@ -125,7 +147,7 @@ static uint32_t taker(const struct swift *w, uint32_t expert)
 	uint32_t best = w->ranks;
 
 	for (uint32_t r = 0; r < w->ranks; r++)
-		if ((best == w->ranks || w->total[r] < w->total[best]) && may_send(w, w->home[expert], r) &&
+		if ((best == w->ranks || less(w, w->total[r], w->total[best])) && may_send(w, w->home[expert], r) &&
 		    last_free(w, r) < w->slots && !placement_holds(rank_of(w, r), w->slots, (int32_t)expert))
 			best = r;
 	return best;
@@ -137,7 +159,7 @@ static void sort_by_load(const struct swift *w)
 	for (uint32_t e = 0; e < w->experts; e++) {
 		uint32_t i = e;
 
-		for (; i > 0 && w->load[w->order[i - 1]] < w->load[e]; i--)
+		for (; i > 0 && less(w, w->load[w->order[i - 1]], w->load[e]); i--)
 			w->order[i] = w->order[i - 1];
 		w->order[i] = e;
 	}
@@ -158,7 +180,7 @@ static uint32_t deal_copies(const struct swift *w, uint32_t freed)
 				break;
 			receive(w, rank, last_free(w, rank), e);
 			send(w, w->home[e], rank);
-			w->total[rank] += w->load[e];
+			w->total[rank] = kept(w, w->total[rank] + w->load[e]);
 			w->copies[e]++;
 			freed--;
 		}
@@ -172,17 +194,26 @@ static uint32_t filler(const struct swift *w, uint32_t rank)
 	uint32_t best = w->experts;
 
 	for (uint32_t e = w->experts; e-- > 0;)
-		if ((best == w->experts || w->load[e] > w->load[best]) &&
+		if ((best == w->experts || less(w, w->load[best], w->load[e])) &&
 		    !placement_holds(rank_of(w, rank), w->slots, (int32_t)e))
 			best = e;
 	return best;
+}
+
+/* A copy more of it. */
+static void thin(const struct swift *w, uint32_t expert)
+{
+	const double n = w->copies[expert]++;
+
+	w->load[expert] = w->layer->upstream ? kept(w, w->load[expert] * (n / (n + 1)))
+					     : w->layer->load[expert] / w->copies[expert];
 }
 
 /* Whatever may be sent. false: a rank has more slots than there are experts. */
 static bool fill_up(const struct swift *w)
 {
 	for (uint32_t e = 0; e < w->experts; e++)
-		w->load[e] = (float)(w->layer->load[e] / w->copies[e]);
+		w->load[e] = kept(w, w->layer->load[e] / w->copies[e]);
 	for (uint32_t r = 0; r < w->ranks; r++)
 		for (uint32_t s = 0; s < w->slots; s++) {
 			uint32_t e;
@@ -194,8 +225,7 @@ static bool fill_up(const struct swift *w)
 				return false;
 			receive(w, r, s, e);
 			send(w, w->home[e], r);
-			w->load[e] = (float)(w->load[e] * ((double)w->copies[e] / (w->copies[e] + 1)));
-			w->copies[e]++;
+			thin(w, e);
 		}
 	sum_ranks(w);
 	return true;
@@ -226,11 +256,11 @@ static bool best_swap(const struct swift *w, struct swap *ret)
 			const double left = w->total[ret->heavy] - heavier + lighter;
 			const double right = w->total[ret->light] - lighter + heavier;
 			const double most = left > right ? left : right;
-			bool better = most < ret->most;
+			bool better = less(w, most, ret->most);
 
-			if (light_new[b] || most > ret->most || placement_holds(heavy, w->slots, light[b]))
+			if (light_new[b] || less(w, ret->most, most) || placement_holds(heavy, w->slots, light[b]))
 				continue;
-			if (found && most == ret->most)
+			if (found && !better)
 				better = heavy[a] < heavy[ret->a] ||
 					 (heavy[a] == heavy[ret->a] && light[b] < light[ret->b]);
 			if (!better)
@@ -248,8 +278,8 @@ static void do_swap(const struct swift *w, const struct swap *x)
 {
 	const int32_t a = rank_of(w, x->heavy)[x->a], b = rank_of(w, x->light)[x->b];
 
-	w->total[x->heavy] += w->load[b] - w->load[a];
-	w->total[x->light] += w->load[a] - w->load[b];
+	w->total[x->heavy] = kept(w, w->total[x->heavy] + kept(w, w->load[b] - w->load[a]));
+	w->total[x->light] = kept(w, w->total[x->light] + kept(w, w->load[a] - w->load[b]));
 	receive(w, x->heavy, x->a, (uint32_t)b);
 	receive(w, x->light, x->b, (uint32_t)a);
 	send(w, x->heavy, x->light);
@@ -262,7 +292,7 @@ static void sort_ranks(const struct swift *w)
 	for (uint32_t r = 0; r < w->ranks; r++) {
 		uint32_t i = r;
 
-		for (; i > 0 && w->total[w->order[i - 1]] > w->total[r]; i--)
+		for (; i > 0 && less(w, w->total[r], w->total[w->order[i - 1]]); i--)
 			w->order[i] = w->order[i - 1];
 		w->order[i] = r;
 	}
@@ -273,14 +303,14 @@ static bool swap_once(const struct swift *w)
 	struct swap x = {0};
 
 	for (uint32_t r = 1; r < w->ranks; r++)
-		if (w->total[r] >= w->total[x.heavy])
+		if (!less(w, w->total[r], w->total[x.heavy]))
 			x.heavy = r;
 	sort_ranks(w);
 	for (uint32_t i = 0; i < w->ranks; i++) {
 		x.light = w->order[i];
 		if (x.light == x.heavy || !may_send(w, x.light, x.heavy) || !may_send(w, x.heavy, x.light))
 			continue;
-		if (!best_swap(w, &x) || w->total[x.heavy] - x.most < GAIN * w->layer->mean)
+		if (!best_swap(w, &x) || less(w, w->total[x.heavy] - x.most, GAIN * w->layer->mean))
 			continue;
 		do_swap(w, &x);
 		return true;
@@ -295,10 +325,11 @@ static int plan(struct swift *w)
 	const double before = placement_imbalance(w->layer->problem->from, w->layer->layer, w->layer->load, NULL);
 	uint32_t freed;
 	double most = 0;
+	bool better;
 
 	if (before < 0)
 		return -ENOMEM;
-	if (before < EVEN_ENOUGH)
+	if (less(w, before, EVEN_ENOUGH))
 		return 0;
 	memcpy(w->exact, w->layer->load, w->experts * sizeof *w->exact);
 	freed = find_homes(w);
@@ -311,9 +342,10 @@ static int plan(struct swift *w)
 		continue;
 	for (uint32_t r = 0; r < w->ranks; r++)
 		most = w->total[r] > most ? w->total[r] : most;
-	if (w->layer->upstream || most / w->layer->mean < before)
+	better = less(w, most / w->layer->mean, before);
+	if (w->layer->upstream || better)
 		w->layer->most = most;
-	return most / w->layer->mean < before;
+	return better;
 }
 
 /* Who comes to a rank takes its free slots by id. */
@@ -342,11 +374,11 @@ int balance_layer_swift(struct balance_layer *l, struct moe_error *err)
 	_cleanup_free_ uint32_t *home = calloc(from->experts, sizeof *home);
 	_cleanup_free_ uint32_t *copies = calloc(from->experts, sizeof *copies);
 	_cleanup_free_ double *exact = calloc(from->experts, sizeof *exact);
-	_cleanup_free_ float *load = calloc(from->experts, sizeof *load);
+	_cleanup_free_ double *load = calloc(from->experts, sizeof *load);
 	_cleanup_free_ uint32_t *order = calloc(most, sizeof *order);
-	_cleanup_free_ float *total = calloc(from->ranks, sizeof *total);
+	_cleanup_free_ double *total = calloc(from->ranks, sizeof *total);
 	struct swift w = {l,    from->ranks, from->slots, from->experts, l->to, received, sent,
-			  home, copies,      exact,       load,          order, total};
+			  home, copies,      exact,       load,          order, total,    l->upstream ? 1 : SAME};
 	int r = -ENOMEM;
 
 	if (received && sent && home && copies && exact && load && order && total)
