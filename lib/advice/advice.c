@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +12,8 @@
 #define SLOTS_GAIN .05  /* of the hit rate: less is not worth a device's memory */
 #define POLICY_GAIN .01 /* costs nothing */
 #define BOUND_NEAR .02
-#define WALL 1.5 /* copies take so many times as long as computation */
+#define TOKENS_FEW 1.05 /* fewer there cannot be */
+#define WALL 1.5        /* copies take so many times as long as computation */
 
 __attribute__((format(printf, 2, 3))) static void say(struct advice *a, const char *format, ...)
 {
@@ -24,15 +26,24 @@ __attribute__((format(printf, 2, 3))) static void say(struct advice *a, const ch
 	va_end(args);
 }
 
-/* |U| > C: whatever is kept, the next step evicts it. */
+/* |U| >= C: whatever is kept, the next step evicts it. */
+static bool is_deadlock(const struct advice_facts *f)
+{
+	return f->slots > 0 && f->slots < f->experts && f->active_mean >= f->slots;
+}
+
 static void advise_deadlock(const struct advice_facts *f, struct advice *a)
 {
-	if (f->slots > 0 && f->slots < f->experts && f->active_mean >= f->slots)
-		say(a,
-		    "capacity deadlock: a step asks for %.1f experts a layer, the cache has %u slots, so each step "
-		    "evicts "
-		    "what the next one needs: %.0f slots or more, or fewer than %.1f tokens a step",
-		    f->active_mean, f->slots, fmin(floor(f->active_mean) + 1, f->experts), f->tokens_mean);
+	char fewer[64] = "";
+
+	if (!is_deadlock(f))
+		return;
+	if (f->tokens_mean >= TOKENS_FEW)
+		snprintf(fewer, sizeof fewer, ", or fewer than %.1f tokens a step", f->tokens_mean);
+	say(a,
+	    "capacity deadlock: a step asks for %.1f experts a layer, the cache has %u slots, so each step evicts what "
+	    "the next one needs: %.0f slots or more%s",
+	    f->active_mean, f->slots, fmin(floor(f->active_mean) + 1, f->experts), fewer);
 }
 
 /* The fewest slots that bring most: of the sizes above ours each must bring SLOTS_GAIN more than the one before. */
@@ -85,11 +96,13 @@ static void advise_wall(const struct advice_facts *f, struct advice *a)
 	say(a,
 	    "I/O wall: copies take %.1f times as long as computation, so overlapping them hides at most %.0f%% of the "
 	    "sum "
-	    "(min of %.3f s and %.3f s); what helps is to copy less:",
+	    "(min of %.3f s and %.3f s); what helps is to copy less",
 	    f->wait_ns / f->compute_ns, 100 * gain / (f->wait_ns + f->compute_ns), f->wait_ns / 1e9,
 	    f->compute_ns / 1e9);
-	say(a, "larger batch: a step has %.1f tokens now, and more of them would share an expert that is copied",
-	    f->tokens_mean);
+	if (!is_deadlock(f)) /* which more tokens would make worse */
+		say(a,
+		    "larger batch: a step has %.1f tokens now, and more of them would share an expert that is copied",
+		    f->tokens_mean);
 	say(a, "lower bits: with half the bits a weight the copies would take %.3f s instead of %.3f s",
 	    f->wait_ns / 2e9, f->wait_ns / 1e9);
 }
