@@ -290,7 +290,7 @@ int trace_lines_read(struct trace_file *ret, const struct trace_source *source, 
 	if (r == 0 && x->n == 0 && !(x->layers && x->experts && x->topk))
 		r = moe_error_set(err, -EINVAL, "%s: no tokens: %s expected", source->name,
 				  "steps, cases, or lines with step or tok");
-	if (r == 0) {
+	if (r == 0 && x->n > 0) {
 		qsort(x->records, x->n, sizeof *x->records, compare_records);
 		r = check_twice(x, err);
 	}
