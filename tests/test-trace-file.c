@@ -261,7 +261,7 @@ static const struct {
 	{"{\"layers\":1,\"experts\":4,\"topk\":2,\"steps\":7}", "steps: 7 found"},
 	{"{\"layers\":1,\"experts\":4,\"topk\":2,\"steps\":[[[]],[]]}", "steps[1]: 0 layers found, 1 expected"},
 	{"{\"layers\":1,\"experts\":4,\"topk\":2,\"steps\":[[7]]}", "steps[0][0]: 7 found"},
-	{"{\"layers\":1,\"experts\":4,\"topk\":2,\"steps\":[[[[0],[1,2,3]]]]}", "steps[0][0][1]: 3 ids found, 1 to 2"},
+	{"{\"layers\":1,\"experts\":4,\"topk\":2,\"steps\":[[[[0],[1,2,3]]]]}", "steps[0][0][1]: 3 ids found, 2 (topk) at most"},
 	{"{\"layers\":1,\"experts\":4,\"topk\":2,\"steps\":[[[[0],[1,4]]]]}", "steps[0][0][1]: id 1: 4 found, 0 to 3"},
 	{"{\"layers\":1,\"experts\":4,\"topk\":2,\"steps\":[[[[-1]]]]}", "id 0: -1 found"},
 	{"{\"layers\":1,\"experts\":4,\"topk\":2,\"steps\":[[[[2,2]]]]}", "expert 2 twice"},

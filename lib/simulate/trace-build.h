@@ -23,7 +23,7 @@ void sim_build_begin(struct sim_build *ret, uint32_t layers, uint32_t experts, u
 /* The next layer of the step, or the first of the next step, still without tokens. -ENOMEM, -E2BIG. */
 int sim_build_place(struct sim_build *build, struct moe_error *err);
 
-/* One more token of it: n ids, at most topk of them. weights: NULL, if no token has any. -ENOMEM. */
+/* One more token of it: n ids, at most topk of them, -1 for none. weights: NULL, if no token has any. -ENOMEM. */
 int sim_build_token(struct sim_build *build, const int32_t *ids, const float *weights, uint32_t n,
 		    struct moe_error *err);
 

@@ -109,8 +109,8 @@ int trace_ids(const struct trace_at *at, const json_t *ids, uint32_t topk, uint3
 
 	if (!json_is_array(ids))
 		return trace_wrong(at, NULL, err, "%s found, an array of ids expected", trace_kind(ids));
-	if (n < 1 || n > topk)
-		return trace_wrong(at, NULL, err, "%zu ids found, 1 to %u (topk) expected", n, topk);
+	if (n > topk)
+		return trace_wrong(at, NULL, err, "%zu ids found, %u (topk) at most expected", n, topk);
 	for (size_t k = 0; k < n; k++) {
 		const json_t *one = json_array_get(ids, k);
 		json_int_t id;

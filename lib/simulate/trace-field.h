@@ -29,7 +29,7 @@ int trace_wrong(const struct trace_at *at, const char *field, struct moe_error *
 int trace_number(const struct trace_at *at, const json_t *object, const char *field, uint64_t min, uint64_t max,
 		 uint64_t *ret, struct moe_error *err);
 
-/* The ids of one token: 1 to topk distinct ones below `experts`. ret [topk]. */
+/* The ids of one token: up to topk distinct ones, or none, below `experts`. ret [topk]. */
 int trace_ids(const struct trace_at *at, const json_t *ids, uint32_t topk, uint32_t experts, int32_t *ret,
 	      uint32_t *ret_n, struct moe_error *err);
 

@@ -12,7 +12,7 @@
  *            {"step", "layer", "token", "experts": [ids], "weights": [numbers]}; the first line and weights may be
  *            left out. Or {"tok", "layers": [layer][ids]}: each is a step of one token
  *
- * A trace of no steps is one, if its shape is known.
+ * A trace of no steps is one, if its shape is known; and a token that asks for nothing is one: policies divide by them.
  *
  * What JSONL does not say of its shape is the least that its ids need. Other members are passed over. Steps that nobody
  * asked anything in are no steps. -EINVAL: *err has the file, the line or field, what was found and what is expected.

@@ -224,7 +224,7 @@ static int compare_records(const void *left, const void *right)
 /* The least shape that has room for all, where the first line did not say one. */
 static void find_shape(struct lines *x)
 {
-	uint64_t layers = 0, topk = 0, experts = 0;
+	uint64_t layers = 0, topk = 1, experts = 0;
 
 	for (size_t i = 0; i < x->n; i++) {
 		layers = MAX(layers, x->records[i].layer + 1);

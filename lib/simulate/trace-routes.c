@@ -184,6 +184,7 @@ static int pad(struct reading *t, uint32_t layer, struct moe_error *err)
 	return r;
 }
 
+/* Ids stand where they stood, and a token that asks for nothing is one: policies count tokens and places. */
 static int add_route(struct reading *t, const struct routes_record *record, struct moe_error *err)
 {
 	const uint32_t layers = t->build.trace.layers, topk = record->route.topk;
@@ -198,15 +199,13 @@ static int add_route(struct reading *t, const struct routes_record *record, stru
 	if (r == 0)
 		r = pad(t, record->route.layer + 1u, err);
 	for (size_t i = 0; r == 0 && i < record->route.tokens; i++) {
-		uint32_t n = 0;
-
 		for (uint32_t k = 0; k < topk; k++) {
-			ids[n] = routes_id(record, i * topk + k);
-			weights[n] = routes_weight(record, i * topk + k);
-			n += ids[n] >= 0;
+			const int32_t id = routes_id(record, i * topk + k);
+
+			ids[k] = id < 0 ? -1 : id;
+			weights[k] = id < 0 ? 0 : routes_weight(record, i * topk + k);
 		}
-		if (n)
-			r = sim_build_token(&t->build, ids, weights, n, err);
+		r = sim_build_token(&t->build, ids, weights, topk, err);
 	}
 	return r;
 }

@@ -89,6 +89,27 @@ for form in json jsonl moetrc binary; do
 done 2>"$dir/err"
 is "$(tr '\n' ' ' <"$dir/out")" '0 0 0 0 ' 'a trace of no steps' "$dir/err"
 
+# A token that asks for nothing is a token, in any form: half of what a step's other token is worth is not all of it.
+printf '%s\n' '{"layers": 1, "experts": 8, "topk": 3}' >"$dir/idle.jsonl"
+for step in 0 1; do
+	printf '{"step": %s, "layer": 0, "token": 0, "experts": [1, 2, 3], "weights": [0.5, 0.25, 0.125]}\n' $step
+	printf '{"step": %s, "layer": 0, "token": 1, "experts": [], "weights": []}\n' $step
+done >>"$dir/idle.jsonl"
+"$moectl" trace convert "$dir/idle.jsonl" "$dir/idle.binary" --to binary 2>"$dir/err" &&
+	"$moectl" trace convert "$dir/idle.binary" "$dir/again.jsonl" --to jsonl 2>>"$dir/err" &&
+	cmp "$dir/idle.jsonl" "$dir/again.jsonl" 2>>"$dir/err"
+ok $? 'there and back' "$dir/err"
+"$moectl" trace convert "$dir/idle.binary" "$dir/idle.json" --to json 2>"$dir/err"
+is "$("$moectl" simulate "$dir/idle.json" --policy lru --capacity 3 --json >"$dir/out" && json "$dir/out" results.0.total.hits_unique)" 3 \
+	'and in a document' "$dir/err"
+# What stands between others: its place is empty, and they are all there.
+perl -0777 -pe 's/\x01\0\x02\0\x03\0/\x01\0\xff\xff\x03\0/g' "$dir/idle.binary" >"$dir/gap.binary"
+"$moectl" trace convert "$dir/gap.binary" "$dir/gap.jsonl" --to jsonl 2>"$dir/err"
+is "$(grep -c '"experts": \[1, 3\], "weights": \[0.5, 0.125\]' "$dir/gap.jsonl")" 2 'an id between others is none' "$dir/err"
+"$moectl" simulate "$dir/gap.binary" --policy original --param cache_topk=2 --capacity 3 --json >"$dir/out" 2>"$dir/err"
+is "$(json "$dir/out" results.0.per_layer.0.final.#) $(json "$dir/out" results.0.per_layer.0.final.0)" '1 1' \
+	'and the next one does not move up to its place' "$dir/err"
+
 # Each case's runs asked for by name, as a case of its own.
 perl -MJSON::PP -e '
 	my ($file, $to) = @ARGV;

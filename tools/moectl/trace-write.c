@@ -18,18 +18,22 @@ static uint32_t count_ids(const struct sim_trace *t, const int32_t *ids)
 {
 	uint32_t n = 0;
 
-	while (n < t->topk && ids[n] >= 0)
-		n++;
+	for (uint32_t k = 0; k < t->topk; k++)
+		n += ids[k] >= 0;
 	return n;
 }
 
 static void put_ids(FILE *to, const struct sim_trace *t, const int32_t *ids)
 {
-	const uint32_t n = count_ids(t, ids);
+	const char *between = "";
 
 	fputc('[', to);
-	for (uint32_t k = 0; k < n; k++)
-		fprintf(to, "%s%d", k ? ", " : "", ids[k]);
+	for (uint32_t k = 0; k < t->topk; k++) {
+		if (ids[k] < 0)
+			continue;
+		fprintf(to, "%s%d", between, ids[k]);
+		between = ", ";
+	}
 	fputc(']', to);
 }
 
@@ -59,14 +63,18 @@ static int write_json(FILE *to, const struct trace_case *one, struct moe_error *
 static void put_token(FILE *to, const struct sim_trace *t, uint32_t s, uint32_t l, uint32_t i)
 {
 	const size_t at = t->first[place_of(t, s, l)] + (size_t)i * t->topk;
-	const uint32_t n = count_ids(t, t->ids + at);
+	const char *between = "";
 
 	fprintf(to, "{\"step\": %u, \"layer\": %u, \"token\": %u, \"experts\": ", s, l, i);
 	put_ids(to, t, t->ids + at);
 	if (t->weights) {
 		fputs(", \"weights\": [", to);
-		for (uint32_t k = 0; k < n; k++)
-			fprintf(to, "%s%.9g", k ? ", " : "", (double)t->weights[at + k]);
+		for (uint32_t k = 0; k < t->topk; k++) {
+			if (t->ids[at + k] < 0)
+				continue;
+			fprintf(to, "%s%.9g", between, (double)t->weights[at + k]);
+			between = ", ";
+		}
 		fputc(']', to);
 	}
 	fputs("}\n", to);
