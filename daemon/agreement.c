@@ -15,10 +15,13 @@
 #include "daemon/ringsrv.h"
 
 #define TURNS_PER_LOOK 64 /* at the clock, while somebody waits and the reactor does not sleep */
+#define LOOKS_TURN 2
+#define CLOCK_NS 500000u /* between two looks at all that wait */
 
 struct agreement {
-	struct agreement *next;
+	struct agreement *next, *next_dirty;
 	struct agreements *all;
+	bool dirty;
 	const struct entry *entry;
 	uid_t uid;
 	uint64_t group;
@@ -93,6 +96,60 @@ static uint64_t joined(struct agreement *a, const struct request *q)
 	return page->joined_round;
 }
 
+/* -- what is to be looked at -------------------------------------------------------------------------------------- */
+
+static void look_soon(struct agreement *a)
+{
+	struct agreements *all = a->all;
+
+	if (a->dirty)
+		return;
+	a->dirty = true;
+	a->next_dirty = NULL;
+	*(all->dirty ? all->dirty_end : &all->dirty) = a;
+	all->dirty_end = &a->next_dirty;
+}
+
+static struct agreement *take_dirty(struct agreements *all)
+{
+	struct agreement *a = all->dirty;
+
+	all->dirty = a->next_dirty;
+	a->dirty = false;
+	return a;
+}
+
+/* It is no more. */
+static void look_never(struct agreement *a)
+{
+	struct agreement **at = &a->all->dirty;
+
+	if (!a->dirty)
+		return;
+	while (*at != a)
+		at = &(*at)->next_dirty;
+	*at = a->next_dirty;
+	if (!*at)
+		a->all->dirty_end = at;
+}
+
+/* Of all that have waited for long enough, and when the next one will have. */
+static void look_at_clock(struct agreements *all)
+{
+	const uint64_t now = now_ns();
+
+	if (now < all->due_ns)
+		return;
+	all->due_ns = 0;
+	for (struct agreement *a = all->first; a; a = a->next)
+		if (a->due_ns && now >= a->due_ns)
+			look_soon(a);
+		else if (a->due_ns)
+			all->due_ns = all->due_ns ? MIN(all->due_ns, a->due_ns) : a->due_ns;
+	if (all->due_ns)
+		all->due_ns = MAX(all->due_ns, now + CLOCK_NS);
+}
+
 /* -- members ------------------------------------------------------------------------------------------------------ */
 
 static struct agreement *find(struct agreements *all, const struct session *s)
@@ -150,6 +207,7 @@ static void dissolve(struct agreement *a)
 	while (*at != a)
 		at = &(*at)->next;
 	*at = a->next;
+	look_never(a);
 	free(a);
 }
 
@@ -180,10 +238,11 @@ void agreement_part(struct session *s)
 	a->who[s->member].session = s->id;
 	a->lost |= bit(s->member) & ~a->given_up;
 	a->given_up |= bit(s->member);
-	a->all->dirty = true;
 	for (uint32_t i = 0; i < n_members(a); i++)
-		if (a->members[i])
+		if (a->members[i]) {
+			look_soon(a);
 			return;
+		}
 	dissolve(a);
 }
 
@@ -209,7 +268,7 @@ void agreement_wait(struct session *s, struct request *q)
 	q->claim_ns = now_ns();
 	a->waiting[s->member] = q;
 	a->rounds[s->member] = q->sqe.agree.round;
-	a->all->dirty = true;
+	look_soon(a);
 }
 
 static void decide(struct agreement *a)
@@ -317,13 +376,18 @@ static void log_lost(const struct agreement *a)
 
 static void look(struct agreement *a)
 {
+	struct agreements *all = a->all;
 	const uint64_t here = collect(a);
 	uint64_t missing;
 
 	a->given_up &= ~here;
 	missing = all_members(a) & ~a->given_up & ~here;
-	if (!here || (missing && now_ns() < a->due_ns))
+	if (!here)
 		return;
+	if (missing && now_ns() < a->due_ns) {
+		all->due_ns = all->due_ns ? MIN(all->due_ns, a->due_ns) : a->due_ns;
+		return;
+	}
 	a->lost |= missing;
 	log_lost(a);
 	a->given_up |= missing;
@@ -336,16 +400,16 @@ static void look(struct agreement *a)
 
 bool agreements_turn(struct agreements *all)
 {
-	bool any = all->dirty;
+	bool any = false;
 
 	if (!all->first)
 		return false;
-	if (!any && ++all->turns % TURNS_PER_LOOK)
-		return false;
-	all->dirty = false;
-	for (struct agreement *a = all->first; a; a = a->next)
-		if (any || (a->due_ns && now_ns() >= a->due_ns))
-			look(a);
+	if (all->due_ns && ++all->turns % TURNS_PER_LOOK == 0)
+		look_at_clock(all);
+	for (int i = 0; i < LOOKS_TURN && all->dirty; i++) {
+		look(take_dirty(all));
+		any = true;
+	}
 	return any;
 }
 
@@ -357,20 +421,17 @@ static void timer_ready(struct source *source, uint32_t events)
 	uint64_t times;
 
 	if (read(source->fd, &times, sizeof times) > 0)
-		all->dirty = true;
+		look_at_clock(all);
 	all->armed_ns = 0;
 }
 
 void agreements_park(struct agreements *all)
 {
 	struct itimerspec at = {0};
-	uint64_t due = 0;
+	const uint64_t due = all->due_ns;
 
 	if (!all->first)
 		return;
-	for (const struct agreement *a = all->first; a; a = a->next)
-		if (a->due_ns)
-			due = due ? MIN(due, a->due_ns) : a->due_ns;
 	at.it_value.tv_sec = (time_t)(due / 1000000000u);
 	at.it_value.tv_nsec = (long)(due % 1000000000u);
 	if (due == all->armed_ns)

@@ -10,6 +10,9 @@
  *
  * A decision is in the journal of each member before the first of them is told: a daemon that is killed in between has
  * a successor that tells the others the same. So decided once, decided for all.
+ *
+ * A turn looks at few agreements, and only at those of which something has changed: who makes a thousand of them makes
+ * nobody else's turn longer.
  */
 #ifndef DAEMON_AGREEMENT_H
 #define DAEMON_AGREEMENT_H
@@ -22,11 +25,12 @@ struct agreement;
 /* Of a service. */
 struct agreements {
 	struct agreement *first;
+	struct agreement *dirty, **dirty_end; /* those with something to look at, in their order */
 	struct loop *loop;
 	struct source timer;
 	uint64_t armed_ns; /* of the timer, 0: not */
+	uint64_t due_ns;   /* when the next of them has waited for long enough, or sooner; 0: none waits */
 	uint32_t turns;
-	bool dirty; /* there is something to look at */
 };
 
 int agreements_open(struct agreements *all, struct loop *loop, struct moe_error *err);
