@@ -14,6 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/fdmsg.h"
 #include "uapi/moe_proto.h"
 
 #define BACKLOG 128
@@ -143,6 +144,8 @@ int listener_open(struct listener *ret, const char *path, uint32_t mode, int inh
 		l.socket = steal_fd(&given);
 	else if (r >= 0)
 		r = l.socket = serves(sock, path) ? steal_fd(&sock) : bind_socket(path, mode, err);
+	if (r >= 0)
+		fdmsg_pass_fds(l.socket, false); /* of nobody who has not been let in */
 	if (r < 0) {
 		if (l.lock >= 0)
 			unlink(l.lock_path);

@@ -161,6 +161,16 @@ static void turn_away(int sock, int code, const char *text)
 	fdmsg_send(sock, &e, sizeof e, NULL, 0, 1);
 }
 
+/* Before Linux 6.16 it may have sent descriptors already, whose last close waits. */
+static void close_stranger(int sock, uid_t uid)
+{
+	shutdown(sock, SHUT_RDWR);
+	if (closer_has_room(uid) && fdmsg_unread(sock))
+		closer_take_socket(sock, uid);
+	else
+		close_fd(sock);
+}
+
 static int charge_peer(struct peer *peer, bool granted, struct moe_error *err)
 {
 	int r = charge_open(&peer->charge, peer->service->accounts, peer->uid, err);
@@ -219,10 +229,11 @@ static int peer_make(struct service *service, int sock, bool granted, struct moe
 		else
 			*ret_err = err;
 		charge_close(&peer->charge);
-		close_fd(sock);
+		close_stranger(sock, cred.uid);
 		free(peer);
 		return r;
 	}
+	fdmsg_pass_fds(sock, true);
 	peer->next = service->peers;
 	service->peers = peer;
 	service->n_peers++;

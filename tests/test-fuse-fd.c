@@ -15,6 +15,8 @@
 #define SOON_NS 1000000000ull
 #define FILE_NODE 2
 #define NOBODY 65534
+#define CONNECTIONS 64 /* of a user */
+#define CONNECTIONS_TEXT "64"
 
 /* -- a file server that does not answer --------------------------------------------------------------------------- */
 
@@ -283,15 +285,24 @@ static int lingering(int listening)
 	return sock;
 }
 
-/* In a message of no kind, and in one that asks for a data arena; the sender has no descriptor of it any more. */
-static void test_lingering(void)
+/* -1: there is no TCP here. */
+static int listen_tcp(void)
 {
 	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	int listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	if (bind(listening, (struct sockaddr *)&at, sizeof at) < 0 || listen(listening, 8) < 0) {
+	if (bind(listening, (struct sockaddr *)&at, sizeof at) == 0 && listen(listening, 8) == 0)
+		return listening;
+	return close_fd(listening);
+}
+
+/* In a message of no kind, and in one that asks for a data arena; the sender has no descriptor of it any more. */
+static void test_lingering(void)
+{
+	int listening = listen_tcp();
+
+	if (listening < 0) {
 		tap_skip("no TCP here");
-		close(listening);
 		return;
 	}
 	for (int kind = 0; kind < 2; kind++) {
@@ -313,6 +324,32 @@ static void test_lingering(void)
 	close(listening);
 }
 
+/* Of a connection that is not let in, because its user has too many: it was sent before the daemon saw it. */
+static void test_refused(void)
+{
+	int plain[CONNECTIONS], listening = listen_tcp(), tcp, sock;
+
+	if (listening < 0)
+		return;
+	for (int i = 0; i < CONNECTIONS; i++) {
+		plain[i] = connect_patient();
+		hello(plain[i]);
+	}
+	tcp = lingering(listening);
+	kill(fixture.pid, SIGSTOP);
+	sock = connect_patient();
+	/* Since Linux 6.16 it is not sent at all, and this process is not to wait for it either. */
+	if (fdmsg_send(sock, "xxxxxxxx", 8, &tcp, 1, 0) < 0)
+		setsockopt(tcp, SOL_SOCKET, SO_LINGER, &(struct linger){.l_onoff = 1}, sizeof(struct linger));
+	close(tcp);
+	kill(fixture.pid, SIGCONT);
+	others_are_served("a socket that lingers, on a connection that is refused");
+	close(sock);
+	for (int i = 0; i < CONNECTIONS; i++)
+		close(plain[i]);
+	close(listening);
+}
+
 int main(void)
 {
 	int before;
@@ -322,10 +359,12 @@ int main(void)
 		return tap_done();
 	}
 	fixture_start(&fixture, fixture_sample(),
-		      (const char *const[]){"--threads", "1", "--socket-mode", "0666", NULL});
+		      (const char *const[]){"--threads", "1", "--socket-mode", "0666", "--uid-limit",
+					    "connections=" CONNECTIONS_TEXT, NULL});
 	require(chmod(fixture.folder, 0711) == 0, "a socket for everybody");
 	ring_open(&other);
 	test_lingering();
+	test_refused();
 	ring_close(&other);
 	if (!start_server()) {
 		tap_skip("no FUSE here: it needs /dev/fuse and the right to mount");

@@ -10,6 +10,10 @@
 
 #include "base/cleanup.h"
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 /* Linux 6.16 */
+#endif
+
 #define CONTROL_BYTES CMSG_SPACE(sizeof(int) * FDMSG_FDS_MAX)
 
 int fdmsg_send(int sock, const void *message, size_t bytes, const int *fds, size_t n_fds, int nonblocking)
@@ -129,6 +133,13 @@ bool fdmsg_unread(int sock)
 	setsockopt(sock, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
 	n = fdmsg_peek(sock, &byte, sizeof byte, &any);
 	return any || n > 0 || n == -EPROTO;
+}
+
+void fdmsg_pass_fds(int sock, bool pass)
+{
+	const int on = pass;
+
+	setsockopt(sock, SOL_SOCKET, SO_PASSRIGHTS, &on, sizeof on);
 }
 
 void fdmsg_close_fds(int *fds, size_t n)

@@ -35,6 +35,10 @@ long fdmsg_take(int sock, void *buffer, size_t bytes, int *fds, size_t *ret_n_fd
 /* For the end, after shutdown: whether messages were left in it, whose fds go with the socket's last close. */
 bool fdmsg_unread(int sock);
 
+/* Whether a peer may send fds at all (its send fails with EPERM), also before it is accepted: of a listening socket it
+ * is what connections begin with. Before Linux 6.16 they always may. */
+void fdmsg_pass_fds(int sock, bool pass);
+
 void fdmsg_close_fds(int *fds, size_t n);
 
 #endif
