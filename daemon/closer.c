@@ -5,9 +5,11 @@
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdint.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -20,11 +22,18 @@
 #define EACH_MAX 8 /* of a user: of each, FDMSG_FDS_ANY descriptors at most */
 #define STACK_BYTES (64u << 10)
 #define SETTLE_MS 100
+#define MEMORY_SMALL (256u << 10) /* given back where it is: a thread costs as much */
+#define UNMAP_PIECE (1u << 20)    /* the lock on the address space is let go of between two */
 
 struct batch {
 	uid_t uid;
 	size_t n;
 	int fds[];
+};
+
+struct mapping {
+	uint8_t *at;
+	uint64_t bytes;
 };
 
 /* Of whom how many wait: a place is free where none do. */
@@ -35,6 +44,8 @@ static struct {
 		uint32_t n;
 	} users[USERS_MAX];
 } waiting = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static _Atomic uint32_t unmapping;
 
 static uint32_t count_of(uid_t uid)
 {
@@ -50,7 +61,7 @@ static uint32_t count_of(uid_t uid)
 
 static bool any_waits(void)
 {
-	uint32_t n = 0;
+	uint32_t n = atomic_load(&unmapping);
 
 	pthread_mutex_lock(&waiting.lock);
 	for (size_t i = 0; i < USERS_MAX; i++)
@@ -91,7 +102,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-static int start(struct batch *batch)
+static int start(void *(*work)(void *arg), void *arg)
 {
 	pthread_attr_t attr;
 	pthread_t thread;
@@ -103,7 +114,7 @@ static int start(struct batch *batch)
 	pthread_attr_setsigmask_np(&attr, &all);
 	pthread_attr_setstacksize(&attr, MAX((size_t)PTHREAD_STACK_MIN, (size_t)STACK_BYTES));
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	r = -pthread_create(&thread, &attr, run, batch);
+	r = -pthread_create(&thread, &attr, work, arg);
 	pthread_attr_destroy(&attr);
 	return r;
 }
@@ -120,7 +131,7 @@ static void hand_over(const int *fds, size_t n, uid_t uid)
 		batch->uid = uid;
 		batch->n = n;
 		memcpy(batch->fds, fds, n * sizeof *fds);
-		r = start(batch);
+		r = start(run, batch);
 		if (r < 0)
 			add(uid, -1);
 	}
@@ -135,13 +146,21 @@ bool closer_has_room(uid_t uid)
 	return count_of(uid) < EACH_MAX;
 }
 
-void closer_take(const int *fds, size_t n, uid_t uid)
+/* Of a memfd: whether its last close would give back much. */
+static bool is_large(int fd)
+{
+	struct stat st;
+
+	return fstat(fd, &st) < 0 || (uint64_t)st.st_blocks * 512 > MEMORY_SMALL;
+}
+
+void closer_take(const int *fds, size_t n, uid_t uid, bool kept)
 {
 	int slow[FDMSG_FDS_ANY];
 	size_t n_slow = 0;
 
 	for (size_t i = 0; i < n; i++)
-		if (fds[i] >= 0 && memfd_has_seals(fds[i]))
+		if (fds[i] >= 0 && memfd_has_seals(fds[i]) && (kept || !is_large(fds[i])))
 			close_fd(fds[i]);
 		else if (fds[i] >= 0)
 			slow[n_slow++] = fds[i];
@@ -152,6 +171,38 @@ void closer_take(const int *fds, size_t n, uid_t uid)
 void closer_take_socket(int sock, uid_t uid)
 {
 	hand_over(&sock, 1, uid);
+}
+
+static void unmap(const struct mapping *m)
+{
+	for (uint64_t done = 0; done < m->bytes; done += UNMAP_PIECE)
+		munmap(m->at + done, MIN(m->bytes - done, (uint64_t)UNMAP_PIECE));
+}
+
+static void *run_unmap(void *arg)
+{
+	struct mapping *m = arg;
+
+	unmap(m);
+	free(m);
+	atomic_fetch_sub(&unmapping, 1);
+	return NULL;
+}
+
+void closer_unmap(void *at, uint64_t bytes)
+{
+	const struct mapping mapping = {at, bytes};
+	struct mapping *m = bytes > MEMORY_SMALL ? malloc(sizeof *m) : NULL;
+
+	if (m) {
+		*m = mapping;
+		atomic_fetch_add(&unmapping, 1);
+		if (start(run_unmap, m) == 0)
+			return;
+		atomic_fetch_sub(&unmapping, 1);
+		free(m);
+	}
+	unmap(&mapping);
 }
 
 void closer_settle(void)

@@ -6,20 +6,25 @@
  * then, and the last close of a TCP socket waits for SO_LINGER. The reactor therefore closes itself only what has seals
  * (memfds); each other message's descriptors are closed by a thread of their own, which ends with it. A user of whom
  * too many of them wait sends no further ones and makes no connection; others are not held up by that. What waits in a
- * socket and was never taken has no FLUSH, only the last close.
+ * socket and was never taken has no FLUSH, only the last close. Memory waits for nobody, but a gibibyte of it takes a
+ * tenth of a second to give back: who holds the last of a large memfd gives it back in a thread, too.
  */
 #ifndef DAEMON_CLOSER_H
 #define DAEMON_CLOSER_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 /* False: too many of this user's wait; take no descriptors, and no connection. */
 bool closer_has_room(uid_t uid);
 
-/* From any thread, at once: they are closed, or will be. */
-void closer_take(const int *fds, size_t n, uid_t uid);
+/* From any thread, at once: they are closed, or will be. `kept`: a memfd among them has another holder here. */
+void closer_take(const int *fds, size_t n, uid_t uid, bool kept);
+
+/* A mapping of a client's memory, of which it may be the last: unmapped at once, or soon. */
+void closer_unmap(void *at, uint64_t bytes);
 
 /* A connection that was shut down and may hold descriptors in unread messages. */
 void closer_take_socket(int sock, uid_t uid);

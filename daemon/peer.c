@@ -58,7 +58,7 @@ static void take_message(struct peer *peer)
 {
 	alignas(8) char buffer[MOE_PROTO_MAX];
 	struct moe_error err = {0};
-	int fds[FDMSG_FDS_ANY], r;
+	int fds[FDMSG_FDS_ANY], r = -EPROTO;
 	const char *wrong = "a broken message";
 	size_t n_fds;
 	const long n = fdmsg_take(peer->source.fd, buffer, sizeof buffer, fds, &n_fds);
@@ -70,7 +70,7 @@ static void take_message(struct peer *peer)
 		if (r < 0)
 			peer_send_error(peer, r, err.text);
 	}
-	closer_take(fds, n_fds, peer->uid);
+	closer_take(fds, n_fds, peer->uid, r == 0); /* what was accepted is mapped, or duplicated */
 	if (wrong)
 		peer_close(peer, wrong);
 }

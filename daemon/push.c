@@ -196,7 +196,7 @@ static void run_open(struct push *p, struct push_job *job)
 	}
 	if (r < 0)
 		leave_gpu(p, s);
-	closer_take(&s->fd, 1, s->uid);
+	closer_take(&s->fd, 1, s->uid, false);
 	s->fd = -1;
 	push_model_drop(&s->model);
 	pthread_mutex_lock(&p->lock);
@@ -510,7 +510,7 @@ int push_open(struct push *p, struct push_slots **ret, const struct resident *mo
 			"device slots: pushing into GPUs has ended (see the daemon's log): start it again, or "
 			"let the device pull");
 	if (r < 0) {
-		closer_take(&s->fd, 1, s->uid);
+		closer_take(&s->fd, 1, s->uid, false);
 		push_model_drop(&s->model);
 		free(s);
 		return r;

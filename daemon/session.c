@@ -16,6 +16,7 @@
 #include "base/memfd.h"
 #include "base/util.h"
 #include "daemon/agreement.h"
+#include "daemon/closer.h"
 #include "daemon/modqueue.h"
 #include "daemon/ringsrv.h"
 
@@ -48,7 +49,7 @@ static void session_destroy(struct session *s)
 		guard_free(s->guards[i]);
 	for (size_t i = 0; i < ARRAY_LEN(s->arenas); i++)
 		if (s->arenas[i].base)
-			munmap((void *)(uintptr_t)s->arenas[i].base, s->arenas[i].bytes);
+			closer_unmap((void *)(uintptr_t)s->arenas[i].base, s->arenas[i].bytes);
 	if (s->client.base)
 		munmap((void *)(uintptr_t)s->client.base, s->client.bytes);
 	if (s->page)

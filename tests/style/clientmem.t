@@ -12,7 +12,7 @@ use File::Temp;
 
 # What only the ring server may do: to make an ordinary pointer; and what is no reading: to unmap.
 my @ring_server = qw(daemon/ringsrv-internal.h);
-my %unmaps = ('daemon/session.c' => qr/^\s*munmap\(\(void \*\)\(uintptr_t\)s->(?:client|arenas\[i\])\.base,/);
+my %unmaps = ('daemon/session.c' => qr/^\s*(?:munmap|closer_unmap)\(\(void \*\)\(uintptr_t\)s->(?:client|arenas\[i\])\.base,/);
 
 my @casts;
 for my $path (grep { !{map { $_ => 1 } @ring_server}->{$_} } files(qr{^daemon/.*\.[ch]$})) {
