@@ -107,12 +107,13 @@ static int run_nops(struct moe_session **sessions, uint32_t n_sessions, uint32_t
 	for (uint32_t i = 0; !idle && i < MIN(warm, MAX(n, (uint32_t)WARM_MODULE)) && r == 0; i++)
 		r = moe_nop(sessions[i % n_sessions], err);
 	for (uint32_t i = 0; i < n && r == 0; i++) {
+		struct moe_session *session = sessions[series->n % n_sessions];
 		uint64_t begin;
 
 		if (idle)
 			usleep(RING_IDLE_US);
 		begin = now_ns();
-		r = moe_nop(sessions[series->n % n_sessions], err);
+		r = moe_nop(session, err);
 		series->samples[series->n++] = (double)(now_ns() - begin);
 	}
 	return r;
