@@ -20,8 +20,9 @@
 #define ENTRIES_SHARED 1
 /* Bytes of ids and weights that a user may have copied a turn: copying them takes a fraction of what a turn does. */
 #define PAID_TURN 1024
-/* Looks at the only session's tail in one turn: nobody else waits for the reactor but the pool. */
-#define AWAIT_ONLY 8
+/* Looks at the only session's tail in one turn, a pause behind each: nobody else waits for the reactor but the pool and
+ * a client that shares its CPU, which gets it after some turns (SPINS_TURN of the loop). */
+#define AWAIT_ONLY 3
 /* Doorbells armed at once before a sleep: each is a system call and a half. */
 #define ARMED_ONCE 16
 

@@ -17,7 +17,6 @@
  * would stay unseen. */
 #define RETIRED_MAX 8
 #define RETIRED_POLLS 64
-#define AWAITS_RELAX 4 /* looks at one tail between two pauses */
 
 static struct moe_client_page *client_page(const struct session *s)
 {
@@ -390,8 +389,8 @@ bool ringsrv_await(const struct session *s, uint32_t polls)
 
 	while (polls > 0 && __atomic_load_n(&page->sq_tail, __ATOMIC_ACQUIRE) == head) {
 		__builtin_prefetch(client_at(&s->client, entry_offset(s)));
-		if (--polls % AWAITS_RELAX == 0)
-			cpu_relax();
+		cpu_relax(); /* at each: a look takes the line from the client, which is about to write it */
+		polls--;
 	}
 	return polls > 0;
 }

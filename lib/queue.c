@@ -16,9 +16,8 @@
 #define SPIN_BRIEF_US 400  /* what the reactor answers by itself takes a wake-up at most (spin_of) */
 #define LOOK_NS 100000000u /* how often a sleeper looks whether the daemon still lives */
 #define SPINS_TURN 64      /* polls between two yields: the daemon may need this very core */
-#define LOOKS_TURN 4       /* polls between two pauses, each of which is as long as several polls */
 #define MODULE_NAP_NS 1000000u
-#define BRIEF_POLLS 256 /* with the lock held: a microsecond or two */
+#define BRIEF_POLLS 64 /* with the lock held: a microsecond or two */
 
 int queue_init(struct queue *queue, struct moe_client_page *client, const struct moe_daemon_page *daemon, int doorbell,
 	       int socket)
@@ -386,8 +385,7 @@ void queue_give_up(struct queue *queue)
 static void await_brief(struct queue *queue)
 {
 	for (int i = 0; i < BRIEF_POLLS && !given_out(queue, queue->cq_head); i++)
-		if (i % LOOKS_TURN == LOOKS_TURN - 1)
-			cpu_relax();
+		cpu_relax(); /* at each: a look takes the line from the daemon, which is about to write it */
 	drain(queue);
 }
 
