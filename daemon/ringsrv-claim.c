@@ -11,6 +11,8 @@
 
 /* A step of more tokens has prefill's priority whatever its PHASE says. */
 #define DECODE_TOKENS_MAX 256
+/* What one operation needs of stack and registers is not prepared for another, which may need next to nothing. */
+#define NOINLINE __attribute__((noinline))
 
 /* -- validation of the private copy ------------------------------------------------------------------------------- */
 
@@ -154,7 +156,7 @@ static uint64_t type_bytes(uint8_t type)
 	return type == MOE_TYPE_F32 ? 4 : type == MOE_TYPE_BF16 ? 2 : 0;
 }
 
-static int claim_compute(struct session *s, struct request *q, bool *ret_wait)
+static NOINLINE int claim_compute(struct session *s, struct request *q, bool *ret_wait)
 {
 	const struct moe_sqe *e = &q->sqe;
 	const uint64_t hidden = s->entry->model->manifest->hidden;
@@ -237,7 +239,7 @@ static bool fill_flags_good(const struct session *s, const struct moe_sqe *e)
 	}
 }
 
-static int claim_fill(struct session *s, struct request *q, bool *ret_wait)
+static NOINLINE int claim_fill(struct session *s, struct request *q, bool *ret_wait)
 {
 	const struct moe_sqe *e = &q->sqe;
 	const int row = row_of(s, e);
@@ -293,7 +295,7 @@ static uint16_t chance_of(const struct session *s, const struct moe_sqe *e, uint
 	return weight < 1 ? (uint16_t)(weight * FRAMES_HINT_SURE) : FRAMES_HINT_SURE;
 }
 
-static int claim_hint(struct session *s, struct request *q)
+static NOINLINE int claim_hint(struct session *s, struct request *q)
 {
 	const struct moe_sqe *e = &q->sqe;
 	const uint32_t n_experts = s->entry->model->manifest->n_experts;
@@ -322,7 +324,7 @@ static int claim_hint(struct session *s, struct request *q)
 	return 0;
 }
 
-static int claim_phase(struct session *s, const struct moe_sqe *e)
+static NOINLINE int claim_phase(struct session *s, const struct moe_sqe *e)
 {
 	if (e->flags || e->count || e->layer || e->phase.phase > MOE_PHASE_DECODE ||
 	    e->phase.flags & ~MOE_PHASE_DUMMY || !all_zero(e->phase.reserved, 4))
@@ -336,7 +338,7 @@ static int claim_phase(struct session *s, const struct moe_sqe *e)
 	return 0;
 }
 
-static int give_back(struct session *s, struct request *q, uint64_t lease)
+static NOINLINE int give_back(struct session *s, struct request *q, uint64_t lease)
 {
 	if (!journal_holds(&s->journal, lease))
 		return -ENOENT;
@@ -363,7 +365,7 @@ static struct request *find_request(const struct session *s, const struct reques
 	return found;
 }
 
-static int claim_cancel(struct session *s, struct sched *sched, struct request *q)
+static NOINLINE int claim_cancel(struct session *s, struct sched *sched, struct request *q)
 {
 	const struct moe_sqe *e = &q->sqe;
 	struct request *found;

@@ -17,6 +17,9 @@
  * would stay unseen. */
 #define RETIRED_MAX 8
 #define RETIRED_POLLS 64
+/* From the sight of an entry to its answer, where nobody has to be asked: one function, and what others need of it is
+ * out of its way. The client waits for each instruction of it. */
+#define ALWAYS_INLINE inline __attribute__((always_inline))
 
 static struct moe_client_page *client_page(const struct session *s)
 {
@@ -157,7 +160,7 @@ static void give_out(struct moe_cqe *to, const struct moe_cqe *from, uint32_t se
 	crash_at(CRASH_SEQ);
 }
 
-static void count_completed(struct session *s, struct request *q)
+static __attribute__((noinline)) void count_completed(struct session *s, struct request *q)
 {
 	request_move(q, MOE_REQUEST_COMPLETED);
 	count_heat(s, q);
@@ -175,7 +178,7 @@ static void take_back(struct session *s, const struct request *q)
 }
 
 /* What the module takes is answered: there is nothing to be retired by the client. */
-static void complete_by_module(struct session *s, struct request *q)
+static __attribute__((noinline)) void complete_by_module(struct session *s, struct request *q)
 {
 	/* A disk's words for a server that is away would say here that nobody serves the queue. */
 	if (q->cqe.status == -ENOTCONN || q->cqe.status == -ESHUTDOWN || q->cqe.status == -EHOSTDOWN)
@@ -191,10 +194,8 @@ static void complete_by_module(struct session *s, struct request *q)
 	reap(s, q);
 }
 
-void ringsrv_complete(struct request *q)
+static ALWAYS_INLINE void complete(struct session *s, struct request *q)
 {
-	struct session *s = q->session;
-
 	if (s->dead) {
 		ringsrv_drop(q);
 		return;
@@ -216,6 +217,11 @@ void ringsrv_complete(struct request *q)
 	/* The books come after: the client waits for none of them. */
 	journal_end(&s->journal, slot_of(q), s->cq_tail);
 	count_completed(s, q);
+}
+
+void ringsrv_complete(struct request *q)
+{
+	complete(q->session, q);
 }
 
 /* -- claim and reap ----------------------------------------------------------------------------------------------- */
@@ -242,19 +248,24 @@ static void take_entry(struct session *s, struct request *q)
 	__atomic_store_n(&s->page->sq_head, ++s->sq_head, __ATOMIC_RELEASE);
 }
 
-void ringsrv_go_on(struct session *s, struct sched *sched, struct request *q, bool wait)
+static ALWAYS_INLINE void go_on(struct session *s, struct sched *sched, struct request *q, bool wait)
 {
 	if (wait) {
 		sched_queue(sched, &s->sched, q);
 		return;
 	}
 	request_move(q, MOE_REQUEST_DONE);
-	ringsrv_complete(q);
+	complete(s, q);
+}
+
+void ringsrv_go_on(struct session *s, struct sched *sched, struct request *q, bool wait)
+{
+	go_on(s, sched, q, wait);
 }
 
 /* A request that the journal has; its session and entry are set. Of the rest each operation sets what it has a use
  * for. */
-static void claim(struct session *s, struct sched *sched, struct request *q)
+static ALWAYS_INLINE void claim(struct session *s, struct sched *sched, struct request *q)
 {
 	bool wait = false;
 
@@ -273,7 +284,7 @@ static void claim(struct session *s, struct sched *sched, struct request *q)
 	if (wait)
 		q->claim_ns = now_ns();
 	if (!s->entry->tier || q->cqe.status < 0 || !ringsrv_tier_claim(s, sched, q))
-		ringsrv_go_on(s, sched, q, wait);
+		go_on(s, sched, q, wait);
 }
 
 static bool reap_retired(struct session *s)
@@ -325,8 +336,8 @@ static bool claim_published(struct session *s, struct sched *sched, uint32_t tai
 			return i > 0; /* it is copied again when the pool has given some back */
 		s->free_requests = q->next;
 		take_entry(s, q);
-		read += ringsrv_read_bytes(s, &q->sqe);
 		claim(s, sched, q);
+		read += ringsrv_read_bytes(s, &q->sqe); /* its entry stays in its place */
 	}
 	*ret_copied += read;
 	if (read >= TURN_BYTES)
