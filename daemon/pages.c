@@ -140,7 +140,8 @@ static int start(struct prefault_run **ret, const struct pages *pages, enum pref
 						 .bytes = pages->bytes,
 						 .page_bytes = rungs[pages->rung].bytes,
 						 .mode = mode,
-						 .node = node},
+						 .node = node,
+						 .count_huge = node && pages->rung >= PAGES_THP},
 			      err);
 }
 
@@ -210,7 +211,7 @@ static int count_huge(struct pages *pages, const struct prefault_run *rest, int 
 	/* Where /proc is not mounted what was collapsed stands. With shmem_enabled at "always" even 4 KiB pages are
 	 * huge ones. */
 	prefault_counts(rest, &done, &small);
-	counted = prefault_huge_bytes(pages->map);
+	counted = prefault_huge_bytes(rest);
 	pages->huge_bytes = counted >= 0 ? (uint64_t)counted : pages->rung == PAGES_THP ? pages->bytes - small : 0;
 	if (pages->rung == PAGES_4K || pages->huge_bytes >= pages->bytes / 10 * 9)
 		return 0;

@@ -40,8 +40,10 @@ struct prefault_run {
 	_Atomic int error; /* the first, negative */
 	_Atomic bool stop;
 	pthread_mutex_t lock;
-	pthread_cond_t changed; /* a stripe is there, an error, a thread has ended */
-	uint32_t exited;        /* threads, under lock */
+	pthread_cond_t changed;  /* a stripe is there, an error, a thread has ended */
+	uint32_t ending, exited; /* threads, under lock */
+	uint32_t n_threads;      /* that were asked for */
+	int64_t huge;            /* the last ending thread's until it has exited */
 	struct team team;
 };
 
@@ -122,23 +124,6 @@ static void make_stripe(struct prefault_run *run, uint64_t stripe)
 	tell_all(run);
 }
 
-static void *run_thread(void *argument)
-{
-	struct prefault_run *run = argument;
-	uint64_t stripe;
-
-	/* Binding is for speed here: where pages go is the mapping's memory policy. */
-	if (run->job.node)
-		host_bind_thread(run->job.node);
-	while (!atomic_load(&run->stop) && (stripe = atomic_fetch_add(&run->cursor, 1)) < run->n_stripes)
-		make_stripe(run, stripe);
-	pthread_mutex_lock(&run->lock);
-	run->exited++;
-	pthread_cond_broadcast(&run->changed);
-	pthread_mutex_unlock(&run->lock);
-	return NULL;
-}
-
 int prefault_need(struct prefault_run *run, uint64_t offset, uint64_t bytes)
 {
 	const uint64_t last = (offset + bytes - 1) / run->stripe_bytes;
@@ -155,6 +140,71 @@ int prefault_need(struct prefault_run *run, uint64_t offset, uint64_t bytes)
 			return atomic_load(&run->error);
 	}
 	return 0;
+}
+
+static int64_t count_huge(const void *map)
+{
+	_cleanup_fclose_ FILE *smaps = fopen("/proc/self/smaps", "re");
+	char line[512], start[32];
+	bool inside = false;
+	int64_t kib = 0;
+
+	if (!smaps)
+		return -1;
+	snprintf(start, sizeof start, "%" PRIxPTR "-", (uintptr_t)map);
+	while (fgets(line, sizeof line, smaps)) {
+		long long value;
+
+		if (!inside) {
+			inside = strncmp(line, start, strlen(start)) == 0;
+			continue;
+		}
+		if (sscanf(line, "ShmemPmdMapped: %lld kB", &value) == 1 ||
+		    sscanf(line, "FilePmdMapped: %lld kB", &value) == 1)
+			kib += value;
+		if (strncmp(line, "VmFlags:", 8) == 0)
+			break;
+	}
+	return inside ? kib * 1024 : -1;
+}
+
+/*
+ * The kernel looks at each small page of the huge ones, which takes 3 ms a GiB: here a load goes on meanwhile. Stripes
+ * that others have begun are waited for; after a stop there may be some that nobody will begin.
+ */
+static void end_last(struct prefault_run *run)
+{
+	if (run->job.count_huge && atomic_load(&run->cursor) >= run->n_stripes && !atomic_load(&run->stop) &&
+	    prefault_need(run, 0, run->job.bytes) == 0)
+		run->huge = count_huge(run->job.map);
+}
+
+static void *run_thread(void *argument)
+{
+	struct prefault_run *run = argument;
+	uint64_t stripe;
+	bool last;
+
+	/* Binding is for speed here: where pages go is the mapping's memory policy. */
+	if (run->job.node)
+		host_bind_thread(run->job.node);
+	while (!atomic_load(&run->stop) && (stripe = atomic_fetch_add(&run->cursor, 1)) < run->n_stripes)
+		make_stripe(run, stripe);
+	pthread_mutex_lock(&run->lock);
+	last = ++run->ending == run->n_threads;
+	pthread_mutex_unlock(&run->lock);
+	if (last)
+		end_last(run);
+	pthread_mutex_lock(&run->lock);
+	run->exited++;
+	pthread_cond_broadcast(&run->changed);
+	pthread_mutex_unlock(&run->lock);
+	return NULL;
+}
+
+int64_t prefault_huge_bytes(const struct prefault_run *run)
+{
+	return run->huge;
 }
 
 void prefault_counts(const struct prefault_run *run, uint64_t *ret_done, uint64_t *ret_small)
@@ -227,44 +277,19 @@ int prefault_start(struct prefault_run **ret, const struct prefault *prefault, s
 	run->job = *prefault;
 	run->stripe_bytes = stripe_bytes;
 	run->n_stripes = n_stripes;
+	run->n_threads = (uint32_t)MIN(n_stripes, threads);
+	run->huge = -1;
 	run->stripes = calloc(n_stripes, sizeof *run->stripes);
 	pthread_mutex_init(&run->lock, NULL);
 	pthread_cond_init(&run->changed, NULL);
-	r = run->stripes
-		    ? team_start(&run->team, "moe-prefault", (uint32_t)MIN(n_stripes, threads), run_thread, run, err)
-		    : moe_error_sys(err, -ENOMEM, "cannot populate %" PRIu64 " MiB", prefault->bytes >> 20);
+	r = run->stripes ? team_start(&run->team, "moe-prefault", run->n_threads, run_thread, run, err)
+			 : moe_error_sys(err, -ENOMEM, "cannot populate %" PRIu64 " MiB", prefault->bytes >> 20);
 	if (r < 0) {
 		prefault_end(run);
 		return r;
 	}
 	*ret = run;
 	return 0;
-}
-
-int64_t prefault_huge_bytes(const void *map)
-{
-	_cleanup_fclose_ FILE *smaps = fopen("/proc/self/smaps", "re");
-	char line[512], start[32];
-	bool inside = false;
-	int64_t kib = 0;
-
-	if (!smaps)
-		return -1;
-	snprintf(start, sizeof start, "%" PRIxPTR "-", (uintptr_t)map);
-	while (fgets(line, sizeof line, smaps)) {
-		long long value;
-
-		if (!inside) {
-			inside = strncmp(line, start, strlen(start)) == 0;
-			continue;
-		}
-		if (sscanf(line, "ShmemPmdMapped: %lld kB", &value) == 1 ||
-		    sscanf(line, "FilePmdMapped: %lld kB", &value) == 1)
-			kib += value;
-		if (strncmp(line, "VmFlags:", 8) == 0)
-			break;
-	}
-	return inside ? kib * 1024 : -1;
 }
 
 int prefault_check_node(const void *map, uint64_t bytes, int node, struct moe_error *err)

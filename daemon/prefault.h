@@ -25,6 +25,7 @@ struct prefault {
 	uint64_t page_bytes; /* stripes are whole pages of this size */
 	enum prefault_mode mode;
 	const struct host_node *node; /* NULL: a few threads anywhere, for a mapping whose pages are there already */
+	bool count_huge;              /* when all is there; not of a hugetlb mapping */
 };
 
 /* Threads at work. */
@@ -46,9 +47,9 @@ int prefault_watch(struct prefault_run *run, int (*progress)(uint64_t done, uint
 /* Stops the threads, finished or not, and frees the run. Takes NULL, returns NULL. */
 struct prefault_run *prefault_end(struct prefault_run *run);
 
-/* Bytes of the mapping that lie on huge pages: as /proc/self/smaps counts them, -1 when that cannot be read. The
- * mapping is not a hugetlb one. */
-int64_t prefault_huge_bytes(const void *map);
+/* Bytes of the mapping that lay on huge pages when all were there, as /proc/self/smaps counts them; -1 when that cannot
+ * be read or was not asked for. After prefault_watch(). */
+int64_t prefault_huge_bytes(const struct prefault_run *run);
 
 /* Whether a sample of the mapping's pages lies on the node: 0 or -EXDEV with the page and the node found. A kernel that
  * does not say (no NUMA, or move_pages forbidden) passes. */
