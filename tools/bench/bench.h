@@ -62,6 +62,8 @@ double limit_compute(uint64_t (*peak)(uint64_t rounds), uint64_t rounds, uint32_
 /* Memory for limit_read: huge pages where the system gives them, touched. NULL without room. */
 void *limit_memory(uint64_t bytes);
 
+/* -- limit-disk.c ------------------------------------------------------------------------------------------------- */
+
 /* Bytes per nanosecond of O_DIRECT reads of all *.safetensors of the folder, queue depth 32, 512 KiB. -errno below
  * 0. */
 double limit_disk(const char *folder, uint64_t *ret_bytes);

@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <immintrin.h>
-#include <liburing.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/host.h"
 #include "base/util.h"
 #include "bench.h"
@@ -177,69 +169,4 @@ void *limit_memory(uint64_t bytes)
 	madvise(p, bytes, MADV_HUGEPAGE);
 	memset(p, 1, bytes);
 	return p;
-}
-
-/* -- disk --------------------------------------------------------------------------------------------------------- */
-
-#define DISK_BLOCK (512u << 10)
-#define DISK_DEPTH 32
-
-static int read_file(struct io_uring *ring, char *buffers, int fd, uint64_t bytes)
-{
-	uint64_t next = 0;
-	uint32_t flying = 0;
-
-	while (next < bytes || flying > 0) {
-		struct io_uring_cqe *cqe;
-		int r;
-
-		while (next < bytes && flying < DISK_DEPTH) {
-			struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
-
-			char *to = buffers + next / DISK_BLOCK % (2 * DISK_DEPTH) * DISK_BLOCK;
-
-			io_uring_prep_read(sqe, fd, to, DISK_BLOCK, next);
-			next += DISK_BLOCK;
-			flying++;
-		}
-		io_uring_submit(ring);
-		r = io_uring_wait_cqe(ring, &cqe);
-		if (r < 0 || cqe->res < 0)
-			return r < 0 ? r : cqe->res;
-		io_uring_cqe_seen(ring, cqe);
-		flying--;
-	}
-	return 0;
-}
-
-double limit_disk(const char *folder, uint64_t *ret_bytes)
-{
-	const uint64_t begin = now_ns();
-	struct io_uring ring;
-	struct dirent *entry;
-	DIR *dir = opendir(folder);
-	const uint64_t room = 2 * (uint64_t)DISK_DEPTH * DISK_BLOCK;
-	char *buffers = limit_memory(room); /* on huge pages: few segments a read */
-	uint64_t bytes = 0;
-	int r = dir && buffers ? io_uring_queue_init(2 * DISK_DEPTH, &ring, 0) : -errno;
-
-	if (r < 0)
-		return r;
-	while (r == 0 && (entry = readdir(dir))) {
-		const char *suffix = strrchr(entry->d_name, '.');
-		struct stat st;
-		int fd;
-
-		if (!suffix || strcmp(suffix, ".safetensors") != 0)
-			continue;
-		fd = openat(dirfd(dir), entry->d_name, O_RDONLY | O_DIRECT | O_CLOEXEC);
-		r = fd < 0 || fstat(fd, &st) < 0 ? -errno : read_file(&ring, buffers, fd, (uint64_t)st.st_size);
-		bytes += r == 0 ? (uint64_t)st.st_size : 0;
-		close_fd(fd);
-	}
-	io_uring_queue_exit(&ring);
-	closedir(dir);
-	munmap(buffers, room);
-	*ret_bytes = bytes;
-	return r < 0 ? r : (double)bytes / (double)(now_ns() - begin);
 }

@@ -119,7 +119,8 @@ static int read_once(const char *path, double *ret_rate, uint64_t *ret_bytes, st
 	return *ret_rate < 0 ? moe_error_sys(err, (int)*ret_rate, "%s: O_DIRECT reads", path) : 0;
 }
 
-/* A load and a bare read, in one order and the other by turns: what comes second finds a disk that has been busy. */
+/* A load and a bare read right behind each other, in one order and the other by turns: what comes second finds a disk
+ * that has been busy. */
 static int measure_round(struct loads *l, uint32_t i, const char *path, const struct host *host,
 			 struct moe_client *client, struct moe_error *err)
 {
@@ -127,17 +128,15 @@ static int measure_round(struct loads *l, uint32_t i, const char *path, const st
 
 	if (i % 2 == 0)
 		r = read_once(path, &l->raws[i], &l->files, err);
-	if (r == 0) {
-		l->memories[i] = memory_rate(host, MAX(l->files, 1u), err);
-		r = l->memories[i] < 0 ? (int)l->memories[i] : 0;
-	}
 	if (r == 0)
 		r = load_once(client, path, &l->rates[i], &l->bytes, err);
 	if (r == 0 && i % 2)
 		r = read_once(path, &l->raws[i], &l->files, err);
-	if (r == 0)
-		l->shares[i] = l->rates[i] / l->raws[i];
-	return r;
+	if (r < 0)
+		return r;
+	l->shares[i] = l->rates[i] / l->raws[i];
+	l->memories[i] = memory_rate(host, l->files, err);
+	return l->memories[i] < 0 ? (int)l->memories[i] : 0;
 }
 
 static int measure(struct loads *l, const char *path, struct moe_client *client, uint32_t n, struct moe_error *err)
