@@ -5,7 +5,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -32,6 +32,7 @@ struct batch {
 };
 
 struct mapping {
+	struct mapping *next;
 	uint8_t *at;
 	uint64_t bytes;
 };
@@ -45,7 +46,12 @@ static struct {
 	} users[USERS_MAX];
 } waiting = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static _Atomic uint32_t unmapping;
+/* One thread for all, which ends when there is nothing left: the address space has one lock. */
+static struct {
+	pthread_mutex_t lock;
+	struct mapping *first;
+	bool running;
+} unmapping = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static uint32_t count_of(uid_t uid)
 {
@@ -61,8 +67,11 @@ static uint32_t count_of(uid_t uid)
 
 static bool any_waits(void)
 {
-	uint32_t n = atomic_load(&unmapping);
+	uint32_t n;
 
+	pthread_mutex_lock(&unmapping.lock);
+	n = unmapping.running;
+	pthread_mutex_unlock(&unmapping.lock);
 	pthread_mutex_lock(&waiting.lock);
 	for (size_t i = 0; i < USERS_MAX; i++)
 		n += waiting.users[i].n;
@@ -173,36 +182,55 @@ void closer_take_socket(int sock, uid_t uid)
 	hand_over(&sock, 1, uid);
 }
 
-static void unmap(const struct mapping *m)
+static void unmap(uint8_t *at, uint64_t bytes)
 {
-	for (uint64_t done = 0; done < m->bytes; done += UNMAP_PIECE)
-		munmap(m->at + done, MIN(m->bytes - done, (uint64_t)UNMAP_PIECE));
+	for (uint64_t done = 0; done < bytes; done += UNMAP_PIECE)
+		munmap(at + done, MIN(bytes - done, (uint64_t)UNMAP_PIECE));
+}
+
+/* NULL: there was none, and who asked is not running any more. */
+static struct mapping *next_mapping(void)
+{
+	struct mapping *m;
+
+	pthread_mutex_lock(&unmapping.lock);
+	m = unmapping.first;
+	if (m)
+		unmapping.first = m->next;
+	else
+		unmapping.running = false;
+	pthread_mutex_unlock(&unmapping.lock);
+	return m;
 }
 
 static void *run_unmap(void *arg)
 {
-	struct mapping *m = arg;
+	struct mapping *m;
 
-	unmap(m);
-	free(m);
-	atomic_fetch_sub(&unmapping, 1);
-	return NULL;
+	while ((m = next_mapping())) {
+		unmap(m->at, m->bytes);
+		free(m);
+	}
+	return arg;
 }
 
 void closer_unmap(void *at, uint64_t bytes)
 {
-	const struct mapping mapping = {at, bytes};
 	struct mapping *m = bytes > MEMORY_SMALL ? malloc(sizeof *m) : NULL;
+	bool running;
 
-	if (m) {
-		*m = mapping;
-		atomic_fetch_add(&unmapping, 1);
-		if (start(run_unmap, m) == 0)
-			return;
-		atomic_fetch_sub(&unmapping, 1);
-		free(m);
+	if (!m) {
+		unmap(at, bytes);
+		return;
 	}
-	unmap(&mapping);
+	pthread_mutex_lock(&unmapping.lock);
+	*m = (struct mapping){unmapping.first, at, bytes};
+	unmapping.first = m;
+	running = unmapping.running;
+	unmapping.running = true;
+	pthread_mutex_unlock(&unmapping.lock);
+	if (!running && start(run_unmap, NULL) < 0)
+		run_unmap(NULL);
 }
 
 void closer_settle(void)
