@@ -29,7 +29,7 @@ struct pollset_user {
 	struct session *at;     /* polled next, of a ring of all that are */
 	struct session *newest; /* came last of them, or any of them */
 	uint32_t polled;
-	uint64_t debt;      /* bytes copied for it, not yet paid */
+	uint64_t debt;      /* bytes copied for it, and wake-ups as if they were some, not yet paid */
 	uint64_t parked_ns; /* when one of its sessions was parked last */
 	struct pollset_user *next, *prev;
 };

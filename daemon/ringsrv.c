@@ -17,6 +17,10 @@
  * would stay unseen. */
 #define RETIRED_MAX 8
 #define RETIRED_POLLS 64
+/* Sleepers of a session that a completion wakes: the library has one. To wake a thread takes microseconds, in which
+ * others wait; its user pays for it in turns, as for so many bytes that are copied. */
+#define WAKES_MAX 4
+#define WAKE_BYTES 32768
 /* From the sight of an entry to its answer, where nobody has to be asked: one function, and what others need of it is
  * out of its way. The client waits for each instruction of it. */
 #define ALWAYS_INLINE inline __attribute__((always_inline))
@@ -169,6 +173,15 @@ static __attribute__((noinline)) void count_completed(struct session *s, struct 
 	count_ended(s, q);
 }
 
+/* Not inlined: who polls has no use for it. */
+static __attribute__((noinline)) void wake_client(struct session *s)
+{
+	const long woken = futex_wake(&s->page->cq_tail, WAKES_MAX);
+
+	if (woken > 0)
+		s->charge.account->poll.debt += (uint64_t)woken * WAKE_BYTES;
+}
+
 /* Of its answer nobody will hear: what it would have lent is not lent. */
 static void take_back(struct session *s, const struct request *q)
 {
@@ -213,7 +226,7 @@ static ALWAYS_INLINE void complete(struct session *s, struct request *q)
 	/* Partner: the fence between the client's cq_wait store and its last look at cq_tail. */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&client_page(s)->cq_wait, __ATOMIC_RELAXED))
-		futex_wake(&s->page->cq_tail, FUTEX_ALL);
+		wake_client(s);
 	/* The books come after: the client waits for none of them. */
 	journal_end(&s->journal, slot_of(q), s->cq_tail);
 	count_completed(s, q);
@@ -507,7 +520,7 @@ void ringsrv_revive(struct session *s, struct sched *sched)
 		claim(s, sched, q);
 	}
 	/* The last daemon may have been killed between a completion and the wake-up. */
-	futex_wake(&s->page->cq_tail, FUTEX_ALL);
+	wake_client(s);
 }
 
 void ringsrv_park(struct session *s, bool parked)

@@ -3,8 +3,11 @@
  * What a client may send and what not: a raw socket against a real daemon. Each broken message is refused with an error
  * or costs the connection, never the daemon; nothing leaks.
  */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 
+#include "base/futex.h"
 #include "base/util.h"
 #include "tests/raw-client.h"
 
@@ -420,6 +423,57 @@ static void test_broken_rings(void)
 	ok(alive(), "the daemon is alive");
 }
 
+#define SLEEPERS 16
+#define SLEEPERS_WOKEN 4 /* by a completion, as moe-ring(7) has it */
+
+struct sleepers {
+	const struct ring *ring;
+	_Atomic int began, woken, over;
+};
+
+static void *sleep_on_tail(void *arg)
+{
+	struct sleepers *all = arg;
+	const uint32_t seen = all->ring->head;
+
+	atomic_fetch_add(&all->began, 1);
+	if (syscall(SYS_futex, &all->ring->daemon->cq_tail, FUTEX_WAIT, seen, NULL, NULL, 0) == 0)
+		atomic_fetch_add(&all->woken, 1);
+	atomic_fetch_add(&all->over, 1);
+	return NULL;
+}
+
+/* Each wake-up takes the reactor microseconds: a client with a thousand threads must not make others wait for them. */
+static void test_sleepers(void)
+{
+	const struct moe_sqe nop = {.op = MOE_OP_NOP};
+	pthread_t threads[SLEEPERS];
+	struct ring r;
+	struct sleepers all = {.ring = &r};
+	int most = 0, before = 0;
+	uint64_t end = 0;
+
+	ring_open_bare(&r);
+	for (int i = 0; i < SLEEPERS; i++)
+		require(pthread_create(&threads[i], NULL, sleep_on_tail, &all) == 0, "a thread");
+	while (atomic_load(&all.began) < SLEEPERS && tap_wait(&end))
+		;
+	usleep(50000);
+	__atomic_store_n(&r.client->cq_wait, 1, __ATOMIC_SEQ_CST);
+	for (int i = 0; i < SLEEPERS && atomic_load(&all.over) < SLEEPERS; i++) {
+		require(ring_call(&r, &nop, NULL) == 0, "a NOP");
+		usleep(20000);
+		most = MAX(most, atomic_load(&all.woken) - before);
+		before = atomic_load(&all.woken);
+	}
+	ok(most >= 1 && most <= SLEEPERS_WOKEN, "a completion wakes four of many sleepers at most: %d", most);
+	ok(before > SLEEPERS_WOKEN && atomic_load(&all.over) == SLEEPERS, "the next ones wake the others");
+	futex_wake(&r.daemon->cq_tail, FUTEX_ALL);
+	for (int i = 0; i < SLEEPERS; i++)
+		pthread_join(threads[i], NULL);
+	ring_close(&r);
+}
+
 static void test_readonly_region(void)
 {
 	struct moe_msg_attach a = good_attach();
@@ -457,6 +511,7 @@ int main(void)
 	test_no_device(&ring);
 	ring_close(&ring);
 	test_broken_rings();
+	test_sleepers();
 	fdmsg_close_fds(answer_fds, n_answer_fds);
 	after = quiet_fds(before);
 	if (before < 0)
