@@ -33,7 +33,8 @@ extern const struct kernel_group_ops groups_bf16_amx, groups_fp8_block_amx, grou
 extern const struct kernel_ops ops_panel_avx2, ops_panel_fine_avx2;
 extern const struct kernel_ops ops_panel_avx2_unasked;
 extern const struct kernel_ops ops_panel_avx2_vnni, ops_panel_fine_avx2_vnni;
-extern const struct kernel_ops ops_panel_avx512, ops_panel_fine_avx512;
+extern const struct kernel_ops ops_panel_avx512;
+extern const struct kernel_ops ops_panel_avx512_paged, ops_panel_fine_avx512_paged;
 extern const struct kernel_ops ops_panel_avx512_streamed, ops_panel_fine_avx512_streamed;
 extern const struct kernel_ops ops_panel_avx512_unasked, ops_panel_fine_avx512_unasked;
 extern const struct kernel_ops ops_panel_amx, ops_panel_fine_amx;

@@ -150,7 +150,7 @@ PANEL_INLINE void panel_tiles(uint32_t format, size_t panels, size_t tokens, con
 
 #include "kernels/vec/panel_formats.h"
 
-PANEL_FUNCTIONS(panel, PANEL_STREAMED, true)
+PANEL_FUNCTIONS(panel, PANEL_STREAMED, 0, true)
 
 static void tiles_matmul(const struct kernel_matrix *w, size_t rows, size_t cols, size_t tokens, const void *const *x,
 			 float *const *y)

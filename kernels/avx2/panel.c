@@ -10,7 +10,7 @@
 
 #include "kernels/vec/panel_formats.h"
 
-PANEL_FUNCTIONS(panel, PANEL_AHEAD, false)
+PANEL_FUNCTIONS(panel, PANEL_AHEAD, 0, false)
 
 #ifdef __AVXVNNI__
 const struct kernel_ops ops_panel_avx2_vnni = PANEL_OPS(panel, 32);
@@ -19,7 +19,7 @@ const struct kernel_ops ops_panel_fine_avx2_vnni = PANEL_OPS(panel, 16);
 const struct kernel_ops ops_panel_avx2 = PANEL_OPS(panel, 32);
 const struct kernel_ops ops_panel_fine_avx2 = PANEL_OPS(panel, 16);
 
-PANEL_FUNCTIONS(unasked, 0, true)
+PANEL_FUNCTIONS(unasked, 0, 0, true)
 
 const struct kernel_ops ops_panel_avx2_unasked = PANEL_OPS(unasked, 32);
 #endif

@@ -43,7 +43,7 @@ ROWS_STREAMS_4(streams, ROWS_FP8_DOT, true)
 /* Members of a struct rows_kernel. */
 #define FP8_DOT .w_bytes = 1, .x_bytes = 2, .few_x_bytes = 2, .few = few, .many = many, .decode = decode
 
-static const struct rows_kernel kernel = {FP8_DOT, .near = ROWS_NEAR};
+static const struct rows_kernel kernel = {FP8_DOT, .near = ROWS_NEAR, .streams = streams, .side_near = ROWS_BESIDE_FP8};
 static const struct rows_kernel unasked = {FP8_DOT, .streams = streams, .side_near = ROWS_ONCE};
 
 ROWS_OPS(ops_fp8_bf16_avx512, kernel, PACK_BF16, pack_bf16_row)

@@ -14,6 +14,6 @@ const struct kernels kernels_avx512_bf16 = {
 			[MOE_FORMAT_FP8_BLOCK] = &ops_fp8_bf16_avx512,
 			[MOE_FORMAT_FP8_ROW] = &ops_fp8_bf16_avx512,
 			[MOE_FORMAT_INT8] = &ops_int8_vnni_avx512,
-			KERNELS_PANELS(avx512),
+			KERNELS_PANELS(avx512_paged),
 		},
 };

@@ -31,6 +31,7 @@ struct panel_call {
 	const struct kernel_matrix *m[2];
 	size_t matrices, rows, cols, tokens;
 	size_t ahead;                 /* bytes that codes are asked for before their use */
+	size_t far;                   /* the same of a line of each page, where a stream is alone */
 	bool streams;                 /* some side by side */
 	const struct kernel_act *act; /* of two matrices */
 	const void *const *x;
@@ -79,6 +80,12 @@ static struct kernel_matrix panel_after(const struct panel_call *call, const str
 	return kernel_rows(call->m[0], next);
 }
 
+/* Whole blocks of columns whose codes are so many bytes. */
+static inline size_t panel_cols(uint32_t format, size_t bytes)
+{
+	return bytes * 8 / (moe_formats[format].bits * MOE_PANEL_ROWS) / MOE_BLOCK_COLS * MOE_BLOCK_COLS;
+}
+
 static struct panel_at panel_place(const struct panel_call *call, const struct panel_run *run, size_t matrix,
 				   size_t row, size_t step)
 {
@@ -91,8 +98,8 @@ static struct panel_at panel_place(const struct panel_call *call, const struct p
 		.left = call->cols,
 		.jump_codes = (uintptr_t)after.codes - (uintptr_t)here.codes - m->pitch,
 		.jump_scales = (uintptr_t)after.scales - (uintptr_t)here.scales - m->scale_pitch,
-		.ahead = call->ahead * 8 / (moe_formats[m->format].bits * MOE_PANEL_ROWS) / MOE_BLOCK_COLS *
-			 MOE_BLOCK_COLS,
+		.ahead = panel_cols(m->format, call->ahead),
+		.far = panel_cols(m->format, call->far),
 	};
 }
 

@@ -70,16 +70,20 @@ static void panel_tokens(struct panel_call call, size_t tokens, const void *cons
 	}
 }
 
-/* name_matmul and name_gate_up, and struct kernel_ops of them; `bytes` are asked for before their use, in one stream or
- * some side by side. */
-#define PANEL_FUNCTIONS(name, bytes, side)                                                                             \
+/* name_matmul and name_gate_up, and struct kernel_ops of them; codes are asked for `bytes` before their use, a line of
+ * each page `page` before, in one stream or some side by side. */
+#define PANEL_FUNCTIONS(name, bytes, page, side)                                                                       \
 	static void name##_matmul(const struct kernel_matrix *w, size_t rows, size_t cols, size_t tokens,              \
 				  const void *const *x, float *const *y)                                               \
 	{                                                                                                              \
-		panel_tokens(                                                                                          \
-			(struct panel_call){                                                                           \
-				.m = {w}, .matrices = 1, .rows = rows, .cols = cols, .ahead = bytes, .streams = side}, \
-			tokens, x, y);                                                                                 \
+		panel_tokens((struct panel_call){.m = {w},                                                             \
+						 .matrices = 1,                                                        \
+						 .rows = rows,                                                         \
+						 .cols = cols,                                                         \
+						 .ahead = bytes,                                                       \
+						 .far = page,                                                          \
+						 .streams = side},                                                     \
+			     tokens, x, y);                                                                            \
 	}                                                                                                              \
 	static void name##_gate_up(const struct kernel_matrix *gate, const struct kernel_matrix *up, size_t rows,      \
 				   size_t cols, const struct kernel_act *act, size_t tokens, const void *const *x,     \
@@ -90,6 +94,7 @@ static void panel_tokens(struct panel_call call, size_t tokens, const void *cons
 						 .rows = rows,                                                         \
 						 .cols = cols,                                                         \
 						 .ahead = bytes,                                                       \
+						 .far = page,                                                          \
 						 .streams = side,                                                      \
 						 .act = act},                                                          \
 			     tokens, x, h);                                                                            \

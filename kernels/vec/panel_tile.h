@@ -34,6 +34,10 @@
  * (docs/decisions/0021). */
 #define PANEL_AHEAD 5120
 #define PANEL_STREAMED 2048
+/* The same of a line of each page, for a stream that is alone, where finding out where a page lies takes long
+ * (docs/decisions/0075). */
+#define PANEL_FAR 24576
+#define PANEL_PAGE 4096
 
 /* A column block of a panel, in the record; and for what is asked for ahead, the columns from here to the panel's end
  * and the bytes from there to the panel that comes after this one. */
@@ -41,6 +45,7 @@ struct panel_at {
 	const uint8_t *codes, *scales;
 	size_t left, jump_codes, jump_scales;
 	size_t ahead; /* columns; 0: these, as they are read (not asking would be a branch that costs more) */
+	size_t far;   /* the same of a line of each page of codes */
 };
 
 /* The same decoded: vectors 0 .. 7 of each 32 columns; for each unit the scales, and the minima or zero points. */
@@ -187,6 +192,16 @@ PANEL_INLINE uintptr_t panel_ahead(uint32_t format, const struct panel_at *at, s
 	return codes + (ahead < at->left ? 0 : at->jump_codes);
 }
 
+/* Asks for a line of the page of codes that begins `far` columns on: the processor finds out early where it lies. */
+PANEL_INLINE void panel_page(uint32_t format, const struct panel_at *at, size_t c)
+{
+	const size_t far = c + at->far, column = moe_formats[format].bits * MOE_PANEL_ROWS / 8;
+	const uintptr_t codes = (uintptr_t)at->codes + far * column + (far < at->left ? 0 : at->jump_codes);
+
+	if (codes % PANEL_PAGE < MOE_BLOCK_COLS * column)
+		_mm_prefetch((const char *)codes, _MM_HINT_T0);
+}
+
 /* Asks for the quarter of those codes that belongs to vectors v and v + 1: in step with reading, a burst of requests
  * holds up what is read. */
 PANEL_INLINE void panel_ask(uint32_t format, uintptr_t ahead, int v)
@@ -264,6 +279,8 @@ PANEL_INLINE void tile_columns(uint32_t format, bool few, size_t panels, size_t 
 	for (size_t c = 0; c < cols; c += MOE_BLOCK_COLS) {
 		uintptr_t ahead[PANEL_SIDE];
 
+		if (few && panels == 1)
+			panel_page(format, at, c);
 		if (few)
 			for (size_t p = 0; p < panels; p++)
 				ahead[p] = panel_ahead(format, &at[p], c);
