@@ -12,6 +12,11 @@ static double rate(uint64_t hits, uint64_t asked)
 	return asked ? MIN((double)hits / (double)asked, 1) : 0;
 }
 
+static json_t *rate_json(uint64_t hits, uint64_t asked)
+{
+	return asked ? json_real(rate(hits, asked)) : json_null();
+}
+
 static json_t *ghosts_json(const struct moe_ghost_stats *g)
 {
 	json_t *caches = json_array();
@@ -26,10 +31,11 @@ static json_t *ghosts_json(const struct moe_ghost_stats *g)
 							(json_int_t)c->slots, "hit_rate", rate(c->hits, g->asked),
 							"hit_rate_pairs", rate(c->hits_pairs, g->asked_pairs)));
 	}
-	return json_pack("{s:I, s:I, s:I, s:I, s:o, s:I, s:o}", "layers", (json_int_t)g->layers, "steps",
+	return json_pack("{s:I, s:I, s:I, s:I, s:o, s:I, s:o, s:o}", "layers", (json_int_t)g->layers, "steps",
 			 (json_int_t)g->steps, "asked", (json_int_t)g->asked, "asked_pairs", (json_int_t)g->asked_pairs,
 			 "caches", caches, "bound_slots", (json_int_t)g->bound_slots, "bound_hit_rate",
-			 g->bound_asked ? json_real(rate(g->bound_hits, g->bound_asked)) : json_null());
+			 rate_json(g->recent_hits, g->recent_asked), "bound_own_hit_rate",
+			 rate_json(g->recent_own, g->recent_asked));
 }
 
 static void list_caches(struct advice_facts *f, const struct moe_ghost_stats *g)
@@ -82,8 +88,10 @@ void documents_add_ghosts(json_t *o, const struct session *s, const struct moe_l
 	struct moe_ghost_stats ghosts;
 
 	ringsrv_read_ghosts(s, &ghosts);
-	if (ghosts.bound_asked)
-		facts.bound = rate(ghosts.bound_hits, ghosts.bound_asked);
+	if (ghosts.recent_asked) {
+		facts.bound = rate(ghosts.recent_hits, ghosts.recent_asked);
+		facts.bound_own = rate(ghosts.recent_own, ghosts.recent_asked);
+	}
 	list_caches(&facts, &ghosts);
 	json_object_set_new(o, "ghosts", ghosts.layers ? ghosts_json(&ghosts) : json_null());
 	json_object_set_new(o, "advice", advice_json(&facts));
@@ -107,9 +115,9 @@ static json_t *model_ghosts_json(const struct model_ghosts *g)
 	for (uint32_t i = 0; i < g->n_bounds; i++) {
 		const struct model_bound *b = &g->bounds[i];
 
-		json_array_append_new(bounds, json_pack("{s:I, s:I, s:o}", "slots", (json_int_t)b->slots, "asked",
-							(json_int_t)b->asked, "hit_rate",
-							b->asked ? json_real(rate(b->hits, b->asked)) : json_null()));
+		json_array_append_new(bounds, json_pack("{s:I, s:I, s:o, s:o}", "slots", (json_int_t)b->slots, "asked",
+							(json_int_t)b->asked, "hit_rate", rate_json(b->hits, b->asked),
+							"own_hit_rate", rate_json(b->own, b->asked)));
 	}
 	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "sessions", (json_int_t)g->sessions, "layers",
 			 (json_int_t)g->layers, "steps", (json_int_t)g->steps, "asked", (json_int_t)g->asked,
@@ -135,9 +143,14 @@ static void list_model_caches(struct advice_facts *f, const struct model_ghosts 
 									 (uint32_t)MIN(c->slots, f->experts),
 									 rate(c->hits, c->asked)};
 	}
-	for (uint32_t i = 0; i < g->n_bounds; i++)
-		if (g->bounds[i].slots == own->slots && g->bounds[i].asked && own->own == own->asked)
-			f->bound = rate(g->bounds[i].hits, g->bounds[i].asked);
+	for (uint32_t i = 0; i < g->n_bounds; i++) {
+		const struct model_bound *b = &g->bounds[i];
+
+		if (b->slots != own->slots || b->asked == 0 || own->own != own->asked)
+			continue;
+		f->bound = rate(b->hits, b->asked);
+		f->bound_own = rate(b->own, b->asked);
+	}
 }
 
 void documents_add_model_ghosts(json_t *o, const struct service *s, const struct entry *e,

@@ -52,6 +52,7 @@ static void add_bound(struct model_ghosts *g, const struct moe_ghost_stats *from
 		g->bounds[g->n_bounds++] = (struct model_bound){.slots = from->bound_slots};
 	g->bounds[i].asked += from->bound_asked;
 	g->bounds[i].hits += from->bound_hits;
+	g->bounds[i].own += from->bound_own;
 }
 
 void model_ghosts_add(struct model_ghosts *to, const struct moe_ghost_stats *from)

@@ -31,6 +31,7 @@ struct model_ghost {
 
 struct model_bound {
 	uint64_t slots, asked, hits;
+	uint64_t own; /* what the sessions' own caches found of the same */
 };
 
 struct model_ghosts {

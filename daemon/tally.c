@@ -13,8 +13,8 @@
 #include "base/util.h"
 
 /* What a daemon before has written is taken as it lies there. */
-_Static_assert(TALLY_VERSION == 1 && offsetof(struct tally, ghosts) == 24 && offsetof(struct tally, layers) == 1840 &&
-		       sizeof(struct model_ghost) == 56 && sizeof(struct model_bound) == 24 &&
+_Static_assert(TALLY_VERSION == 2 && offsetof(struct tally, ghosts) == 24 && offsetof(struct tally, layers) == 1904 &&
+		       sizeof(struct model_ghost) == 56 && sizeof(struct model_bound) == 32 &&
 		       offsetof(struct model_ghosts, n_caches) == 48 && offsetof(struct model_ghosts, caches) == 56 &&
 		       offsetof(struct model_ghosts, bounds) == 1624 && sizeof(struct histogram) == 2432 &&
 		       sizeof(struct times) == 4 * sizeof(struct histogram),

@@ -19,7 +19,7 @@
 #include "moe-error.h"
 
 #define TALLY_MAGIC 0x31796c6174656f6dull /* "moetaly1" */
-#define TALLY_VERSION 1
+#define TALLY_VERSION 2
 
 struct tally {
 	uint64_t magic;

@@ -115,8 +115,12 @@ static void publish(const struct ghosts *g)
 	__atomic_store_n(&stats->steps, c->steps, __ATOMIC_RELAXED);
 	__atomic_store_n(&stats->asked, c->asked, __ATOMIC_RELAXED);
 	__atomic_store_n(&stats->asked_pairs, c->asked_pairs, __ATOMIC_RELAXED);
-	__atomic_store_n(&stats->bound_asked, c->bound_asked, __ATOMIC_RELAXED);
-	__atomic_store_n(&stats->bound_hits, c->bound_hits, __ATOMIC_RELAXED);
+	__atomic_store_n(&stats->bound_asked, c->bound.asked, __ATOMIC_RELAXED);
+	__atomic_store_n(&stats->bound_hits, c->bound.hits, __ATOMIC_RELAXED);
+	__atomic_store_n(&stats->bound_own, c->bound.own, __ATOMIC_RELAXED);
+	__atomic_store_n(&stats->recent_asked, c->recent.asked, __ATOMIC_RELAXED);
+	__atomic_store_n(&stats->recent_hits, c->recent.hits, __ATOMIC_RELAXED);
+	__atomic_store_n(&stats->recent_own, c->recent.own, __ATOMIC_RELAXED);
 	for (uint32_t i = 0; i < g->n_caches; i++) {
 		__atomic_store_n(&stats->caches[i].hits, c->hits[i], __ATOMIC_RELAXED);
 		__atomic_store_n(&stats->caches[i].hits_pairs, c->hits_pairs[i], __ATOMIC_RELAXED);

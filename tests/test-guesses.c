@@ -180,7 +180,9 @@ static void test_off(void)
 static bool same_counts(const struct moe_ghost_stats *s, const struct ghost_counts *c, uint32_t n)
 {
 	bool same = s->steps == c->steps && s->asked == c->asked && s->asked_pairs == c->asked_pairs &&
-		    s->bound_asked == c->bound_asked && s->bound_hits == c->bound_hits && s->bound_asked > 0;
+		    s->bound_asked == c->bound.asked && s->bound_hits == c->bound.hits && s->bound_asked > 0 &&
+		    s->bound_own == c->bound.own && s->recent_asked == c->recent.asked &&
+		    s->recent_hits == c->recent.hits && s->recent_own == c->recent.own;
 
 	for (uint32_t i = 0; i < n; i++)
 		same &= s->caches[i].hits == c->hits[i] && s->caches[i].hits_pairs == c->hits_pairs[i];

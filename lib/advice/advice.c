@@ -81,9 +81,11 @@ static void advise_policy(const struct advice_facts *f, struct advice *a)
 	if (best->hit_rate >= own->hit_rate + POLICY_GAIN)
 		say(a, "another policy: %s would find %.1f%% in the same %u slots, %s finds %.1f%%", best->policy,
 		    100 * best->hit_rate, own->slots, own->policy, 100 * own->hit_rate);
-	else if (f->bound >= 0 && f->bound - own->hit_rate < BOUND_NEAR && own->slots < f->experts)
-		say(a, "no policy helps: %s finds %.1f%%, and no rule for %u slots can find more than %.1f%%",
-		    own->policy, 100 * own->hit_rate, own->slots, 100 * f->bound);
+	else if (f->bound >= 0 && f->bound - f->bound_own < BOUND_NEAR && own->slots < f->experts)
+		say(a,
+		    "no policy helps: of the steps looked at %s found %.1f%%, and no rule for %u slots could find more "
+		    "than %.1f%%",
+		    own->policy, 100 * f->bound_own, own->slots, 100 * f->bound);
 }
 
 /* Side by side, the shorter of the two is all that can be hidden. */

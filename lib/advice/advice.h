@@ -27,7 +27,8 @@ struct advice_facts {
 	double tokens_mean;      /* of a step */
 	uint32_t n_caches;       /* 0: nobody looked; else caches[0] is the session's own */
 	struct advice_cache caches[8];
-	double bound;               /* the hit rate that no cache of `slots` exceeds; negative: not known */
+	double bound;     /* the hit rate that no cache of `slots` exceeds, of some steps; negative: not known */
+	double bound_own; /* of the same steps, what the session's cache found */
 	double wait_ns, compute_ns; /* all copies; all computation on CPU and device */
 };
 

@@ -11,9 +11,10 @@
 
 #define NEVER UINT16_MAX
 
-/* A window's steps, as bits of what they asked for. */
+/* A window's steps: bits of what they asked for, and how many of it the first cache had. */
 struct window {
 	uint64_t *asked; /* [GHOST_WINDOW][words] */
+	uint32_t *own;   /* [GHOST_WINDOW] */
 	uint32_t n;
 };
 
@@ -23,6 +24,7 @@ struct replay {
 	uint16_t *next; /* [GHOST_WINDOW + 1][experts]: the first step from that one on that asks for it */
 	uint64_t *held; /* [words] */
 	uint32_t n_held;
+	struct ghost_bound now, last; /* of this window so far, of the one that was looked at before */
 };
 
 struct ghost {
@@ -56,10 +58,12 @@ int ghost_new(struct ghost **ret, uint32_t experts, const struct ghost_cache *ca
 	g->fills = calloc(experts, sizeof *g->fills);
 	g->now.asked = calloc(GHOST_WINDOW * words, sizeof(uint64_t));
 	g->before.asked = calloc(GHOST_WINDOW * words, sizeof(uint64_t));
+	g->now.own = calloc(GHOST_WINDOW, sizeof(uint32_t));
+	g->before.own = calloc(GHOST_WINDOW, sizeof(uint32_t));
 	g->replay.next = calloc((GHOST_WINDOW + 1) * (size_t)experts, sizeof(uint16_t));
 	g->replay.held = calloc(words, sizeof(uint64_t));
-	if (!g->pairs || !g->requests || !g->fills || !g->now.asked || !g->before.asked || !g->replay.next ||
-	    !g->replay.held)
+	if (!g->pairs || !g->requests || !g->fills || !g->now.asked || !g->before.asked || !g->now.own ||
+	    !g->before.own || !g->replay.next || !g->replay.held)
 		r = moe_error_set(err, -ENOMEM, "ghost: no memory for %u experts", experts);
 	for (; r == 0 && g->n_caches < n_caches; g->n_caches += r == 0)
 		r = cache_new(&g->caches[g->n_caches], experts, caches[g->n_caches].slots, caches[g->n_caches].policy,
@@ -83,6 +87,8 @@ struct ghost *ghost_free(struct ghost *g)
 	free(g->fills);
 	free(g->now.asked);
 	free(g->before.asked);
+	free(g->now.own);
+	free(g->before.own);
 	free(g->replay.next);
 	free(g->replay.held);
 	free(g);
@@ -117,10 +123,11 @@ static void turn_window(struct ghost *g)
 	struct replay *p = &g->replay;
 	const struct window full = g->now;
 
-	g->now = (struct window){.asked = g->before.asked};
+	g->now = (struct window){.asked = g->before.asked, .own = g->before.own};
 	g->before = full;
 	p->at = 0;
 	p->n = full.n;
+	p->now = (struct ghost_bound){0};
 	for (uint32_t e = 0; e < g->experts; e++)
 		p->next[(size_t)p->n * g->experts + e] = NEVER;
 	for (uint32_t i = p->n; i-- > 0;) {
@@ -144,29 +151,51 @@ static void drop_farthest(const struct ghost *g, struct replay *p)
 	p->n_held--;
 }
 
+static void add(struct ghost_bound *to, const struct ghost_bound *from)
+{
+	to->asked += from->asked;
+	to->hits += from->hits;
+	to->own += from->own;
+}
+
+/* A window has been looked at whole: it takes the place of the one before in what all layers' are together. */
+static void end_replay(struct replay *p, struct ghost_bound *recent)
+{
+	recent->asked -= p->last.asked;
+	recent->hits -= p->last.hits;
+	recent->own -= p->last.own;
+	add(recent, &p->now);
+	p->last = p->now;
+}
+
 /* One step of the window before. */
 static void replay_step(struct ghost *g, struct ghost_counts *counts)
 {
 	struct replay *p = &g->replay;
 	const uint64_t *asked = g->before.asked + (size_t)p->at * g->words;
+	struct ghost_bound step = {0};
 
 	if (p->at == p->n)
 		return;
+	step.own = g->before.own[p->at];
 	for (uint32_t i = 0; i < g->words; i++) {
 		const uint32_t found = (uint32_t)__builtin_popcountll(asked[i] & p->held[i]);
 		const uint32_t all = (uint32_t)__builtin_popcountll(asked[i]);
 
-		counts->bound_asked += all;
-		counts->bound_hits += found;
+		step.asked += all;
+		step.hits += found;
 		p->n_held += all - found;
 		p->held[i] |= asked[i];
 	}
 	while (p->n_held > g->bound_slots)
 		drop_farthest(g, p);
-	p->at++;
+	add(&counts->bound, &step);
+	add(&p->now, &step);
+	if (++p->at == p->n)
+		end_replay(p, &counts->recent);
 }
 
-static void keep_step(struct ghost *g, uint32_t n, struct ghost_counts *counts)
+static void keep_step(struct ghost *g, uint32_t n, uint64_t own, struct ghost_counts *counts)
 {
 	uint64_t *asked = g->now.asked + (size_t)g->now.n * g->words;
 
@@ -174,6 +203,7 @@ static void keep_step(struct ghost *g, uint32_t n, struct ghost_counts *counts)
 	memset(asked, 0, g->words * sizeof *asked);
 	for (uint32_t i = 0; i < n; i++)
 		asked[g->requests[i].expert / 64] |= (uint64_t)1 << g->requests[i].expert % 64;
+	g->now.own[g->now.n] = (uint32_t)own;
 	if (++g->now.n == GHOST_WINDOW)
 		turn_window(g);
 }
@@ -197,6 +227,7 @@ static uint32_t list_requests(struct ghost *g, const struct policy_tokens *token
 void ghost_step(struct ghost *g, const struct policy_tokens *tokens, struct ghost_counts *counts)
 {
 	const uint32_t n = list_requests(g, tokens);
+	const uint64_t own = counts->hits[0];
 
 	if (n == 0)
 		return;
@@ -215,5 +246,5 @@ void ghost_step(struct ghost *g, const struct policy_tokens *tokens, struct ghos
 		cache_route(g->caches[c], tokens);
 		cache_update(g->caches[c], g->requests, n, UINT32_MAX, g->fills);
 	}
-	keep_step(g, n, counts);
+	keep_step(g, n, counts->hits[0] - own, counts);
 }

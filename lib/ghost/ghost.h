@@ -29,10 +29,17 @@ struct ghost_cache {
 	uint32_t slots; /* at most the experts */
 };
 
+/* Of steps that the bound has looked at: what they asked for, what of it no cache of bound_slots could have exceeded,
+ * and what the first cache found. If that has bound_slots, own <= hits. */
+struct ghost_bound {
+	uint64_t asked, hits, own;
+};
+
 struct ghost_counts {
 	uint64_t steps, asked, asked_pairs; /* asked: distinct experts, of each step */
 	uint64_t hits[GHOST_CACHES_MAX], hits_pairs[GHOST_CACHES_MAX];
-	uint64_t bound_asked, bound_hits; /* of the steps that the bound has looked at */
+	struct ghost_bound bound;  /* of all windows */
+	struct ghost_bound recent; /* of each layer's last one that was looked at whole */
 };
 
 struct ghost;

@@ -215,7 +215,13 @@ struct moe_ghost_stats {
 	__u64 bound_slots; /* no cache of so many slots has more than bound_hits ... */
 	__u64 bound_asked; /* ... of so many experts that were asked for */
 	__u64 bound_hits;
-	__u64 reserved[6];
+	__u64 bound_own; /* of the same, what the first cache had */
+	/* The same three of each layer's last window of steps, not cumulative. Asked 0: none is over, or a client that
+	 * does not know them. */
+	__u64 recent_asked;
+	__u64 recent_hits;
+	__u64 recent_own;
+	__u64 reserved[2];
 	struct moe_ghost_cache caches[MOE_GHOST_CACHES]; /* the first is like the session's own */
 };
 

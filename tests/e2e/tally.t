@@ -93,7 +93,7 @@ perl -e '
 ' "$daemon" >"$dir/changed" 2>"$dir/err"
 is "$(cat "$dir/changed")" changed 'the keeper has one tally, now of another version' "$dir/err"
 ends 'another version' killed
-grep -q 'histograms and ghosts begin anew.*version 999 found, 1 expected' "$dir/daemon.log"
+grep -q 'histograms and ghosts begin anew.*version 999 found, 2 expected' "$dir/daemon.log"
 ok $? 'the daemon says so' "$dir/daemon.log"
 what_is_known "$dir/known"
 is "$(count wait) $(json "$dir/known" ghosts)" '0 null' 'and begins anew'

@@ -113,8 +113,9 @@ static void print_model_ghosts(const json_t *model)
 			       100 * get_number(cache, "hit_rate_pairs"), get_number(cache, "asked"));
 	json_array_foreach (json_object_get(ghosts, "bounds"), i, cache)
 		if (json_is_real(json_object_get(cache, "hit_rate")))
-			printf("  %-10s %5.0f slots  %5.1f%%\n", "at most", get_number(cache, "slots"),
-			       100 * get_number(cache, "hit_rate"));
+			printf("  %-10s %5.0f slots  %5.1f%% of %.0f that were looked at, %.1f%% as it is\n", "at most",
+			       get_number(cache, "slots"), 100 * get_number(cache, "hit_rate"),
+			       get_number(cache, "asked"), 100 * get_number(cache, "own_hit_rate"));
 	json_array_foreach (json_object_get(model, "advice"), i, line)
 		printf("  %s\n", json_string_value(line));
 }
@@ -276,8 +277,10 @@ static void print_ghosts(const json_t *sessions)
 				       get_number(cache, "slots"), 100 * get_number(cache, "hit_rate"),
 				       100 * get_number(cache, "hit_rate_pairs"), k == 0 ? "  as it is" : "");
 			if (json_is_real(json_object_get(ghosts, "bound_hit_rate")))
-				printf("  %-10s %5.0f slots  %5.1f%%\n", "at most", get_number(ghosts, "bound_slots"),
-				       100 * get_number(ghosts, "bound_hit_rate"));
+				printf("  %-10s %5.0f slots  %5.1f%% of a recent window of steps, %.1f%% as it is\n",
+				       "at most", get_number(ghosts, "bound_slots"),
+				       100 * get_number(ghosts, "bound_hit_rate"),
+				       100 * get_number(ghosts, "bound_own_hit_rate"));
 		}
 		json_array_foreach (json_object_get(s, "advice"), k, line)
 			printf("session %.0f: %s\n", get_number(s, "id"), json_string_value(line));
