@@ -160,6 +160,14 @@ refused() {
 	grep -qF -- "$words" "$dir/err"
 	ok $? 'it says so' "$dir/err"
 }
+# The same options go with every policy, whether it looks at them or not.
+for policy in dynamic swift swift-exact flashlb random; do
+	plan --policy "$policy" --weights "$dir/loads.json" --gpus 8 --replicas 32 --json && cp "$dir/out" "$dir/without"
+	plan --policy "$policy" --weights "$dir/loads.json" --gpus 8 --replicas 32 --groups 4 --nodes 2 --json
+	is "$?" 0 "$policy: --groups and --nodes are taken" "$dir/err"
+	cmp "$dir/out" "$dir/without" >"$dir/diff" 2>&1 && grep -qF -- "of eplb, which packs groups on nodes: $policy plans without" "$dir/err"
+	ok $? 'make no difference, and it says so' "$dir/diff"
+done
 refused 2 '--policy: best' --policy best --weights "$dir/loads.json" --gpus 8
 refused 2 '--weights, --from or --case is missing' --policy eplb
 refused 2 '--policy hot needs --weights, --nodes and --replicas' --policy hot --weights "$dir/loads.json" --nodes 2
@@ -173,8 +181,6 @@ refused 2 '1 to 65536: 8x' --policy eplb --weights "$dir/loads.json" --gpus 8x
 refused 1 "--replicas (not given): 24 found, a multiple of the 7 gpus expected" --policy eplb --weights "$dir/loads.json" --gpus 7
 refused 1 '--replicas: 8 found, 24 (one for each expert)' --policy eplb --weights "$dir/loads.json" --gpus 8 --replicas 8
 refused 1 '--gpus: 7 found, a multiple of the 2 nodes' --policy eplb --weights "$dir/loads.json" --gpus 7 --nodes 2 --groups 2 --replicas 28
-refused 2 '--groups and --nodes are of eplb' --policy swift --weights "$dir/loads.json" --gpus 8 --groups 4
-refused 2 '--groups and --nodes are of eplb' --policy dynamic --weights "$dir/loads.json" --gpus 8 --nodes 2
 refused 1 "$dir/loads.json: experts: 24 found, a multiple of the 5 groups expected" --policy eplb --weights "$dir/loads.json" --gpus 8 --groups 5
 printf '{"cases":[{"id":"odd","num_gpus":2,"num_replicas":3,"weight":[[1,2]]}]}' >"$dir/odd.json"
 refused 1 "case odd: $dir/odd.json: cases[0].num_replicas: 3 found, a multiple of the 2 gpus expected" --policy eplb --case "$dir/odd.json"

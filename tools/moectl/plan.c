@@ -471,8 +471,10 @@ static int check_usage(const struct arguments *all, const struct plan_arguments 
 	if (policy && !arg->gpus && !arg->from)
 		return usage("--gpus is missing", NULL);
 	if (policy && !policy->eplb && (arg->groups || arg->nodes))
-		return usage("--groups and --nodes are of eplb, which packs groups on nodes; no use for them",
-			     policy->name);
+		fprintf(stderr,
+			"moectl plan: --groups and --nodes are of eplb, which packs groups on nodes: %s plans "
+			"without them\n",
+			policy->name);
 	if (arg->transfers && (!arg->from || !policy))
 		return usage("--transfers needs --from, and a policy", NULL);
 	return EXIT_DONE;
