@@ -297,13 +297,15 @@ static long compare(const struct worker *w, uint32_t first, const uint8_t *data,
 static void replay(const struct worker *w, const char *policy, uint32_t slots, const uint8_t *data, size_t size)
 {
 	const struct trace_source source = {.name = "trace", .data = data, .size = size};
-	const struct sim_params params = {.mode = SIM_PINNED, .policy = policy, .capacity = slots};
+	struct sim_params params = {.mode = SIM_PINNED, .policy = policy, .capacity = slots};
 	bool final[256], same = true, told = true;
 	struct found now[64] = {0};
 	struct moe_error err = {0};
 	struct trace_file file = {0};
 	uint64_t sum = 0, unique = 0;
 
+	if (strcmp(policy, "original") == 0)
+		params.tuning.cache_topk = 2; /* the client's K if nobody says; its U takes all */
 	require(trace_file_parse(&file, &source, &err) == 0, "read as a trace %s", err.text);
 	ask_found(now);
 	for (uint32_t l = 0; l < w->info.n_layers; l++) {
@@ -553,7 +555,8 @@ static void test_lies(void)
 
 int main(void)
 {
-	static const char *const policies[] = {"lru", "lfu-decay", "ema", "mrs", "ebco-soft", "s3-fifo"};
+	static const char *const policies[] = {"lru",     "lfu",   "lfu-decay", "lfru",      "ema",      "mrs",   "arc",
+					       "s3-fifo", "sieve", "ebco-soft", "ebco-hard", "original", "static"};
 
 	srandom((unsigned int)tap_seed());
 	fixture_start(&fixture, fixture_sample(), NULL);
