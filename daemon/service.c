@@ -485,7 +485,6 @@ struct service *service_free(struct service *s)
 	modpools_close(&s->modpools, s->ended);
 	loop_drain(s->loop);
 	push_free(s->push);
-	closer_settle();
 	registry_stop_movers(&s->registry);
 	pool_free(s->pool);
 	sched_free(s->sched);
@@ -493,6 +492,7 @@ struct service *service_free(struct service *s)
 		heats_part(&s->heats, s->leaves ? NULL : s->handover, e);
 	registry_clear(&s->registry);
 	loop_free(s->loop); /* where io_uring takes nothing any more, the last sources go only now */
+	closer_settle();    /* what they gave to the closer is let go of as well */
 	accounts_free(s->accounts);
 	guard_stop();
 	if (!s->leaves) {
