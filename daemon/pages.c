@@ -171,6 +171,12 @@ static int begin_rung(struct pages *ret, struct prefault_run **ret_rest, enum pa
 
 	pages.bytes = ALIGN_UP(request->bytes, rungs[rung].bytes);
 	pages.fd = memfd_open(request->name, rungs[rung].memfd_flags);
+	if (pages.fd == -ENODEV)
+		return moe_error_set(err, -ENODEV,
+				     "the kernel has no %s pages: /sys/kernel/mm/hugepages/hugepages-%" PRIu64
+				     "kB is missing%s",
+				     rungs[rung].name, rungs[rung].bytes >> 10,
+				     rung == PAGES_1G ? ", as where the CPU lacks pdpe1gb; try --pages 2m" : "");
 	if (pages.fd < 0)
 		return moe_error_sys(err, pages.fd, "no memory file on %s pages", rungs[rung].name);
 	if (ftruncate(pages.fd, (off_t)pages.bytes) < 0)
