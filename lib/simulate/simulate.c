@@ -10,7 +10,6 @@
 #include "cache.h"
 
 #define NEVER UINT32_MAX
-#define ATOMIC_NAMES "lru, lfu, lfu-decay, lfru, ebco-hard"
 #define SAME (1 + 0x1p-42) /* sums of binary64 that are nearer are one number, added up in another order */
 
 /* One layer's run. Everything by expert is [experts]. */
@@ -300,8 +299,7 @@ static int foresee(struct run *x, struct moe_error *err)
 	return 0;
 }
 
-/* Those whose order is that of a key. */
-static bool has_atomic(const char *policy)
+bool sim_has_atomic(const char *policy)
 {
 	static const char *const names[] = {"lru", "lfu", "lfu-decay", "lfru", "ebco-hard"};
 
@@ -321,9 +319,9 @@ static int check(const struct sim_trace *t, const struct sim_params *p, struct m
 				     p->policy ? p->policy : "", policy_names());
 	if (p->mode == SIM_PINNED && p->tuning.tuned && !policy_find(p->policy)->tune)
 		return moe_error_set(err, -EINVAL, "simulate: %s has no number to be another one", p->policy);
-	if (p->mode == SIM_ATOMIC && !has_atomic(p->policy))
+	if (p->mode == SIM_ATOMIC && !sim_has_atomic(p->policy))
 		return moe_error_set(err, -EINVAL, "simulate: atomic mode: policy '%s' found, one of %s expected",
-				     p->policy ? p->policy : "", ATOMIC_NAMES);
+				     p->policy ? p->policy : "", SIM_ATOMIC_NAMES);
 	return 0;
 }
 

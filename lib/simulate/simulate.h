@@ -44,6 +44,10 @@ int sim_mode_find(const char *name);
 const char *sim_mode_name(enum sim_mode mode);
 const char *sim_mode_names(void);
 
+/* Whether a policy has an atomic form: its order is that of a key. Takes NULL. */
+bool sim_has_atomic(const char *policy);
+#define SIM_ATOMIC_NAMES "lru, lfu, lfu-decay, lfru, ebco-hard" /* all that have one, for texts */
+
 /* What a rule has other numbers than its own in. Of zeroes: in nothing. */
 struct sim_tuning {
 	bool tuned;

@@ -230,6 +230,10 @@ refuses "'mru' found, one of lru, lfu" 1 "$vectors" --policy mru
 refuses "'loose' found, pinned" 1 "$vectors" --mode loose
 refuses "'4097' found, 0 to 4096" 1 "$vectors" --capacity 4097
 refuses "'' found" 1 "$vectors" --capacity 2,
+"$moectl" simulate "$dir/c-dev-003.trace" --capacity 4 --policy ema,lru --mode pinned,atomic >"$dir/table" 2>"$dir/err"
+is "$?:$(grep -c atomic "$dir/table")" 0:1 'a policy without an atomic form is left out of that mode, the others are run' "$dir/err"
+grep -q 'ema has no atomic form' "$dir/err"
+ok $? 'and it says so' "$dir/err"
 refuses 'one of lru, lfu, lfu-decay, lfru, ebco-hard expected' 1 "$vectors" --mode atomic --policy sieve
 refuses 'draws one trace' 1 "$vectors" --svg "$dir/x.svg"
 refuses 'is for --json' 2 "$vectors" --evictions

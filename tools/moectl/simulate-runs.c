@@ -116,17 +116,25 @@ static int find_policy(const char *word, enum sim_mode mode, const char **ret, e
 				    word, policy_names());
 }
 
+/* Of policies that have no atomic form the other modes are run; it is an error where none of them has one. */
 static int plan_mode(struct runs *runs, enum sim_mode mode, const char *policies, const struct capacities *c,
 		     const json_t *wished, struct moe_error *err)
 {
+	const uint32_t before = runs->n;
+	const char *name = NULL;
 	char word[NAME_MAX_BYTES];
+	bool left_out = false;
 	int r = 0;
 
 	while (r == 0 && next_word(&policies, word)) {
 		enum sim_mode its;
-		const char *name;
 
 		r = find_policy(word, mode, &name, &its, err);
+		if (r == 0 && its == SIM_ATOMIC && !sim_has_atomic(name)) {
+			fprintf(stderr, "moectl simulate: %s has no atomic form and is left out of that mode\n", name);
+			left_out = true;
+			continue;
+		}
 		for (uint32_t i = 0; r == 0 && i < c->n; i++)
 			r = add_run(runs,
 				    &(struct run){.policy = name,
@@ -135,6 +143,9 @@ static int plan_mode(struct runs *runs, enum sim_mode mode, const char *policies
 						  .capacity = c->of[i]},
 				    false, wished, err);
 	}
+	if (r == 0 && left_out && runs->n == before && c->n > 0)
+		r = moe_error_set(err, -EINVAL, "--mode atomic: policy '%s' found, one of %s expected", name,
+				  SIM_ATOMIC_NAMES);
 	return r;
 }
 
