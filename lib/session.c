@@ -16,6 +16,7 @@
 #include "client.h"
 #include "layout.h"
 #include "manifest/manifest-check.h"
+#include "policy/policy.h"
 #include "registrar.h"
 #include "warm.h"
 #include "wire.h"
@@ -69,7 +70,7 @@ static int take_params(struct moe_session *s, const struct moe_attach_params *pa
 	if (p->max_tokens > MOE_TOKENS_MAX)
 		return moe_error_set(err, -EINVAL, "moe_attach: max_tokens %u found, at most %u", p->max_tokens,
 				     MOE_TOKENS_MAX);
-	r = set_word(s->policy, sizeof s->policy, p->policy, "lru", "policy", err);
+	r = set_word(s->policy, sizeof s->policy, p->policy, POLICY_DEFAULT, "policy", err);
 	if (r == 0)
 		r = set_word(s->device, sizeof s->device, p->device, "host", "device", err);
 	p->policy = s->policy;

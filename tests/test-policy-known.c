@@ -170,6 +170,32 @@ static void test_order_of_policies(const char *name, const struct sim_trace *t, 
 	   rates[0], rates[1], rates[2], rates[3], rates[4], rates[5]);
 }
 
+/* Nobody who has not chosen a rule loses by it: 0076. */
+static void test_default(const char *name, const struct sim_trace *t)
+{
+	const char *chosen = policy_find(NULL)->name;
+
+	for (uint32_t quarters = 1; quarters < 4; quarters++) {
+		const uint32_t capacity = t->experts * quarters / 4;
+		double own, lru, most = 0;
+		struct sim_counts counts;
+
+		run_all(t, chosen, capacity, &counts);
+		own = rate(&counts);
+		run_all(t, "lru", capacity, &counts);
+		lru = rate(&counts);
+		for (size_t i = 0; policy_at(i); i++) {
+			if (policy_at(i) == &policy_static || policy_at(i) == &policy_original)
+				continue;
+			run_all(t, policy_at(i)->name, capacity, &counts);
+			most = MAX(most, rate(&counts));
+		}
+		ok(own > lru && own > most - 0.002,
+		   "%s, %u slots: %s, the default, finds %.4f, lru %.4f, the best %.4f", name, capacity, chosen, own,
+		   lru, most);
+	}
+}
+
 static void test_finding(const char *path, const char *name)
 {
 	struct trace_file file = {0};
@@ -181,6 +207,7 @@ static void test_finding(const char *path, const char *name)
 	test_no_choice(name, t);
 	test_order_of_policies(name, t, t->experts / 4);
 	test_order_of_policies(name, t, t->experts / 2);
+	test_default(name, t);
 	trace_file_free(&file);
 }
 

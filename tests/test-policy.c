@@ -41,7 +41,7 @@ static void test_names(void)
 			snprintf(frames + strlen(frames), sizeof frames - strlen(frames), "%s%s", i ? ", " : "",
 				 p->name);
 	}
-	ok(found && !policy_find("mru") && policy_find(NULL) == &policy_lru, "policies are found by name");
+	ok(found && !policy_find("mru") && policy_find(NULL) == &policy_ema, "policies are found by name");
 	ok(strcmp(all, policy_names()) == 0, "the names are the table's: %s", all);
 	ok(strcmp(frames, policy_frames_names()) == 0, "and those for frames: %s", frames);
 }

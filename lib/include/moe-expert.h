@@ -165,7 +165,7 @@ struct moe_attach_params {
 	uint32_t cache_topk;        /* `original`: a token's first choices that count as touches, 0: 2 */
 	uint32_t update_expert_num; /* decode: fills per layer and step at most, 0: 2 */
 	uint32_t miss_expert_num;   /* experts per miss buffer; 0: all that are not cached */
-	const char *policy;         /* which slot is given up: "lru" (NULL), "ema", ...: moe-expert(3) */
+	const char *policy;         /* which slot is given up: "ema" (NULL), "lru", ...: moe_attach(3) */
 	const char *device;         /* "host" (NULL), "cuda", "cuda:N", "auto": a GPU if there is one */
 	enum moe_fill fill;
 	enum moe_share

@@ -27,11 +27,9 @@ uint32_t policy_index(const struct policy_ops *policy)
 
 const struct policy_ops *policy_find(const char *name)
 {
-	size_t i;
-
 	if (!name)
-		return &policy_lru;
-	for (i = 0; i < ARRAY_LEN(policies); i++)
+		name = POLICY_DEFAULT;
+	for (size_t i = 0; i < ARRAY_LEN(policies); i++)
 		if (strcmp(policies[i]->name, name) == 0)
 			return policies[i];
 	return NULL;

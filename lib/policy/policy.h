@@ -86,7 +86,10 @@ struct policy_ops {
 extern const struct policy_ops policy_lru, policy_lfu, policy_lfu_decay, policy_lfru, policy_ema, policy_mrs,
 	policy_ebco_soft, policy_ebco_hard, policy_original, policy_static, policy_s3_fifo, policy_sieve, policy_arc;
 
-/* NULL means "lru"; NULL is returned for a name that does not exist. */
+/* Of clients' caches and of tiers, where nobody has chosen: docs/decisions/0076-the-rule-that-finds-most.md. */
+#define POLICY_DEFAULT "ema"
+
+/* NULL means POLICY_DEFAULT; NULL is returned for a name that does not exist. */
 const struct policy_ops *policy_find(const char *name);
 
 /* The i-th of the table, which only grows at its end; NULL: there is none. */

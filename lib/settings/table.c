@@ -157,7 +157,7 @@ const struct setting_def settings_table[SETTINGS] = {
 			.argument = "POLICY",
 			.type = SETTING_TYPE_WORD,
 			.words = "lru lfu lfu-decay lfru ema mrs arc s3-fifo sieve ebco-soft ebco-hard",
-			.preset = "lru",
+			.preset = "ema",
 			.live = true,
 			.help = "of a layer of such a model, which expert makes room: lru, lfu, lfu-decay, lfru, ema, "
 				"mrs, arc, s3-fifo, sieve, ebco-soft or ebco-hard",

@@ -93,7 +93,7 @@ within "$(json "$dir/stats.json" models.0.ghosts.bounds.0.hit_rate)" \
 	"$(json "$dir/stats.json" models.0.ghosts.bounds.0.own_hit_rate)" 1 'and its bound is above what they found of the same steps'
 is "$(json "$dir/stats.json" models.0.advice.0)" "$(json "$dir/stats.json" sessions.0.advice.0)" 'and its advice'
 asked=$(json "$dir/stats.json" models.0.ghosts.asked)
-grep -q 'lru .* 4 slots .* as it is$' "$dir/stats" && grep -q 'capacity deadlock' "$dir/stats"
+grep -q 'ema .* 4 slots .* as it is$' "$dir/stats" && grep -q 'capacity deadlock' "$dir/stats"
 ok $? 'moectl stats shows them, and advice' "$dir/stats"
 kill -CONT "$scorer"
 kill "$scorer"

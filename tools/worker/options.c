@@ -45,7 +45,7 @@ static const char usage_text[] =
 	"  --slots N                  cache slots per layer, at most the layer's experts (default 8)\n"
 	"  --policy NAME              which slot is given up: lru, lfu, lfu-decay, lfru, ema, mrs,\n"
 	"                             arc, s3-fifo, sieve, ebco-soft, ebco-hard, original or\n"
-	"                             static (default lru)\n"
+	"                             static (default ema)\n"
 	"  --cache-topk N             original: a token's first choices that count as touches (default 2)\n"
 	"  --update N                 decode: fills per layer and step at most (default 2)\n"
 	"  --device host|cuda|auto    where slots lie and are computed on; cuda:N one of several GPUs (default host)\n"
