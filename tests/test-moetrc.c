@@ -27,10 +27,12 @@ static void test_moetrc(void)
 	require(moetrc_parse(&t, good, sizeof good, false, &err) == 0, "a small trace is read%s", err.text);
 	ok(t.steps == 3 && t.tokens[0] == 1 && t.ids[0] == 3 && t.ids[2] == 0 && t.ids[5] == 1 && t.weights[0] == 1.0f,
 	   "one sequence after the other");
+	ok(t.sequences == 2 && t.begins[0] == 0 && t.begins[1] == 1, "and where each begins");
 	sim_trace_fini(&t);
 	require(moetrc_parse(&t, good, sizeof good, true, &err) == 0, "together it is read as well%s", err.text);
 	ok(t.steps == 2 && t.tokens[0] == 2 && t.tokens[1] == 1 && t.ids[2] == 0 && t.ids[4] == 2,
 	   "together: a step is a token of each that is as long");
+	ok(t.sequences == 0, "and there are no sequences one after the other");
 	sim_trace_fini(&t);
 	/* The second sequence, and then the first, without a step. */
 	memcpy(bad, good, sizeof good);

@@ -83,7 +83,8 @@ static int allocate(struct sim_trace *t, const struct file *f, uint64_t steps, u
 	t->first = calloc(steps * f->layers + 1, sizeof *t->first);
 	t->ids = calloc(tokens * f->layers * f->topk + 1, sizeof *t->ids);
 	t->weights = calloc(tokens * f->layers * f->topk + 1, sizeof *t->weights);
-	if (steps <= UINT32_MAX && t->tokens && t->first && t->ids && t->weights)
+	t->begins = calloc(f->sequences + 1, sizeof *t->begins);
+	if (steps <= UINT32_MAX && t->tokens && t->first && t->ids && t->weights && t->begins)
 		return 0;
 	sim_trace_fini(t);
 	return moe_error_set(err, -ENOMEM, "moetrc: no memory for %llu tokens", (unsigned long long)tokens);
@@ -99,6 +100,14 @@ static void copy_token(struct sim_trace *t, size_t to, const struct sequence *q,
 		t->ids[to + k] = q->ids[from + k];
 		t->weights[to + k] = (float)(w[0] | w[1] << 8) / 65535.0f;
 	}
+}
+
+static void tell_sequences(struct sim_trace *t, const struct sequence *q, uint32_t n)
+{
+	uint32_t step = 0;
+
+	for (t->sequences = 0; t->sequences < n; step += q[t->sequences++].steps)
+		t->begins[t->sequences] = step;
 }
 
 static void lay_out(struct sim_trace *t, const struct sequence *q, uint32_t n, bool together)
@@ -146,6 +155,8 @@ int moetrc_parse(struct sim_trace *ret, const void *data, size_t size, bool toge
 				  size - f.at);
 	if (r == 0)
 		r = allocate(ret, &f, together ? longest : sum, sum, err);
+	if (r == 0 && !together)
+		tell_sequences(ret, q, f.sequences);
 	if (r == 0)
 		lay_out(ret, q, f.sequences, together);
 	free(q);
@@ -158,5 +169,6 @@ void sim_trace_fini(struct sim_trace *t)
 	free(t->first);
 	free(t->ids);
 	free(t->weights);
+	free(t->begins);
 	*t = (struct sim_trace){0};
 }

@@ -26,14 +26,32 @@
 
 enum sim_mode { SIM_PINNED, SIM_ATOMIC, SIM_BELADY, SIM_BELADY_PINNED };
 
-/* Owned by the caller. Tokens of step s at layer l: tokens[s * layers + l], their ids from first[s * layers + l] on. */
+/* Owned by the caller. Tokens of step s at layer l: tokens[s * layers + l], their ids from first[s * layers + l] on.
+ * A cache is not told where a sequence begins: it serves them one after the other. */
 struct sim_trace {
 	uint32_t layers, experts, topk, steps;
-	uint32_t *tokens; /* [steps * layers] */
-	size_t *first;    /* [steps * layers], in units of ids */
-	int32_t *ids;     /* -1: none */
-	float *weights;   /* NULL: not known */
+	uint32_t sequences; /* that the steps are of, one after the other; 0: nobody says */
+	uint32_t *begins;   /* [sequences] the first step of each, ascending; NULL with 0 */
+	uint32_t *tokens;   /* [steps * layers] */
+	size_t *first;      /* [steps * layers], in units of ids */
+	int32_t *ids;       /* -1: none */
+	float *weights;     /* NULL: not known */
 };
+
+/* How many steps the i-th of the sequences has, and which is its first. Of a trace that names none there is one, all of
+ * it. */
+static inline uint32_t sim_sequences(const struct sim_trace *t)
+{
+	return t->sequences ? t->sequences : 1;
+}
+
+static inline uint32_t sim_sequence(const struct sim_trace *t, uint32_t i, uint32_t *ret_first)
+{
+	const uint32_t first = t->sequences ? t->begins[i] : 0;
+
+	*ret_first = first;
+	return (i + 1 < t->sequences ? t->begins[i + 1] : t->steps) - first;
+}
 
 struct sim_counts {
 	uint64_t hits_unique, misses_unique, hits_pairs, misses_pairs, copies, cold, insertions, evictions, bypasses;

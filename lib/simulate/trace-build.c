@@ -25,6 +25,20 @@ static bool grow(void *array, size_t n, size_t size)
 	return grown != NULL;
 }
 
+int sim_build_sequence(struct sim_build *b, struct moe_error *err)
+{
+	const size_t room = b->sequences_room ? 2 * b->sequences_room : ROOM_FIRST;
+
+	assert(b->places % b->trace.layers == 0);
+	if (b->trace.sequences == b->sequences_room) {
+		if (!grow(&b->trace.begins, room, sizeof *b->trace.begins))
+			return moe_error_set(err, -ENOMEM, "trace: no memory for %zu sequences", room);
+		b->sequences_room = room;
+	}
+	b->trace.begins[b->trace.sequences++] = (uint32_t)(b->places / b->trace.layers);
+	return 0;
+}
+
 int sim_build_place(struct sim_build *b, struct moe_error *err)
 {
 	const size_t room = b->places_room ? 2 * b->places_room : ROOM_FIRST;

@@ -15,10 +15,13 @@
 
 struct sim_build {
 	struct sim_trace trace;
-	size_t places, n_ids, places_room, ids_room;
+	size_t places, n_ids, places_room, ids_room, sequences_room;
 };
 
 void sim_build_begin(struct sim_build *ret, uint32_t layers, uint32_t experts, uint32_t topk);
+
+/* The next step is the first of another sequence. Its layers before are complete. -ENOMEM. */
+int sim_build_sequence(struct sim_build *build, struct moe_error *err);
 
 /* The next layer of the step, or the first of the next step, still without tokens. -ENOMEM, -E2BIG. */
 int sim_build_place(struct sim_build *build, struct moe_error *err);

@@ -243,6 +243,9 @@ static int read_source(struct reading *t, const struct trace_source *file, uint3
 	if (r < 0)
 		return r;
 	t->pass = (struct routes_pass){0};
+	r = pad(t, t->build.trace.layers, err);
+	if (r == 0)
+		r = sim_build_sequence(&t->build, err);
 	while (r >= 0 && (r = routes_next(&f, &record, err)) > 0)
 		if (record.kind == MOE_TRACE_ROUTE && record.route.source == source)
 			r = add_route(t, &record, err);

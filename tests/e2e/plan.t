@@ -142,6 +142,19 @@ cp "$dir/out" "$dir/by-config.json"
 plan --policy dynamic --weights "$dir/loads.json" --gpus 8 --replicas 32 --json
 cmp -s "$dir/out" "$dir/by-config.json"
 ok $? 'beside loads it says policy and copies' "$dir/err"
+printf '{"expert_map_record_path": "%s/records/deep/map.json", "num_redundant_experts": 8}' "$dir" >"$dir/record.json"
+EXPERT_MAP_RECORD=true plan --config "$dir/record.json" --weights "$dir/loads.json" --gpus 8
+is $? 0 'a map is recorded where the configuration says' "$dir/err"
+plan --policy swift --weights "$dir/loads.json" --gpus 8 --replicas 32 --map "$dir/recorded.json" &&
+	cmp "$dir/recorded.json" "$dir/records/deep/map.json" >"$dir/err" 2>&1
+ok $? 'in folders that were not there: the new map' "$dir/err"
+rm -r "$dir/records" && EXPERT_MAP_RECORD=true plan --config "$dir/record.json" --weights "$dir/loads.json" --gpus 8 --map "$dir/recorded.json"
+[ ! -e "$dir/records" ]
+ok $? 'but not where --map names another' "$dir/err"
+: >"$dir/records"
+EXPERT_MAP_RECORD=true plan --config "$dir/record.json" --weights "$dir/loads.json" --gpus 8
+is "$?/$(grep -c "expert_map_record_path: folder $dir/records" "$dir/err")" 1/1 'a folder that cannot be made is named' "$dir/err"
+rm "$dir/records"
 printf '{"expert_map_path": "%s"}' "$dir/swift.json" >"$dir/map-config.json"
 plan --config "$dir/map-config.json" --weights "$dir/loads.json" --json
 cp "$dir/out" "$dir/by-config.json"

@@ -15,6 +15,13 @@ static void check_trace(const struct sim_trace *t)
 		fuzz_check(t->first[place] == ids);
 		ids += (size_t)t->tokens[place] * t->topk;
 	}
+	for (uint32_t i = 0, end = 0, first; i < sim_sequences(t); i++) {
+		const uint32_t steps = sim_sequence(t, i, &first);
+
+		fuzz_check(first == end && steps <= t->steps - first);
+		end = first + steps;
+		fuzz_check(i + 1 < sim_sequences(t) || end == t->steps);
+	}
 	for (size_t i = 0; i < ids; i++)
 		fuzz_check(t->ids[i] >= -1 && t->ids[i] < (int32_t)t->experts);
 }

@@ -41,7 +41,7 @@ static void print_bash(void)
 	       "\tcase $before in\n"
 	       "\t--socket | --svg | --config | --root | --weights | --case | --from | --map | --calibrate | --output) "
 	       "COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n"
-	       "\t--to) COMPREPLY=($(compgen -W 'binary jsonl json moetrc loads' -- \"$word\")); return ;;\n"
+	       "\t--to) COMPREPLY=($(compgen -W 'binary jsonl json moetrc loads expert-map' -- \"$word\")); return ;;\n"
 	       "\t--isa) COMPREPLY=($(compgen -W 'auto ref avx2 avx512 amx' -- \"$word\")); return ;;\n"
 	       "\t--policy) [ \"$verb\" = simulate ] && COMPREPLY=($(compgen -W '");
 	list_policies();

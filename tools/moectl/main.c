@@ -32,10 +32,11 @@ const struct verb verbs[] = {
 	 "moectl simulate trace.moetrc --together --policy ema --cost expert=13M,link=25,device=2000,cpu=200\n"
 	 "moectl simulate vectors.json --json | jq '.cases[].results[].total'"},
 	{"trace", verb_trace, -1, "trace record|stop|show|convert ...",
-	 "what routers choose: record it, show a recording, write it in another form", "jLOSUBAt",
+	 "what routers choose: record it, show it, write it in another form", "jLOSUBAtPRGNDF",
 	 "moectl trace record --model qwen --seconds 60 --output qwen.moetrace\nmoectl trace show qwen.moetrace\n"
 	 "moectl trace convert qwen.moetrace qwen.jsonl --to jsonl\n"
-	 "moectl trace convert qwen.moetrace - --to loads\nmoectl trace stop"},
+	 "moectl trace convert qwen.moetrace - --to loads\n"
+	 "moectl trace convert qwen.moetrace map.json --to expert-map --gpus 8 --replicas 160\nmoectl trace stop"},
 	{"config", verb_config, 0, "config [--config FILE | --root DIR]",
 	 "what the files of expertd.conf(5) say, and where each value is from", "jcr",
 	 "moectl config\nmoectl config --root /mnt/image --json"},
@@ -74,33 +75,40 @@ static const struct {
 	{'x', "--cost RATES      simulate: time of a step by a model, as expert=13M,link=25,device=2000,cpu=200 "
 	      "(bytes, GB/s)"},
 	{'a', "--param LIST      simulate: numbers of rules, as kept=0.9,period=32,alpha=0.25,small=0.2"},
-	{'t', "--together        simulate, trace convert: a moetrc's sequences step by step beside each other"},
+	{'t',
+	 "--together        simulate, trace show, trace convert: a moetrc's sequences step by step beside each other"},
 	{'e', "--evictions       simulate --json: the log of evictions"},
 	{'L', "--model NAME      trace record: the sessions of this model (default: all)"},
 	{'O', "--output FILE     trace record: into this one (default: moe-DATE-TIME.moetrace here)"},
 	{'S', "--seconds NUMBER  trace record: so long (default: until Ctrl-C or moectl trace stop)"},
 	{'U', "--steps NUMBER    trace record: until a session has so many"},
 	{'B', "--max-bytes SIZE  trace record: a file of at most so many, 100M (default: 1G)"},
-	{'A', "--to FORM         trace convert: binary, jsonl, json, moetrc, or loads: pairs of each expert"},
+	{'A', "--to FORM         trace convert: binary, jsonl, json, moetrc, loads (pairs of each expert) or\n"
+	      "                    expert-map (where plan would have them)"},
 	{'c', "--config FILE     config, doctor: read this one and no other (default: $MOE_EXPERTD_CONFIG, else the "
 	      "system's)"},
 	{'r', "--root DIR        config, doctor: read the files of the system below DIR, and write them there"},
 	{'i', "--isa LEVEL       doctor: could the kernels run at it? auto, ref, avx2, avx512, amx"},
-	{'P',
-	 "--policy NAME     plan: eplb, eplb-global, random, dynamic, swift, swift-exact, swift-upstream, flashlb or\n"
-	 "                    hot (whole copies on NUMA nodes, as the daemon makes them);\n"
-	 "                    swift has right averages, with --case those of upstream, as published results have"},
+	{'P', "--policy NAME     plan, trace convert: eplb, eplb-global, random, dynamic, swift, swift-exact, "
+	      "swift-upstream, flashlb or\n"
+	      "                    hot (whole copies on NUMA nodes, as the daemon makes them);\n"
+	      "                    swift, the default of trace convert, has right averages, with --case those of "
+	      "upstream, as published\n"
+	      "                    results have"},
 	{'W', "--weights FILE    plan: JSON: loads [layer][expert], or what moectl heat --json prints"},
-	{'R',
-	 "--replicas P      plan: slots of all GPUs, of hot of all nodes, together (default: one for each expert)"},
-	{'G', "--groups G        plan: groups of experts, of eplb (default: 1)"},
-	{'N', "--nodes N         plan: nodes on which groups are packed, of eplb (default: 1); of hot those that have "
+	{'R', "--replicas P      plan, trace convert: slots of all GPUs, of hot of all nodes, together (default: one "
+	      "for each expert)"},
+	{'G', "--groups G        plan, trace convert: groups of experts, of eplb (default: 1)"},
+	{'N', "--nodes N         plan, trace convert: nodes on which groups are packed, of eplb (default: 1); of hot "
+	      "those that have "
 	      "copies"},
-	{'D', "--gpus D          plan: ranks that share the slots (default: as --from has)"},
+	{'D', "--gpus D          plan, trace convert: ranks that share the slots (default: as --from has)"},
 	{'C', "--case FILE       plan: JSON: one case, or {\"cases\": [...]}; without --policy cases of expert maps"},
-	{'F', "--from FILE       plan: an expert map, how it is now; without --policy it is checked and shown"},
+	{'F', "--from FILE       plan, trace convert: an expert map, how it is now; without --policy it is checked and "
+	      "shown"},
 	{'M', "--map FILE        plan: write the new expert map there; - is standard output"},
-	{'c', "--config FILE     plan: JSON: vLLM Ascend's eplb_config; alone it is checked and shown"},
+	{'c', "--config FILE     plan: JSON: vLLM Ascend's eplb_config; alone it is checked and shown;\n"
+	      "                    with --weights the new map goes to its expert_map_record_path"},
 	{'T', "--transfers       plan: who sends what to whom, from --from or the case's placement"},
 	{'f', "--fix             doctor: show each file that mends something, ask, and write it"},
 	{'y', "--yes             doctor --fix: write them all without asking"},

@@ -2,7 +2,8 @@
 /*
  * plan - moectl plan: which rank should hold which experts, from loads, cases or maps in files.
  *
- * Law: no daemon is asked, and no file is written but --map's, when all has gone well. Of Ascend's policies a layer of
+ * Law: no daemon is asked, and no file is written but --map's, or the one that --config records a map in, when all has
+ * gone well. Of Ascend's policies a layer of
  * --map and --transfers is the new one only where a worker would take it; the others are kept, and named. What a case
  * asks for is printed as the planner gives it.
  */
@@ -18,6 +19,7 @@
 #include "moectl.h"
 #include "placement/eplb-config.h"
 #include "placement/expert-map.h"
+#include "plan-file.h"
 #include "plan-hot.h"
 #include "plan-read.h"
 #include "plan-show.h"
@@ -53,7 +55,9 @@ struct job {
 	const struct plan_arguments *arg;
 	uint64_t redundant; /* copies beyond one of each expert, as --config says */
 	const struct policy *policy;
-	struct placement to; /* the new one, where --map or --transfers ask for it */
+	const char *map_word; /* what names the file of the new map, for texts */
+	json_t *loads;        /* what --weights names, where it was read already */
+	struct placement to;  /* the new one, where --map or --transfers ask for it */
 	json_t *shown;
 };
 
@@ -61,15 +65,6 @@ static int usage(const char *text, const char *word)
 {
 	fprintf(stderr, "moectl: plan: %s%s%s; see moectl plan --help\n", text, word ? ": " : "", word ? word : "");
 	return EXIT_USAGE;
-}
-
-static int read_json(json_t **ret, const char *path, struct moe_error *err)
-{
-	_cleanup_free_ char *text = NULL;
-	size_t bytes;
-	int r = file_read(&text, &bytes, path, PLAN_FILE_MAX, err);
-
-	return r < 0 ? r : plan_parse(ret, path, text, bytes, err);
 }
 
 static int no_memory(struct moe_error *err)
@@ -271,7 +266,7 @@ static int run_cases(struct job *job, const char *file, struct moe_error *err)
 	_cleanup_json_ json_t *document = NULL;
 	const json_t *cases, *one;
 	size_t i;
-	int r = read_json(&document, file, err);
+	int r = plan_file_json(&document, file, err);
 
 	if (r < 0)
 		return r;
@@ -369,14 +364,6 @@ static int plan_loads_balance(struct job *job, const struct plan_loads *loads, c
 	return r;
 }
 
-static int read_map(struct placement *ret, const char *file, struct moe_error *err)
-{
-	_cleanup_json_ json_t *map = NULL;
-	const int r = read_json(&map, file, err);
-
-	return r < 0 ? r : expert_map_read(ret, file, map, 0, err);
-}
-
 static int plan_loads(struct job *job, struct plan_loads *loads, const struct placement *from, struct moe_error *err)
 {
 	if (!job->policy->hot)
@@ -392,7 +379,7 @@ static int run_loads(struct job *job, struct moe_error *err)
 	struct plan_loads loads = {0};
 	struct placement from = {0};
 	const struct placement *now = job->arg->from ? &from : NULL;
-	int r = now ? read_map(&from, job->arg->from, err) : 0;
+	int r = now ? plan_file_map(&from, job->arg->from, err) : 0;
 
 	if (r == 0 && !job->policy) {
 		job->shown = plan_show_map(&from, 1);
@@ -401,8 +388,10 @@ static int run_loads(struct job *job, struct moe_error *err)
 		placement_fini(&from);
 		return r;
 	}
-	if (r == 0)
-		r = read_json(&document, job->arg->weights, err);
+	if (r == 0 && job->loads)
+		document = json_incref(job->loads);
+	else if (r == 0)
+		r = plan_file_json(&document, job->arg->weights, err);
 	if (r == 0)
 		r = plan_read_loads(&loads, job->arg->weights, document, err);
 	if (r == 0) {
@@ -415,29 +404,6 @@ static int run_loads(struct job *job, struct moe_error *err)
 }
 
 /* -- the verb ----------------------------------------------------------------------------------------------------- */
-
-/* A map that Ascend's reader would misread is not written. */
-static int write_map(const struct job *job, struct moe_error *err)
-{
-	const char *path = job->arg->map;
-	const bool out = strcmp(path, "-") == 0;
-	_cleanup_json_ json_t *map = NULL;
-	FILE *to;
-	int r = placement_check(&job->to, "--map: vLLM Ascend's file has no room for this plan", err);
-
-	if (r < 0)
-		return r;
-	map = expert_map_json(&job->to);
-	if (!map)
-		return no_memory(err);
-	to = out ? stdout : fopen(path, "we");
-	if (!to)
-		return moe_error_sys(err, -errno, "--map: %s", path);
-	r = json_dumpf(map, to, JSON_INDENT(4)) < 0 || fputc('\n', to) == EOF ? -EIO : 0;
-	if (!out && fclose(to) != 0)
-		r = -errno;
-	return r < 0 ? moe_error_sys(err, r, "--map: %s", path) : 0;
-}
 
 /* EXIT_USAGE: these do not go together. `arg`: with what --config says. */
 static int check_usage(const struct arguments *all, const struct plan_arguments *arg, const struct policy *policy)
@@ -515,7 +481,7 @@ static int read_config(struct job *job, struct plan_arguments *arg, const struct
 	const struct eplb_config_env env = {getenv("DYNAMIC_EPLB"), getenv("EXPERT_MAP_RECORD")};
 	struct eplb_config config;
 	struct placement map;
-	int r = read_json(document, all->config, err);
+	int r = plan_file_json(document, all->config, err);
 
 	if (r == 0)
 		r = eplb_config_read(&config, all->config, *document, arg->gpus, &env, err);
@@ -523,7 +489,7 @@ static int read_config(struct job *job, struct plan_arguments *arg, const struct
 		r = moe_error_set(err, -EINVAL, "%s: eplb_config.num_redundant_experts: %llu found, at most %d planned",
 				  all->config, (unsigned long long)config.redundant, ARGUMENTS_COUNT_MAX);
 	if (r == 0 && config.map) {
-		r = read_map(&map, config.map, err);
+		r = plan_file_map(&map, config.map, err);
 		if (r == 0)
 			placement_fini(&map);
 	}
@@ -538,7 +504,11 @@ static int read_config(struct job *job, struct plan_arguments *arg, const struct
 	if (!all->policy && arg->weights)
 		job->policy = find_policy(names[config.policy]);
 	job->redundant = config.redundant;
-	return 0;
+	if (!config.record || arg->map || !arg->weights)
+		return 0;
+	arg->map = config.record;
+	job->map_word = "eplb_config.expert_map_record_path";
+	return plan_file_make_folder(arg->map, job->map_word, err);
 }
 
 static int run(struct job *job, const struct arguments *all, struct moe_error *err)
@@ -550,7 +520,7 @@ static int run(struct job *job, const struct arguments *all, struct moe_error *e
 	if (r == 0 && !job->shown)
 		r = no_memory(err);
 	if (r == 0 && job->arg->map)
-		r = write_map(job, err);
+		r = plan_file_write_map(&job->to, job->arg->map, job->map_word, err);
 	if (r < 0)
 		return r;
 	if (all->json) {
@@ -567,7 +537,7 @@ static int run(struct job *job, const struct arguments *all, struct moe_error *e
 int verb_plan(const struct arguments *all)
 {
 	struct plan_arguments arg = all->plan;
-	struct job job = {.arg = &arg, .policy = all->policy ? find_policy(all->policy) : NULL};
+	struct job job = {.arg = &arg, .policy = all->policy ? find_policy(all->policy) : NULL, .map_word = "--map"};
 	_cleanup_json_ json_t *config = NULL;
 	struct moe_error err = {0};
 	int r = 0;
@@ -584,4 +554,30 @@ int verb_plan(const struct arguments *all)
 	json_decref(job.shown);
 	placement_fini(&job.to);
 	return r < 0 ? fail(&err) : EXIT_DONE;
+}
+
+int plan_write_map(const struct arguments *all, const char *name, json_t *loads, const char *path)
+{
+	const char *policy = all->policy ? all->policy : "swift"; /* eplb puts an expert on a rank twice, no map does */
+	struct plan_arguments arg = all->plan;
+	struct job job = {.arg = &arg, .policy = find_policy(policy), .map_word = "--to expert-map", .loads = loads};
+	struct moe_error err = {0};
+	int r = 0;
+
+	arg.weights = name;
+	arg.map = path;
+	if (!job.policy)
+		r = usage("--policy", policy);
+	else if (job.policy->hot)
+		r = usage("--policy hot makes copies, no expert map", NULL);
+	else if (!arg.gpus && !arg.from)
+		r = usage("an expert map is of ranks: --gpus is missing", NULL);
+	if (r == 0)
+		r = run_loads(&job, &err);
+	if (r == 0)
+		r = plan_file_write_map(&job.to, path, job.map_word, &err);
+	json_decref(job.shown);
+	json_decref(loads);
+	placement_fini(&job.to);
+	return r < 0 ? fail(&err) : r;
 }

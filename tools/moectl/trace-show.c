@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* moectl trace show: who has routed, how much, and how the choices of each layer are spread. */
+/* moectl trace show: of a recording who has routed, how much, and how the choices of each layer are spread. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -10,6 +10,8 @@
 
 #include "base/error.h"
 #include "base/util.h"
+#include "plan-file.h"
+#include "trace-layers.h"
 #include "trace.h"
 
 #define PHASES 3
@@ -22,18 +24,11 @@ struct seen_source {
 	bool left;
 };
 
-/* Of the file's one model, by layer. */
-struct seen_layer {
-	uint64_t routes, tokens, pairs, distinct;
-	uint64_t *loads; /* [n_experts] */
-};
-
 struct seen {
 	struct routes file;
 	struct seen_source *sources;
-	struct seen_layer *layers; /* of the first source's model; routes of others are not counted here */
+	struct trace_layers layers; /* of the first source's model; routes of others are not counted here */
 	uint32_t n_sources;
-	uint64_t *stamp; /* [n_experts] the route that named it last */
 	uint64_t routes, cut;
 	const char *end;
 };
@@ -53,36 +48,20 @@ static int grow(struct seen *s, struct moe_error *err)
 		s->sources = more;
 		s->n_sources = s->file.n_sources;
 	}
-	if (!s->layers)
-		s->layers = calloc(model->n_layers, sizeof *s->layers);
-	if (!s->stamp)
-		s->stamp = calloc(model->n_experts, sizeof *s->stamp);
-	if (!more || !s->layers || !s->stamp)
+	if (!more)
 		return moe_error_set(err, -ENOMEM, "%s: no memory", s->file.name);
-	return 0;
+	return s->layers.layer ? 0
+			       : trace_layers_init(&s->layers, model->n_layers, model->n_experts, s->file.name, err);
 }
 
 static int count_layer(struct seen *s, const struct routes_record *record, struct moe_error *err)
 {
-	struct seen_layer *layer = &s->layers[record->route.layer];
+	const struct moe_route *route = &record->route;
+	const int r = trace_layers_place(&s->layers, route->layer, route->tokens, s->file.name, err);
 
-	if (!layer->loads)
-		layer->loads = calloc(s->file.sources->n_experts, sizeof *layer->loads);
-	if (!layer->loads)
-		return moe_error_set(err, -ENOMEM, "%s: no memory", s->file.name);
-	layer->routes++;
-	layer->tokens += record->route.tokens;
-	for (size_t i = 0; i < (size_t)record->route.tokens * record->route.topk; i++) {
-		const int32_t id = routes_id(record, i);
-
-		if (id < 0)
-			continue;
-		layer->pairs++;
-		layer->loads[id]++;
-		layer->distinct += s->stamp[id] != s->routes;
-		s->stamp[id] = s->routes;
-	}
-	return 0;
+	for (size_t i = 0; r == 0 && i < (size_t)route->tokens * route->topk; i++)
+		trace_layers_choice(&s->layers, route->layer, routes_id(record, i));
+	return r;
 }
 
 static int count_route(struct seen *s, const struct routes_record *record, struct moe_error *err)
@@ -123,22 +102,6 @@ static int count_all(struct seen *s, struct moe_error *err)
 	return r;
 }
 
-static uint64_t most_asked(const struct seen *s, const struct seen_layer *layer, uint32_t *ret_used, int *ret_expert)
-{
-	uint64_t most = 0;
-
-	*ret_used = 0;
-	*ret_expert = -1;
-	for (uint32_t e = 0; e < s->file.sources->n_experts; e++) {
-		*ret_used += layer->loads[e] > 0;
-		if (layer->loads[e] > most) {
-			most = layer->loads[e];
-			*ret_expert = (int)e;
-		}
-	}
-	return most;
-}
-
 static json_t *source_json(const struct moe_trace_source *model, const struct seen_source *x)
 {
 	json_t *phases = json_object();
@@ -154,28 +117,14 @@ static json_t *source_json(const struct moe_trace_source *model, const struct se
 
 static void show_json(const struct seen *s)
 {
-	json_t *sources = json_array(), *layers = json_array(), *o;
+	json_t *sources = json_array(), *o;
 
 	for (uint32_t i = 0; i < s->n_sources; i++)
 		json_array_append_new(sources, source_json(&s->file.sources[i], &s->sources[i]));
-	for (uint32_t l = 0; s->n_sources && l < s->file.sources->n_layers; l++) {
-		const struct seen_layer *x = &s->layers[l];
-		uint32_t used;
-		int expert;
-
-		if (!x->loads)
-			continue;
-		most_asked(s, x, &used, &expert);
-		o = json_pack("{s:i, s:I, s:I, s:I, s:I, s:i, s:i, s:I}", "layer", (int)l, "routes",
-			      (json_int_t)x->routes, "tokens", (json_int_t)x->tokens, "pairs", (json_int_t)x->pairs,
-			      "distinct", (json_int_t)x->distinct, "experts_used", (int)used, "most_asked", expert,
-			      "most_asked_pairs", (json_int_t)(expert < 0 ? 0 : x->loads[expert]));
-		json_array_append_new(layers, o);
-	}
 	o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:o}", "file", s->file.name, "began_ns",
 		      (json_int_t)s->file.head.began_ns, "bytes", (json_int_t)s->file.size, "cut_off",
 		      (json_int_t)s->cut, "routes", (json_int_t)s->routes, "end", s->end ? s->end : "none", "sessions",
-		      sources, "layers", layers);
+		      sources, "layers", trace_layers_json(&s->layers));
 	print_json(o);
 	json_decref(o);
 }
@@ -196,21 +145,7 @@ static void show_text(const struct seen *s)
 		       s->file.sources[i].model, (unsigned long long)x->pass.passes, (unsigned long long)x->phases[1],
 		       (unsigned long long)x->phases[2], (unsigned long long)x->tokens, (unsigned long long)x->lost);
 	}
-	if (s->routes)
-		printf("\n%6s %8s %8s %10s %6s %12s\n", "LAYER", "ROUTES", "TOKENS", "DISTINCT", "USED", "MOST ASKED");
-	for (uint32_t l = 0; s->routes && l < s->file.sources->n_layers; l++) {
-		const struct seen_layer *x = &s->layers[l];
-		uint64_t most;
-		uint32_t used;
-		int expert;
-
-		if (!x->loads)
-			continue;
-		most = most_asked(s, x, &used, &expert);
-		printf("%6u %8llu %8llu %10.2f %6u %4d (%3.0f %%)\n", l, (unsigned long long)x->routes,
-		       (unsigned long long)x->tokens, (double)x->distinct / (double)x->routes, used, expert,
-		       x->pairs ? 100.0 * (double)most / (double)x->pairs : 0.0);
-	}
+	trace_layers_print(&s->layers);
 }
 
 static int map_file(const char *path, void **ret, size_t *ret_size, struct moe_error *err)
@@ -234,31 +169,65 @@ static int map_file(const char *path, void **ret, size_t *ret_size, struct moe_e
 	return r;
 }
 
-int trace_show(const struct arguments *arg, const char *path)
+static int show_recording(const struct arguments *arg, const struct trace_source *file)
 {
-	struct trace_source file = {.name = path};
 	struct moe_error err = {0};
 	struct seen s = {0};
-	void *map;
-	int r = map_file(path, &map, &file.size, &err);
+	int r = routes_open(&s.file, file, &err);
 
-	if (r < 0)
-		return fail(&err);
-	file.data = map;
-	r = routes_open(&s.file, &file, &err);
 	if (r == 0)
 		r = count_all(&s, &err);
 	if (r == 0 && arg->json)
 		show_json(&s);
 	else if (r == 0)
 		show_text(&s);
-	for (uint32_t l = 0; s.layers && l < s.file.sources->n_layers; l++)
-		free(s.layers[l].loads);
-	free(s.layers);
+	trace_layers_fini(&s.layers);
 	free(s.sources);
-	free(s.stamp);
 	routes_close(&s.file);
+	return r < 0 ? fail(&err) : EXIT_DONE;
+}
+
+static bool is_recording(const struct trace_source *file)
+{
+	static const char magic[] = "MOETRACE";
+
+	return file->size >= strlen(magic) && memcmp(file->data, magic, strlen(magic)) == 0;
+}
+
+/* A map is no trace, but one of the forms that a trace is converted to. */
+static int show_map(const struct arguments *arg, const char *path)
+{
+	struct arguments of_plan = *arg;
+
+	of_plan.plan = (struct plan_arguments){.from = path};
+	return verb_plan(&of_plan);
+}
+
+int trace_show(const struct arguments *arg, const char *path)
+{
+	struct trace_source file = {.name = path, .together = arg->together};
+	struct trace_file steps = {0};
+	struct moe_error err = {0};
+	void *map = NULL;
+	int r, status = EXIT_FAILED;
+
+	if (strcmp(path, "-") == 0)
+		r = trace_file_read(&steps, path, arg->together, &err);
+	else if ((r = map_file(path, &map, &file.size, &err)) == 0) {
+		file.data = map;
+		if (is_recording(&file))
+			status = show_recording(arg, &file);
+		else if (plan_file_is_map(map, file.size))
+			status = show_map(arg, path);
+		else
+			r = trace_file_parse(&steps, &file, &err);
+	}
+	if (r < 0)
+		status = fail(&err);
+	else if (steps.cases)
+		status = trace_show_steps(arg, &steps);
+	trace_file_free(&steps);
 	if (map)
 		munmap(map, file.size);
-	return r < 0 ? fail(&err) : EXIT_DONE;
+	return status;
 }

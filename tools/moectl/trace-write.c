@@ -92,38 +92,63 @@ static int write_jsonl(FILE *to, const struct trace_case *one, struct moe_error 
 	return 0;
 }
 
-/* Pairs of each layer's experts; layers that nobody routed in, dense ones, are left out. */
+/* Of one layer; returns their sum. */
+static uint64_t count_pairs(const struct sim_trace *t, uint32_t layer, uint64_t *loads)
+{
+	uint64_t pairs = 0;
+
+	memset(loads, 0, t->experts * sizeof *loads);
+	for (uint32_t s = 0; s < t->steps; s++) {
+		const size_t place = place_of(t, s, layer);
+		const int32_t *ids = t->ids + t->first[place];
+
+		for (size_t i = 0; i < (size_t)t->tokens[place] * t->topk; i++) {
+			if (ids[i] < 0)
+				continue;
+			loads[ids[i]]++;
+			pairs++;
+		}
+	}
+	return pairs;
+}
+
+json_t *trace_loads(const struct sim_trace *t)
+{
+	uint64_t *loads = malloc(t->experts * sizeof *loads);
+	json_t *layers = json_array();
+
+	for (uint32_t l = 0; loads && l < t->layers; l++) {
+		json_t *layer;
+
+		if (count_pairs(t, l, loads) == 0)
+			continue;
+		layer = json_array();
+		for (uint32_t e = 0; e < t->experts; e++)
+			json_array_append_new(layer, json_integer((json_int_t)loads[e]));
+		json_array_append_new(layers, layer);
+	}
+	if (!loads) {
+		json_decref(layers);
+		layers = NULL;
+	}
+	free(loads);
+	return layers;
+}
+
 static int write_loads(FILE *to, const struct trace_case *one, struct moe_error *err)
 {
-	const struct sim_trace *t = &one->trace;
-	uint64_t *loads = malloc(t->experts * sizeof *loads);
-	bool first = true;
+	json_t *layers = trace_loads(&one->trace), *layer;
+	size_t l;
 
-	if (!loads)
+	if (!layers)
 		return moe_error_set(err, -ENOMEM, "%s: no memory", one->id);
 	fputs("[", to);
-	for (uint32_t l = 0; l < t->layers; l++) {
-		uint64_t pairs = 0;
-
-		memset(loads, 0, t->experts * sizeof *loads);
-		for (uint32_t s = 0; s < t->steps; s++) {
-			const size_t place = place_of(t, s, l);
-
-			for (size_t i = 0; i < (size_t)t->tokens[place] * t->topk; i++)
-				if (t->ids[t->first[place] + i] >= 0) {
-					loads[t->ids[t->first[place] + i]]++;
-					pairs++;
-				}
-		}
-		if (pairs == 0)
-			continue;
-		for (uint32_t e = 0; e < t->experts; e++)
-			fprintf(to, "%s%llu", e ? ", " : first ? "[" : ",\n[", (unsigned long long)loads[e]);
-		fputc(']', to);
-		first = false;
+	json_array_foreach (layers, l, layer) {
+		fputs(l ? ",\n" : "", to);
+		json_dumpf(layer, to, 0);
 	}
 	fputs("]\n", to);
-	free(loads);
+	json_decref(layers);
 	return 0;
 }
 
@@ -135,7 +160,23 @@ static void put_number(FILE *to, uint32_t value, int bytes)
 		fputc((int)(value >> 8 * i & 0xff), to);
 }
 
-/* One sequence of one token a step. */
+static void put_sequence(FILE *to, const struct sim_trace *t, uint32_t sequence)
+{
+	uint32_t first;
+	const uint32_t steps = sim_sequence(t, sequence, &first);
+	const size_t begin = place_of(t, first, 0) * t->topk, end = place_of(t, first + steps, 0) * t->topk;
+
+	put_number(to, steps, 4);
+	for (size_t i = begin; i < end; i++)
+		fputc(t->ids[t->first[i / t->topk] + i % t->topk], to);
+	for (size_t i = begin; i < end; i++) {
+		const float weight = t->weights ? t->weights[t->first[i / t->topk] + i % t->topk] : 0;
+
+		put_number(to, (uint32_t)lrintf(fminf(fmaxf(weight, 0), 1) * 65535.0f), 2);
+	}
+}
+
+/* Sequences of one token a step. */
 static int write_moetrc(FILE *to, const struct trace_case *one, struct moe_error *err)
 {
 	const struct sim_trace *t = &one->trace;
@@ -154,27 +195,23 @@ static int write_moetrc(FILE *to, const struct trace_case *one, struct moe_error
 	put_number(to, t->layers, 4);
 	put_number(to, t->experts, 4);
 	put_number(to, t->topk, 4);
-	put_number(to, 1, 4);
-	put_number(to, t->steps, 4);
-	for (size_t i = 0; i < places * t->topk; i++)
-		fputc(t->ids[t->first[i / t->topk] + i % t->topk], to);
-	for (size_t i = 0; i < places * t->topk; i++) {
-		const float weight = t->weights ? t->weights[t->first[i / t->topk] + i % t->topk] : 0;
-
-		put_number(to, (uint32_t)lrintf(fminf(fmaxf(weight, 0), 1) * 65535.0f), 2);
-	}
+	put_number(to, sim_sequences(t), 4);
+	for (uint32_t i = 0; i < sim_sequences(t); i++)
+		put_sequence(to, t, i);
 	return 0;
 }
 
-static void put_route(FILE *to, const struct sim_trace *t, uint32_t s, uint32_t l)
+/* `first` is the first step of the sequence that step s is of. */
+static void put_route(FILE *to, const struct sim_trace *t, uint32_t sequence, uint32_t first, uint32_t s, uint32_t l)
 {
 	const size_t place = place_of(t, s, l), pairs = (size_t)t->tokens[place] * t->topk;
 	const uint64_t bytes = moe_route_bytes(t->tokens[place], t->topk);
 	const struct moe_route route = {.bytes = (__u32)bytes,
 					.kind = MOE_TRACE_ROUTE,
 					.topk = (__u8)t->topk,
+					.source = (__u16)sequence,
 					.layer = (__u16)l,
-					.step = s + 1u,
+					.step = s - first + 1u,
 					.tokens = t->tokens[place],
 					.phase = MOE_PHASE_NONE,
 					.mode = MOE_STATS_DECODE};
@@ -194,25 +231,24 @@ static void put_route(FILE *to, const struct sim_trace *t, uint32_t s, uint32_t 
 		fputc(0, to);
 }
 
-static int write_binary(FILE *to, const struct trace_case *one, struct moe_error *err)
+/* A session of its own in the recording; counts its routes. */
+static int put_session(FILE *to, const struct trace_case *one, uint32_t sequence, struct moe_trace_end *end,
+		       struct moe_error *err)
 {
 	const struct sim_trace *t = &one->trace;
-	const struct moe_trace_head head = {
-		.magic = MOE_TRACE_MAGIC, .version = MOE_TRACE_VERSION, .bytes = sizeof head};
 	struct moe_trace_source source = {.bytes = sizeof source,
 					  .kind = MOE_TRACE_SOURCE,
+					  .source = (__u16)sequence,
+					  .session = sequence + 1u,
 					  .n_layers = t->layers,
 					  .n_experts = t->experts,
 					  .topk = t->topk};
-	struct moe_trace_end end = {.bytes = sizeof end, .kind = MOE_TRACE_END};
+	uint32_t first;
+	const uint32_t steps = sim_sequence(t, sequence, &first);
 
-	if (t->topk > MOE_TOPK_MAX || t->experts >= MOE_TRACE_NOBODY || t->layers > UINT16_MAX)
-		return moe_error_set(err, -EINVAL, "%s: top %u of %u experts found, at most %d of %d expected", one->id,
-				     t->topk, t->experts, MOE_TOPK_MAX, MOE_TRACE_NOBODY - 1);
 	strncpy(source.model, one->id, sizeof source.model - 1);
-	fwrite(&head, sizeof head, 1, to);
 	fwrite(&source, sizeof source, 1, to);
-	for (uint32_t s = 0; s < t->steps; s++)
+	for (uint32_t s = first; s < first + steps; s++)
 		for (uint32_t l = 0; l < t->layers; l++) {
 			const uint32_t tokens = t->tokens[place_of(t, s, l)];
 
@@ -220,11 +256,31 @@ static int write_binary(FILE *to, const struct trace_case *one, struct moe_error
 				return moe_error_set(err, -EINVAL, "%s: step %u: %u tokens found, at most %d expected",
 						     one->id, s, tokens, MOE_TOKENS_MAX);
 			if (tokens)
-				put_route(to, t, s, l);
-			end.routes += tokens > 0;
+				put_route(to, t, sequence, first, s, l);
+			end->routes += tokens > 0;
 		}
-	fwrite(&end, sizeof end, 1, to);
 	return 0;
+}
+
+static int write_binary(FILE *to, const struct trace_case *one, struct moe_error *err)
+{
+	const struct sim_trace *t = &one->trace;
+	const struct moe_trace_head head = {
+		.magic = MOE_TRACE_MAGIC, .version = MOE_TRACE_VERSION, .bytes = sizeof head};
+	struct moe_trace_end end = {.bytes = sizeof end, .kind = MOE_TRACE_END};
+	int r = 0;
+
+	if (t->topk > MOE_TOPK_MAX || t->experts >= MOE_TRACE_NOBODY || t->layers > UINT16_MAX)
+		return moe_error_set(err, -EINVAL, "%s: top %u of %u experts found, at most %d of %d expected", one->id,
+				     t->topk, t->experts, MOE_TOPK_MAX, MOE_TRACE_NOBODY - 1);
+	if (sim_sequences(t) > UINT16_MAX)
+		return moe_error_set(err, -EINVAL, "%s: %u sequences found, a recording has room for %d sessions",
+				     one->id, t->sequences, UINT16_MAX);
+	fwrite(&head, sizeof head, 1, to);
+	for (uint32_t i = 0; r == 0 && i < sim_sequences(t); i++)
+		r = put_session(to, one, i, &end, err);
+	fwrite(&end, sizeof end, 1, to);
+	return r;
 }
 
 static const struct {
@@ -237,7 +293,7 @@ static const struct {
 
 const char *trace_forms(void)
 {
-	return "binary, jsonl, json, moetrc or loads";
+	return "binary, jsonl, json, moetrc, loads or expert-map";
 }
 
 int trace_write(FILE *to, const struct trace_case *one, const char *form, struct moe_error *err)

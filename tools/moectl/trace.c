@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "plan-file.h"
 
 static volatile sig_atomic_t interrupted;
 
@@ -177,27 +178,55 @@ int trace_stop(const struct arguments *arg)
 	return r < 0 ? fail(&err) : EXIT_DONE;
 }
 
-int trace_convert(const char *from, const char *path, const char *form, bool together)
+/* What the form has no words for is lost, and said. */
+static void tell_lost(const struct trace_case *one, const char *form)
+{
+	if (one->trace.sequences > 1 && (strcmp(form, "jsonl") == 0 || strcmp(form, "json") == 0))
+		fprintf(stderr,
+			"moectl: %s: %u sequences become one: %s does not tell where one begins; binary and moetrc "
+			"do\n",
+			one->id, one->trace.sequences, form);
+}
+
+static int write_trace(const char *path, const struct trace_case *one, const char *form, struct moe_error *err)
 {
 	const bool out = strcmp(path, "-") == 0;
+	FILE *to = out ? stdout : fopen(path, "we");
+	int r = to ? trace_write(to, one, form, err) : moe_error_sys(err, -errno, "%s: cannot be written", path);
+
+	if (to && !out && fclose(to) != 0 && r == 0)
+		r = moe_error_sys(err, -errno, "%s: cannot be written", path);
+	if (r == 0)
+		tell_lost(one, form);
+	return r;
+}
+
+static int write_map(const struct arguments *arg, const char *from, const struct trace_case *one, const char *path)
+{
+	json_t *loads = trace_loads(&one->trace);
+	struct moe_error err = {0};
+
+	if (loads)
+		return plan_write_map(arg, from, loads, path);
+	moe_error_set(&err, -ENOMEM, "%s: no memory", one->id);
+	return fail(&err);
+}
+
+int trace_convert(const struct arguments *arg, const char *from, const char *path)
+{
+	const bool map = strcmp(arg->to, "expert-map") == 0;
 	struct trace_file file = {0};
 	struct moe_error err = {0};
-	FILE *to;
-	int r = trace_file_read(&file, from, together, &err);
+	int r = trace_file_read(&file, from, arg->together, &err), status = EXIT_DONE;
 
 	if (r == 0 && file.n != 1)
 		r = moe_error_set(&err, -EINVAL, "%s: %u cases found, one trace expected", from, file.n);
-	if (r < 0) {
-		trace_file_free(&file);
-		return fail(&err);
-	}
-	to = out ? stdout : fopen(path, "we");
-	r = to ? trace_write(to, &file.cases[0], form, &err)
-	       : moe_error_sys(&err, -errno, "%s: cannot be written", path);
-	if (to && !out && fclose(to) != 0 && r == 0)
-		r = moe_error_sys(&err, -errno, "%s: cannot be written", path);
+	if (r == 0 && map)
+		status = write_map(arg, from, &file.cases[0], path);
+	else if (r == 0)
+		r = write_trace(path, &file.cases[0], arg->to, &err);
 	trace_file_free(&file);
-	return r < 0 ? fail(&err) : EXIT_DONE;
+	return r < 0 ? fail(&err) : status;
 }
 
 int verb_trace(const struct arguments *arg)
@@ -211,7 +240,7 @@ int verb_trace(const struct arguments *arg)
 	if (strcmp(what, "show") == 0 && arg->n == 2)
 		return trace_show(arg, arg->words[1]);
 	if (strcmp(what, "convert") == 0 && arg->n == 3 && arg->to)
-		return trace_convert(arg->words[1], arg->words[2], arg->to, arg->together);
+		return trace_convert(arg, arg->words[1], arg->words[2]);
 	fprintf(stderr, "moectl: usage: trace record, trace stop, trace show FILE or trace convert FROM TO --to FORM; "
 			"see moectl trace --help\n");
 	return EXIT_USAGE;

@@ -8,6 +8,8 @@
 #ifndef TOOLS_TRACE_H
 #define TOOLS_TRACE_H
 
+#include <jansson.h>
+
 #include "moectl.h"
 #include "simulate/trace-routes.h"
 
@@ -15,10 +17,17 @@
 int trace_record(const struct arguments *arg);
 int trace_stop(const struct arguments *arg);
 int trace_show(const struct arguments *arg, const char *path);
-int trace_convert(const char *from, const char *to, const char *form, bool together);
+int trace_convert(const struct arguments *arg, const char *from, const char *to);
+
+/* trace-show-steps.c: of any form but a recording. */
+int trace_show_steps(const struct arguments *arg, const struct trace_file *file);
 
 /* trace-write.c: -EINVAL: the trace has what the form cannot say; -EIO. `to` stays open. */
 int trace_write(FILE *to, const struct trace_case *one, const char *form, struct moe_error *err);
 const char *trace_forms(void); /* of all, for texts */
+
+/* Pairs of each layer's experts, [layer][expert]; layers that nobody routed in, dense ones, are left out. NULL: no
+ * memory. */
+json_t *trace_loads(const struct sim_trace *trace);
 
 #endif
