@@ -213,6 +213,35 @@ is "$(awk -v copies="$(json "$dir/cost.json" results.0.total.copies)" -v wait="$
 "$moectl" simulate "$dir/c-dev-003.trace" --policy lru --cost expert=1M,link=10,device=100,cpu=20 >"$dir/out" 2>"$dir/err"
 grep -q 'not measured' "$dir/out" && grep -q '^lru  *2  .* split$\|^lru  *2  .* both$' "$dir/out"
 ok $? 'a table of designs says what it is' "$dir/out"
+# A chart of times for each rule, with the numbers of --json: a point stands 360 high where the axis ends.
+set -- "$dir/c-dev-003.trace" --policy lru,ema --capacity 2,4,8 --cost expert=1M,link=10,device=100,cpu=20,layer=5
+"$moectl" simulate "$@" --svg "$dir/steps.svg" 2>"$dir/err" && "$moectl" simulate "$@" --json >"$dir/steps.json" 2>>"$dir/err"
+ok $? 'a chart of steps' "$dir/err"
+perl -MJSON::PP -e '
+	local $/; open my $f, "<", $ARGV[0] or die; my $svg = <$f>; open $f, "<", $ARGV[1] or die;
+	my $runs = decode_json(<$f>)->{results};
+	my @charts = split /<g /, $svg; shift @charts;
+	print "charts ", scalar(@charts), " ";
+	my @designs = qw(serial overlapped split both chunked-2 chunked-4 chunked-8 ideal);
+	my ($wrong, $n) = (0, 0);
+	for my $rule (0, 1) {
+		my $chart = $charts[1 + $rule];
+		my ($top) = sort { $b <=> $a } $chart =~ m{text-anchor="end">([0-9.]+)<}g;
+		my $unit = $chart =~ /a step, ms/ ? 1e6 : 1e3;
+		my @lines = $chart =~ /points="([^"]*)"/g;
+		my @mine = grep { $_->{policy} eq (qw(lru ema))[$rule] } @$runs;
+		for my $d (0 .. $#designs) {
+			my @y = map { (split /,/)[1] } split " ", $lines[$d];
+			for my $i (0 .. $#mine) {
+				my $c = $mine[$i]{cost};
+				my $ns = $designs[$d] eq "ideal" ? $c->{ideal_ns} : $c->{designs_ns}{$designs[$d]};
+				$wrong++ if abs($y[$i] - (40 + 360 * (1 - $ns / $unit / $top))) > 0.06;
+				$n++;
+			}
+		}
+	}
+	print "points $n wrong $wrong"' "$dir/steps.svg" "$dir/steps.json" >"$dir/out" 2>"$dir/err"
+is "$(cat "$dir/out")" 'charts 3 points 48 wrong 0' 'shares, then a chart of each rule with its designs, as --json says' "$dir/err"
 
 # refuses PATTERN STATUS WORD...
 refuses() {

@@ -6,7 +6,8 @@
 #define WIDTH 560
 #define HEIGHT 360
 #define LEGEND 150
-#define GRID 5 /* lines across, and up */
+#define BELOW 60 /* of a chart, for its axis */
+#define GRID 5   /* lines across, and up */
 
 /* Seven that can be told apart by most eyes, then the same darker. */
 static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999",
@@ -33,33 +34,55 @@ static double x_of(const struct chart *c, double x)
 	return LEFT + x / c->x_max * WIDTH;
 }
 
-static double y_of(double y)
+static double y_of(const struct chart *c, double y)
 {
-	return TOP + (1 - y) * HEIGHT;
+	return TOP + (1 - y / c->y_max) * HEIGHT;
+}
+
+double chart_round(double value)
+{
+	double power = 1;
+
+	while (value > 10 * power)
+		power *= 10;
+	while (value <= power)
+		power /= 10;
+	return value <= 2 * power ? 2 * power : value <= 5 * power ? 5 * power : 10 * power;
 }
 
 static void write_grid(const struct chart *c)
 {
 	for (unsigned i = 0; i <= GRID; i++) {
-		const double y = (double)i / GRID, x = c->x_max * i / GRID;
+		const double y = c->y_max * i / GRID, x = c->x_max * i / GRID;
 
-		fprintf(c->to, "<path d=\"M%d %.1fh%d M%.1f %dv%d\" stroke=\"#dddddd\"/>\n", LEFT, y_of(y), WIDTH,
+		fprintf(c->to, "<path d=\"M%d %.1fh%d M%.1f %dv%d\" stroke=\"#dddddd\"/>\n", LEFT, y_of(c, y), WIDTH,
 			x_of(c, x), TOP, HEIGHT);
-		fprintf(c->to, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.1f</text>\n", LEFT - 6, y_of(y) + 4, y);
+		fprintf(c->to, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", LEFT - 6, y_of(c, y) + 4,
+			y);
 		fprintf(c->to, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%g</text>\n", x_of(c, x),
 			TOP + HEIGHT + 18, x);
 	}
 }
 
-void chart_begin(struct chart *c, FILE *to)
+void chart_open(unsigned charts, FILE *to)
+{
+	fprintf(to,
+		"<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%u\" font-family=\"sans-serif\" "
+		"font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+		LEFT + WIDTH + LEGEND, charts * (TOP + HEIGHT + BELOW));
+}
+
+void chart_close(FILE *to)
+{
+	fputs("</svg>\n", to);
+}
+
+void chart_begin(struct chart *c, unsigned i, FILE *to)
 {
 	c->to = to;
 	c->lines = 0;
 	c->open = false;
-	fprintf(to,
-		"<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" "
-		"font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<text x=\"%d\" y=\"20\">",
-		LEFT + WIDTH + LEGEND, TOP + HEIGHT + 50, LEFT);
+	fprintf(to, "<g transform=\"translate(0,%u)\">\n<text x=\"%d\" y=\"20\">", i * (TOP + HEIGHT + BELOW), LEFT);
 	chart_text(c->title, to);
 	fputs("</text>\n", to);
 	write_grid(c);
@@ -93,11 +116,11 @@ void chart_line(struct chart *c, const char *name, bool dashed)
 
 void chart_point(struct chart *c, double x, double y)
 {
-	fprintf(c->to, "%.1f,%.1f ", x_of(c, x), y_of(y));
+	fprintf(c->to, "%.1f,%.1f ", x_of(c, x), y_of(c, y));
 }
 
 void chart_end(struct chart *c)
 {
 	close_line(c);
-	fputs("</svg>\n", c->to);
+	fputs("</g>\n", c->to);
 }

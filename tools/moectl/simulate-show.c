@@ -140,16 +140,18 @@ json_t *simulate_document(const struct runs *runs, const struct trace_case *one,
 			 (int)t->steps, "mean_unique", width, "max_unique", (int)most, "results", results);
 }
 
-void simulate_chart(const struct runs *runs, const struct trace_case *one, FILE *to)
+static void draw_found(const struct runs *runs, const struct trace_case *one, FILE *to)
 {
-	struct chart chart = {.x_axis = "slots of a layer", .y_axis = "distinct experts found"};
+	struct chart chart = {.x_axis = "slots of a layer",
+			      .y_axis = "distinct experts found",
+			      .x_max = one->trace.experts,
+			      .y_max = 1};
 	char title[256], name[RUN_NAME];
 
 	snprintf(title, sizeof title, "%.100s: %u experts, top-%u, %u steps", one->id, one->trace.experts,
 		 one->trace.topk, one->trace.steps);
 	chart.title = title;
-	chart.x_max = one->trace.experts;
-	chart_begin(&chart, to);
+	chart_begin(&chart, 0, to);
 	for (uint32_t i = 0; i < runs->n; i++) {
 		if (!begins(runs, i))
 			continue;
@@ -162,4 +164,64 @@ void simulate_chart(const struct runs *runs, const struct trace_case *one, FILE 
 		}
 	}
 	chart_end(&chart);
+}
+
+/* COST_DESIGNS is the ideal. */
+static double step_ns(const struct cost *cost, int design)
+{
+	return design == COST_DESIGNS ? cost->ideal : cost->design[design];
+}
+
+/* The slowest step of any run: all charts have one scale. */
+static double slowest(const struct runs *runs)
+{
+	double most = 0;
+
+	for (uint32_t i = 0; i < runs->n; i++)
+		for (int j = 0; j < COST_DESIGNS; j++)
+			most = MAX(most, runs->runs[i].cost.design[j]);
+	return most;
+}
+
+/* Of one rule: a line for each design. */
+static void draw_steps(const struct runs *runs, const struct trace_case *one, const struct run *rule, unsigned at,
+		       FILE *to)
+{
+	const double most = slowest(runs), unit = most >= 1e6 ? 1e6 : 1e3;
+	struct chart chart = {.x_axis = "slots of a layer",
+			      .y_axis = unit == 1e6 ? "a step, ms" : "a step, us",
+			      .x_max = one->trace.experts,
+			      .y_max = chart_round(most / unit)};
+	char title[256], name[RUN_NAME];
+
+	snprintf(title, sizeof title, "%s: time of a step by a model of copies and experts, not measured",
+		 run_name(rule, name));
+	chart.title = title;
+	chart_begin(&chart, at, to);
+	for (int j = 0; j <= COST_DESIGNS; j++) {
+		chart_line(&chart, j == COST_DESIGNS ? "ideal" : cost_design_name(j), j == COST_DESIGNS);
+		for (uint32_t c = next_capacity(runs, -1); c != UINT32_MAX; c = next_capacity(runs, c)) {
+			const struct run *run = find(runs, rule, c);
+
+			if (run)
+				chart_point(&chart, c, step_ns(&run->cost, j) / unit);
+		}
+	}
+	chart_end(&chart);
+}
+
+void simulate_chart(const struct runs *runs, const struct trace_case *one, bool costs, FILE *to)
+{
+	unsigned rules = 0;
+
+	for (uint32_t i = 0; i < runs->n; i++)
+		rules += begins(runs, i);
+	costs = costs && slowest(runs) > 0;
+	chart_open(1 + (costs ? rules : 0), to);
+	draw_found(runs, one, to);
+	rules = 0;
+	for (uint32_t i = 0; costs && i < runs->n; i++)
+		if (begins(runs, i))
+			draw_steps(runs, one, &runs->runs[i], ++rules, to);
+	chart_close(to);
 }

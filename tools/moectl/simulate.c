@@ -42,14 +42,14 @@ static int calibrate(uint64_t **ret, const char *path, bool together, const stru
 	return r;
 }
 
-static int write_svg(const struct runs *runs, const struct trace_case *one, const char *path)
+static int write_svg(const struct runs *runs, const struct trace_case *one, bool costs, const char *path)
 {
 	const bool out = strcmp(path, "-") == 0;
 	FILE *to = out ? stdout : fopen(path, "we");
 	bool failed;
 
 	if (to) {
-		simulate_chart(runs, one, to);
+		simulate_chart(runs, one, costs, to);
 		failed = ferror(to) != 0;
 		if (out)
 			return EXIT_DONE; /* main() looks after stdout */
@@ -76,7 +76,7 @@ static int simulate_case(const struct arguments *arg, const struct trace_file *f
 	} else if (arg->json) {
 		json_array_append_new(documents, simulate_document(&runs, one, file->format));
 	} else if (arg->svg) {
-		status = write_svg(&runs, one, arg->svg);
+		status = write_svg(&runs, one, wishes->rates != NULL, arg->svg);
 	} else {
 		if (at > 0)
 			putchar('\n');

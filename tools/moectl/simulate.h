@@ -82,6 +82,8 @@ const char *run_name(const struct run *run, char to[RUN_NAME]);
 
 void simulate_table(const struct runs *runs, const struct trace_case *one, const char *format, FILE *to);
 json_t *simulate_document(const struct runs *runs, const struct trace_case *one, const char *format);
-void simulate_chart(const struct runs *runs, const struct trace_case *one, FILE *to);
+
+/* Shares found; with `costs` also, one chart for each rule, the time of a step by design. */
+void simulate_chart(const struct runs *runs, const struct trace_case *one, bool costs, FILE *to);
 
 #endif
