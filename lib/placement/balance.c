@@ -129,7 +129,7 @@ static int check_problem(enum balance_policy policy, const struct balance_proble
 {
 	const struct placement *from = p->from;
 	const uint64_t all = (uint64_t)from->ranks * from->slots, extra = all - from->experts;
-	int r = placement_check(from, "placement", err);
+	int r = placement_check_start(from, "placement", err);
 
 	if (r < 0)
 		return r;

@@ -4,7 +4,8 @@
  *
  * Law: pure; a layer at a time. Each policy returns a placement whose lists are aligned with the old ones. A layer for
  * which it finds nothing better, or nothing sound, is kept as it was. Whoever moves experts takes a layer only when
- * placement_check_step() finds nothing: `random` promises nothing.
+ * placement_check_step() finds nothing: `random` promises nothing, and a layer that is kept is as sound as it was. Each
+ * new one is sound, whatever it began with.
  *
  * swift divides an expert's load evenly among its copies and measures against the layer's own mean. Upstream divides
  * by one copy more than there are (2/3, 3/4, ... instead of 1/2, 2/3, ...) and measures every layer against the first
@@ -25,7 +26,7 @@
 enum balance_policy { BALANCE_RANDOM, BALANCE_DYNAMIC, BALANCE_SWIFT, BALANCE_SWIFT_UPSTREAM, BALANCE_FLASHLB };
 
 struct balance_problem {
-	const struct placement *from; /* sound */
+	const struct placement *from; /* as placement_check_start() wants it */
 	uint32_t stages;              /* flashlb looks at each, the others at their sum */
 	const double *work;           /* [stages][layers][ranks][slots]: tokens */
 	double *last; /* flashlb: [layers], 1 / score when it was last planned, 0 at first; NULL: always plan */

@@ -55,7 +55,7 @@ int placement_initial(struct placement *ret, uint32_t layers, uint32_t ranks, ui
 	return r;
 }
 
-int placement_check_layer(const struct placement *p, uint32_t layer, const char *what, struct moe_error *err)
+static int check_layer(const struct placement *p, uint32_t layer, bool once, const char *what, struct moe_error *err)
 {
 	_cleanup_free_ uint32_t *last = calloc(p->experts, sizeof *last); /* rank + 1 that held it */
 
@@ -70,7 +70,7 @@ int placement_check_layer(const struct placement *p, uint32_t layer, const char 
 					err, -EINVAL,
 					"%s: layer %u, rank %u, slot %u: expert %d found, 0 to %u expected", what,
 					layer, r, s, e, p->experts - 1);
-			if (last[e] == r + 1)
+			if (once && last[e] == r + 1)
 				return moe_error_set(err, -EINVAL,
 						     "%s: layer %u: expert %d is on rank %u twice, once expected", what,
 						     layer, e, r);
@@ -83,6 +83,20 @@ int placement_check_layer(const struct placement *p, uint32_t layer, const char 
 				"%s: layer %u: expert %u is on no rank, each of %u experts on one at least expected",
 				what, layer, e, p->experts);
 	return 0;
+}
+
+int placement_check_layer(const struct placement *p, uint32_t layer, const char *what, struct moe_error *err)
+{
+	return check_layer(p, layer, true, what, err);
+}
+
+int placement_check_start(const struct placement *p, const char *what, struct moe_error *err)
+{
+	int r = 0;
+
+	for (uint32_t l = 0; l < p->layers && r == 0; l++)
+		r = check_layer(p, l, false, what, err);
+	return r;
 }
 
 int placement_check(const struct placement *p, const char *what, struct moe_error *err)

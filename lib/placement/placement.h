@@ -44,6 +44,9 @@ static inline size_t placement_row(const struct placement *p, uint32_t layer, ui
 int placement_check_layer(const struct placement *p, uint32_t layer, const char *what, struct moe_error *err);
 int placement_check(const struct placement *p, const char *what, struct moe_error *err);
 
+/* May a plan begin with it? As sound, but that an expert may be twice on a rank: published placements are so. */
+int placement_check_start(const struct placement *p, const char *what, struct moe_error *err);
+
 /* May the layer of `to` take the place of that of `from`: sound, and who stays on a rank stays in its slot? */
 int placement_check_step(const struct placement *from, const struct placement *to, uint32_t layer,
 			 struct moe_error *err);
