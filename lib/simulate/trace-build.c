@@ -52,6 +52,9 @@ int sim_build_place(struct sim_build *b, struct moe_error *err)
 			return moe_error_set(err, -ENOMEM, "trace: no memory for %zu steps of layers", room);
 		b->places_room = room;
 	}
+	/* What points to a place's ids points to memory, also where it has none. */
+	if (!b->trace.ids && !grow(&b->trace.ids, ROOM_FIRST, sizeof *b->trace.ids))
+		return moe_error_set(err, -ENOMEM, "trace: no memory for %d ids", ROOM_FIRST);
 	b->trace.tokens[b->places] = 0;
 	b->trace.first[b->places++] = b->n_ids;
 	return 0;

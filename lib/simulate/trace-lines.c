@@ -65,9 +65,10 @@ static int add_record(struct lines *x, struct record record, const json_t *ids, 
 		return r;
 	record.line = x->at.line;
 	record.first = x->n_ids;
+	/* One more, so that there is memory to point to where nobody has asked for anything. */
 	if (!grow(&x->records, &x->room, x->n + 1, sizeof *x->records) ||
-	    !grow(&x->weights, &ids_room, x->n_ids + record.n, sizeof *x->weights) ||
-	    !grow(&x->ids, &x->ids_room, x->n_ids + record.n, sizeof *x->ids))
+	    !grow(&x->weights, &ids_room, x->n_ids + record.n + 1, sizeof *x->weights) ||
+	    !grow(&x->ids, &x->ids_room, x->n_ids + record.n + 1, sizeof *x->ids))
 		return moe_error_set(err, -ENOMEM, "%s: no memory for %zu ids", x->at.file, x->n_ids);
 	memcpy(x->ids + x->n_ids, x->token, record.n * sizeof *x->ids);
 	x->n_ids += record.n;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Recorded routing in any form: refused in one line, or a trace that keeps its word, which the simulator replays. */
+#include "cache.h"
 #include "policy/policy.h"
 #include "simulate/trace-file.h"
 #include "tests/fuzz/fuzz.h"
@@ -26,9 +27,9 @@ static void check_trace(const struct sim_trace *t)
 		fuzz_check(t->ids[i] >= -1 && t->ids[i] < (int32_t)t->experts);
 }
 
-static void replay_trace(const struct sim_trace *t, const char *policy)
+static void replay_trace(const struct sim_trace *t, const char *policy, uint32_t capacity)
 {
-	struct sim_params params = {.policy = policy, .capacity = t->experts / 2};
+	struct sim_params params = {.policy = policy, .capacity = capacity};
 	bool *final = calloc(t->experts, sizeof *final);
 	struct sim_counts counts;
 
@@ -57,9 +58,12 @@ static void parse(const uint8_t *data, size_t size, bool together)
 		check_trace(&one->trace);
 		for (uint32_t j = 0; j < one->n_runs; j++)
 			fuzz_check(one->runs[j].policy && one->runs[j].params &&
-				   one->runs[j].capacity <= one->trace.experts);
-		if ((uint64_t)one->trace.steps * one->trace.experts < REPLAYED_MAX)
-			replay_trace(&one->trace, policy_at((i + size) % 13)->name);
+				   one->runs[j].capacity <= CACHE_EXPERTS_MAX);
+		if ((uint64_t)one->trace.steps * one->trace.experts >= REPLAYED_MAX)
+			continue;
+		replay_trace(&one->trace, policy_at((i + size) % 13)->name, one->trace.experts / 2);
+		if (one->n_runs) /* more than there are experts is as many */
+			replay_trace(&one->trace, policy_at((i + size) % 13)->name, one->runs[0].capacity);
 	}
 	trace_file_free(&file);
 }
