@@ -87,6 +87,12 @@ ok $? 'plan of a configuration' "$dir/wrong"
 "$moectl" trace show "$dir/trace.moetrace" --json >"$dir/trace.out" 2>>"$dir/err"
 valid "$dir/trace.out" trace
 ok $? 'trace show' "$dir/wrong"
+"$moectl" trace show "$dir/trace.json" --json >"$dir/trace.out" 2>>"$dir/err"
+valid "$dir/trace.out" trace
+ok $? 'trace show of what is no recording' "$dir/wrong"
+"$moectl" trace show tests/data/cache.json --json >"$dir/trace.out" 2>>"$dir/err"
+valid "$dir/trace.out" trace && [ "$(json "$dir/trace.out" 'cases.#')" -gt 1 ]
+ok $? 'and of a file of several' "$dir/wrong"
 
 # A schema for each verb that prints JSON; load prints what models does.
 "$moectl" --help | sed -n 's/^  \([a-z][a-z]*\) .*/\1/p' | while read -r verb; do
