@@ -8,6 +8,7 @@
 #include "simulate/moetrc.h"
 #include "simulate/trace-file.h"
 #include "tests/tap.h"
+#include "uapi/moe_trace.h"
 
 #define LAYERS 3
 #define EXPERTS 9
@@ -399,6 +400,111 @@ static void test_damaged(void)
 	ok(refused > 100, "of 3000 damaged ones %u are refused", refused);
 }
 
+/* -- a recording of several sessions ------------------------------------------------------------------------------ */
+
+#define SESSIONS_MANY 30000u
+
+struct recording {
+	uint8_t *data;
+	size_t n;
+};
+
+static void put(struct recording *r, const void *record, size_t bytes)
+{
+	memcpy(r->data + r->n, record, bytes);
+	r->n += bytes;
+}
+
+static void put_head(struct recording *r)
+{
+	const struct moe_trace_head head = {
+		.magic = MOE_TRACE_MAGIC, .version = MOE_TRACE_VERSION, .bytes = sizeof head};
+
+	r->n = 0;
+	put(r, &head, sizeof head);
+}
+
+static void put_source(struct recording *r, uint32_t number, uint32_t layers, uint32_t experts)
+{
+	const struct moe_trace_source source = {.bytes = sizeof source,
+						.kind = MOE_TRACE_SOURCE,
+						.source = (uint16_t)number,
+						.session = number + 1u,
+						.n_layers = layers,
+						.n_experts = experts,
+						.topk = 1,
+						.model = "m"};
+
+	put(r, &source, sizeof source);
+}
+
+/* One token that asks for one expert. */
+static void put_route(struct recording *r, uint32_t source, uint64_t step, uint32_t layer, uint16_t expert)
+{
+	uint8_t record[64] = {0};
+	const struct moe_route route = {.bytes = (uint32_t)moe_route_bytes(1, 1),
+					.kind = MOE_TRACE_ROUTE,
+					.topk = 1,
+					.layer = (uint16_t)layer,
+					.step = step,
+					.tokens = 1,
+					.source = (uint16_t)source};
+
+	memcpy(record, &route, sizeof route);
+	memcpy(record + sizeof route, &expert, sizeof expert);
+	put(r, record, route.bytes);
+}
+
+static int parse_recording(struct trace_file *ret, const struct recording *r, struct moe_error *err)
+{
+	return trace_file_parse(ret, &(struct trace_source){"t", r->data, r->n, false}, err);
+}
+
+/* Two sessions whose steps come by turns, one that has routed nothing between them. */
+static void test_sessions(void)
+{
+	static const int32_t want[] = {0, 1, 2, 3, 3, 2, 1, 0}; /* [step][layer] */
+	struct recording r = {.data = malloc(SESSIONS_MANY * 256)};
+	struct trace_file file = {0};
+	struct moe_error err = {0};
+	const struct sim_trace *t;
+
+	require(r.data != NULL, "there is memory");
+	put_head(&r);
+	for (uint32_t i = 0; i < 3; i++)
+		put_source(&r, i, 2, 4);
+	for (uint64_t step = 1; step <= 2; step++)
+		for (uint32_t layer = 0; layer < 2; layer++)
+			for (uint32_t i = 0; i < 2; i++)
+				put_route(&r, 2 * i, step, layer,
+					  (uint16_t)(i ? 3 - (2 * (step - 1) + layer) : 2 * (step - 1) + layer));
+	require(parse_recording(&file, &r, &err) == 0, "a recording of three sessions is read%s", err.text);
+	t = &file.cases[0].trace;
+	ok(t->sequences == 3 && t->begins[0] == 0 && t->begins[1] == 2 && t->begins[2] == 2 && t->steps == 4,
+	   "each is a sequence, one of them of no steps");
+	ok(memcmp(t->ids, want, sizeof want) == 0, "one after the other, each in its order");
+	trace_file_free(&file);
+	for (int wide = 0; wide < 2; wide++) {
+		put_head(&r);
+		put_source(&r, 0, 2, 4);
+		put_source(&r, 1, wide ? 2 : 3, wide ? 5 : 4);
+		put_route(&r, 1, 1, 1 + !wide, wide ? 4 : 0);
+		ok(parse_recording(&file, &r, &err) == -EINVAL && strstr(err.text, "session 2: "), "refused: %s",
+		   err.text);
+	}
+	err = (struct moe_error){0};
+	put_head(&r);
+	for (uint32_t i = 0; i < SESSIONS_MANY; i++) {
+		put_source(&r, i, 1, 4);
+		put_route(&r, i, 1, 0, 3);
+	}
+	ok(parse_recording(&file, &r, &err) == 0 && file.cases[0].trace.sequences == SESSIONS_MANY &&
+		   file.cases[0].trace.steps == SESSIONS_MANY,
+	   "%u sessions are read in one go%s", SESSIONS_MANY, err.text);
+	trace_file_free(&file);
+	free(r.data);
+}
+
 int main(void)
 {
 	seed = tap_seed();
@@ -409,5 +515,6 @@ int main(void)
 	test_wrong();
 	test_files();
 	test_damaged();
+	test_sessions();
 	return tap_done();
 }

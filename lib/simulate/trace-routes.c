@@ -210,68 +210,129 @@ static int add_route(struct reading *t, const struct routes_record *record, stru
 	return r;
 }
 
-/* The shape that all sources have, with the most choices that any route has. */
-static int find_shape(const struct trace_source *file, struct routes *f, uint32_t *ret_topk, struct moe_error *err)
-{
-	struct routes_record record;
-	uint32_t topk = 1;
-	int r;
+/* Where a route lies, and whose it is. */
+struct lies {
+	uint32_t source;
+	size_t at;
+};
 
-	while ((r = routes_next(f, &record, err)) > 0)
-		if (record.kind == MOE_TRACE_ROUTE)
-			topk = MAX(topk, (uint32_t)record.route.topk);
-	if (r < 0)
-		return r;
-	if (f->n_sources == 0)
-		return moe_error_set(err, -EINVAL, "%s: no session has routed anything in it", file->name);
-	for (uint32_t i = 1; i < f->n_sources; i++)
-		if (memcmp(f->sources[i].digest, f->sources[0].digest, MOE_DIGEST_BYTES) != 0)
-			return moe_error_set(err, -EINVAL,
-					     "%s: sessions of several models, %s and %s: record one with 'moectl trace "
-					     "record --model'",
-					     file->name, f->sources[0].model, f->sources[i].model);
-	*ret_topk = topk;
+struct all_routes {
+	struct lies *list;
+	size_t n, room;
+	uint32_t topk; /* the most choices that any has */
+};
+
+static int by_source(const void *a, const void *b)
+{
+	const struct lies *x = a, *y = b;
+
+	if (x->source != y->source)
+		return x->source < y->source ? -1 : 1;
+	return x->at < y->at ? -1 : x->at > y->at;
+}
+
+static int list_route(struct all_routes *all, const struct routes *f, const struct moe_route *route,
+		      struct moe_error *err)
+{
+	const size_t room = all->room ? 2 * all->room : 1024;
+	struct lies *more;
+
+	all->topk = MAX(all->topk, (uint32_t)route->topk);
+	if (all->n == all->room) {
+		more = reallocarray(all->list, room, sizeof *more);
+		if (!more)
+			return moe_error_set(err, -ENOMEM, "%s: no memory for %zu routes", f->name, room);
+		all->list = more;
+		all->room = room;
+	}
+	all->list[all->n++] = (struct lies){route->source, f->record};
 	return 0;
 }
 
-static int read_source(struct reading *t, const struct trace_source *file, uint32_t source, struct moe_error *err)
+/* There is one at least, and all are of the first one's model and shape. */
+static int check_sources(const struct routes *f, struct moe_error *err)
+{
+	const struct moe_trace_source *first = f->sources;
+
+	if (f->n_sources == 0)
+		return moe_error_set(err, -EINVAL, "%s: no session has routed anything in it", f->name);
+	for (uint32_t i = 1; i < f->n_sources; i++) {
+		const struct moe_trace_source *other = &f->sources[i];
+
+		if (memcmp(other->digest, first->digest, MOE_DIGEST_BYTES) != 0)
+			return moe_error_set(err, -EINVAL,
+					     "%s: sessions of several models, %s and %s: record one with 'moectl trace "
+					     "record --model'",
+					     f->name, first->model, other->model);
+		if (other->n_layers != first->n_layers || other->n_experts != first->n_experts)
+			return moe_error_set(
+				err, -EINVAL,
+				"%s: session %llu: %u layers of %u experts found, %u of %u expected as the first has",
+				f->name, (unsigned long long)other->session, other->n_layers, other->n_experts,
+				first->n_layers, first->n_experts);
+	}
+	return 0;
+}
+
+/* All that are whole, each source's in their order. */
+static int list_routes(struct routes *f, struct all_routes *all, struct moe_error *err)
 {
 	struct routes_record record;
-	struct routes f;
-	int r = routes_open(&f, file, err);
+	int r;
 
+	while ((r = routes_next(f, &record, err)) > 0) {
+		r = record.kind == MOE_TRACE_ROUTE ? list_route(all, f, &record.route, err) : 0;
+		if (r < 0)
+			return r;
+	}
 	if (r < 0)
 		return r;
+	r = check_sources(f, err);
+	if (r == 0 && all->n)
+		qsort(all->list, all->n, sizeof *all->list, by_source);
+	return r;
+}
+
+/* The source's are the next of all; *at is behind them. */
+static int read_source(struct reading *t, struct routes *f, const struct all_routes *all, uint32_t source, size_t *at,
+		       struct moe_error *err)
+{
+	struct routes_record record;
+	int r = pad(t, t->build.trace.layers, err);
+
 	t->pass = (struct routes_pass){0};
-	r = pad(t, t->build.trace.layers, err);
 	if (r == 0)
 		r = sim_build_sequence(&t->build, err);
-	while (r >= 0 && (r = routes_next(&f, &record, err)) > 0)
-		if (record.kind == MOE_TRACE_ROUTE && record.route.source == source)
+	for (; r == 0 && *at < all->n && all->list[*at].source == source; ++*at) {
+		f->at = all->list[*at].at;
+		r = routes_next(f, &record, err);
+		if (r > 0)
 			r = add_route(t, &record, err);
-	routes_close(&f);
+	}
 	return r;
 }
 
 int routes_read(struct trace_file *ret, const struct trace_source *file, struct moe_error *err)
 {
+	struct all_routes all = {.topk = 1};
 	struct reading t = {0};
 	struct sim_trace trace;
 	struct routes f;
-	uint32_t topk = 0;
+	size_t at = 0;
 	int r = routes_open(&f, file, err);
 
 	if (r < 0)
 		return r;
-	r = find_shape(file, &f, &topk, err);
+	r = list_routes(&f, &all, err);
 	if (r == 0) {
-		sim_build_begin(&t.build, f.sources[0].n_layers, f.sources[0].n_experts, topk);
+		sim_build_begin(&t.build, f.sources[0].n_layers, f.sources[0].n_experts, all.topk);
 		t.next = t.build.trace.layers;
 	}
 	for (uint32_t i = 0; r == 0 && i < f.n_sources; i++)
-		r = read_source(&t, file, i, err);
+		r = read_source(&t, &f, &all, i, &at, err);
 	if (r == 0)
 		r = pad(&t, t.build.trace.layers, err);
+	free(all.list);
 	routes_close(&f);
 	if (r < 0) {
 		sim_build_drop(&t.build);
