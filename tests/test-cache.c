@@ -153,7 +153,7 @@ static void test_largest(void)
 		   cache_new(&none, 0, 0, &policy_lru, NULL) == -EINVAL &&
 		   cache_new(&none, 8, 9, &policy_lru, NULL) == -EINVAL && !none,
 	   "too many experts, none, or more slots than experts are refused");
-	ok(policy_find("original") == &policy_original && policy_find(NULL) == &policy_lru && !policy_find("mru"),
+	ok(policy_find("original") == &policy_original && policy_find(NULL) == &policy_ema && !policy_find("mru"),
 	   "policies are found by name");
 }
 
