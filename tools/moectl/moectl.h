@@ -43,6 +43,9 @@ int verb_completion(const struct arguments *arg);
 int verb_simulate(const struct arguments *arg);
 int verb_doctor(const struct arguments *arg);
 int verb_plan(const struct arguments *arg);
+/* moectl trace convert --to expert-map: the placement of `loads` (taken over), which are named `name`, by the
+ * options of plan, into `path`. Returns the exit status. */
+int plan_write_map(const struct arguments *arg, const char *name, json_t *loads, const char *path);
 
 /* -- ask.c: one question to the daemon ---------------------------------------------------------------------------- */
 

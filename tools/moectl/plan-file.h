@@ -11,7 +11,6 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-#include "moectl.h"
 #include "placement/placement.h"
 
 int plan_file_json(json_t **ret, const char *path, struct moe_error *err);
@@ -24,9 +23,5 @@ int plan_file_make_folder(const char *path, const char *word, struct moe_error *
 
 /* Whether bytes look like an expert map: what is in them the reader says. */
 bool plan_file_is_map(const void *data, size_t size);
-
-/* plan.c: moectl trace convert --to expert-map: the placement of `loads` (taken over), which are named `name`, by the
- * options of plan, into `path`. Returns the exit status. */
-int plan_write_map(const struct arguments *arg, const char *name, json_t *loads, const char *path);
 
 #endif

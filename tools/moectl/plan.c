@@ -3,9 +3,8 @@
  * plan - moectl plan: which rank should hold which experts, from loads, cases or maps in files.
  *
  * Law: no daemon is asked, and no file is written but --map's, or the one that --config records a map in, when all has
- * gone well. Of Ascend's policies a layer of
- * --map and --transfers is the new one only where a worker would take it; the others are kept, and named. What a case
- * asks for is printed as the planner gives it.
+ * gone well. Of Ascend's policies a layer of --map and --transfers is the new one only where a worker would take it; the
+ * others are kept, and named. What a case asks for is printed as the planner gives it.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -56,6 +55,7 @@ struct job {
 	uint64_t redundant; /* copies beyond one of each expert, as --config says */
 	const struct policy *policy;
 	const char *map_word; /* what names the file of the new map, for texts */
+	bool records;         /* its folder is made where it is not there yet */
 	json_t *loads;        /* what --weights names, where it was read already */
 	struct placement to;  /* the new one, where --map or --transfers ask for it */
 	json_t *shown;
@@ -508,7 +508,8 @@ static int read_config(struct job *job, struct plan_arguments *arg, const struct
 		return 0;
 	arg->map = config.record;
 	job->map_word = "eplb_config.expert_map_record_path";
-	return plan_file_make_folder(arg->map, job->map_word, err);
+	job->records = true;
+	return 0;
 }
 
 static int run(struct job *job, const struct arguments *all, struct moe_error *err)
@@ -519,6 +520,8 @@ static int run(struct job *job, const struct arguments *all, struct moe_error *e
 		r = job->arg->cases ? run_cases(job, job->arg->cases, err) : run_loads(job, err);
 	if (r == 0 && !job->shown)
 		r = no_memory(err);
+	if (r == 0 && job->records)
+		r = plan_file_make_folder(job->arg->map, job->map_word, err);
 	if (r == 0 && job->arg->map)
 		r = plan_file_write_map(&job->to, job->arg->map, job->map_word, err);
 	if (r < 0)

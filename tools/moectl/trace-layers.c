@@ -54,61 +54,62 @@ void trace_layers_choice(struct trace_layers *layers, uint32_t layer, int32_t ex
 	layers->stamp[expert] = layers->places;
 }
 
-/* Its pairs; 0 and -1: nobody was asked for. */
-static uint64_t most_asked(const struct trace_layers *layers, const struct trace_layer *x, uint32_t *ret_used,
-			   int *ret_expert)
-{
-	uint64_t most = 0;
+struct summary {
+	uint32_t used; /* experts that anybody was asked for */
+	int most;      /* the one that was asked for most, of equal ones the first; -1: nobody */
+	uint64_t most_pairs;
+};
 
-	*ret_used = 0;
-	*ret_expert = -1;
+static struct summary sum_up(const struct trace_layers *layers, const struct trace_layer *x)
+{
+	struct summary ret = {.most = -1};
+
 	for (uint32_t e = 0; e < layers->experts; e++) {
-		*ret_used += x->loads[e] > 0;
-		if (x->loads[e] > most) {
-			most = x->loads[e];
-			*ret_expert = (int)e;
+		ret.used += x->loads[e] > 0;
+		if (x->loads[e] > ret.most_pairs) {
+			ret.most_pairs = x->loads[e];
+			ret.most = (int)e;
 		}
 	}
-	return most;
+	return ret;
+}
+
+static json_t *layer_json(const struct trace_layers *layers, uint32_t l)
+{
+	const struct trace_layer *x = &layers->layer[l];
+	const struct summary sum = sum_up(layers, x);
+
+	return json_pack("{s:i, s:I, s:I, s:I, s:I, s:i, s:i, s:I}", "layer", (int)l, "routes", (json_int_t)x->routes,
+			 "tokens", (json_int_t)x->tokens, "pairs", (json_int_t)x->pairs, "distinct",
+			 (json_int_t)x->distinct, "experts_used", (int)sum.used, "most_asked", sum.most,
+			 "most_asked_pairs", (json_int_t)sum.most_pairs);
 }
 
 json_t *trace_layers_json(const struct trace_layers *layers)
 {
 	json_t *ret = json_array();
 
-	for (uint32_t l = 0; l < layers->n; l++) {
-		const struct trace_layer *x = &layers->layer[l];
-		uint64_t most;
-		uint32_t used;
-		int expert;
-
-		if (!x->loads)
-			continue;
-		most = most_asked(layers, x, &used, &expert);
-		json_array_append_new(ret, json_pack("{s:i, s:I, s:I, s:I, s:I, s:i, s:i, s:I}", "layer", (int)l,
-						     "routes", (json_int_t)x->routes, "tokens", (json_int_t)x->tokens,
-						     "pairs", (json_int_t)x->pairs, "distinct", (json_int_t)x->distinct,
-						     "experts_used", (int)used, "most_asked", expert,
-						     "most_asked_pairs", (json_int_t)most));
-	}
+	for (uint32_t l = 0; l < layers->n; l++)
+		if (layers->layer[l].loads)
+			json_array_append_new(ret, layer_json(layers, l));
 	return ret;
+}
+
+static void print_layer(const struct trace_layers *layers, uint32_t l)
+{
+	const struct trace_layer *x = &layers->layer[l];
+	const struct summary sum = sum_up(layers, x);
+
+	printf("%6u %8llu %8llu %10.2f %6u %4d (%3.0f %%)\n", l, (unsigned long long)x->routes,
+	       (unsigned long long)x->tokens, (double)x->distinct / (double)x->routes, sum.used, sum.most,
+	       x->pairs ? 100.0 * (double)sum.most_pairs / (double)x->pairs : 0.0);
 }
 
 void trace_layers_print(const struct trace_layers *layers)
 {
 	if (layers->places)
 		printf("\n%6s %8s %8s %10s %6s %12s\n", "LAYER", "ROUTES", "TOKENS", "DISTINCT", "USED", "MOST ASKED");
-	for (uint32_t l = 0; l < layers->n; l++) {
-		const struct trace_layer *x = &layers->layer[l];
-		uint64_t most;
-		uint32_t used;
-		int expert;
-
-		if (!x->loads)
-			continue;
-		most = most_asked(layers, x, &used, &expert);
-		printf("%6u %8llu %8llu %10.2f %6u %4d (%3.0f %%)\n", l, (unsigned long long)x->routes,
-		       (unsigned long long)x->tokens, (double)x->distinct / (double)x->routes, used, expert,
-		       x->pairs ? 100.0 * (double)most / (double)x->pairs : 0.0);
-	}
+	for (uint32_t l = 0; l < layers->n; l++)
+		if (layers->layer[l].loads)
+			print_layer(layers, l);
 }

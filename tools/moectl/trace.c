@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "plan-file.h"
 
 static volatile sig_atomic_t interrupted;
 
