@@ -3,8 +3,8 @@
  * plan - moectl plan: which rank should hold which experts, from loads, cases or maps in files.
  *
  * Law: no daemon is asked, and no file is written but --map's, or the one that --config records a map in, when all has
- * gone well. Of Ascend's policies a layer of --map and --transfers is the new one only where a worker would take it; the
- * others are kept, and named. What a case asks for is printed as the planner gives it.
+ * gone well. Of Ascend's policies a layer of --map and --transfers is the new one only where a worker would take it;
+ * the others are kept, and named. What a case asks for is printed as the planner gives it.
  */
 #include <errno.h>
 #include <stdio.h>
