@@ -25,13 +25,17 @@ void order_admit(struct frames *f, uint32_t record)
 
 void order_idle(struct frames *f, uint32_t record)
 {
-	f->p.policy->release(row_of(f, record)->policy, expert_of(f, record));
+	const int32_t expert = expert_of(f, record);
+
+	f->p.policy->release(row_of(f, record)->policy, &expert, 1);
 	f->n_idle++;
 }
 
 void order_hold(struct frames *f, uint32_t record)
 {
-	f->p.policy->hold(row_of(f, record)->policy, expert_of(f, record));
+	const int32_t expert = expert_of(f, record);
+
+	f->p.policy->hold(row_of(f, record)->policy, &expert, 1);
 	f->n_idle--;
 }
 
@@ -47,8 +51,7 @@ void order_request(struct frames *f, const struct frames_ask *ask)
 
 	if (f->p.policy->route && ask->tokens.ids)
 		f->p.policy->route(state, &ask->tokens);
-	for (uint32_t i = 0; i < ask->n; i++)
-		f->p.policy->request(state, (int32_t)ask->experts[i], 1);
+	f->p.policy->request(state, (const int32_t *)ask->experts, NULL, ask->n);
 	f->p.policy->settle(state);
 }
 
@@ -113,7 +116,7 @@ static void carry_over(struct frames *f, uint32_t row, const struct policy_ops *
 	while ((expert = f->p.policy->coldest(from)) >= 0) {
 		f->p.policy->evict(from, expert);
 		policy->admit(to, expert);
-		policy->release(to, expert);
+		policy->release(to, &expert, 1);
 	}
 	for (uint32_t e = 0; e < f->p.experts; e++) {
 		const uint32_t number = f->record[row * f->p.experts + e].frame;

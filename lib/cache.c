@@ -13,7 +13,7 @@
 int cache_new(struct cache **ret, uint32_t n_experts, uint32_t n_slots, const struct policy_ops *policy,
 	      struct moe_error *err)
 {
-	const size_t numbers = 5 * (size_t)n_experts + 3 * (size_t)n_slots;
+	const size_t numbers = 8 * (size_t)n_experts + 3 * (size_t)n_slots;
 	struct cache *c;
 	uint32_t i;
 
@@ -33,8 +33,11 @@ int cache_new(struct cache **ret, uint32_t n_experts, uint32_t n_slots, const st
 	c->miss_map = c->cache_map + n_experts;
 	c->miss_expert = c->miss_map + n_experts;
 	c->missing = c->miss_expert + n_experts;
-	c->holding = c->missing + n_experts;
-	c->slot_expert = c->holding + n_experts;
+	c->cached = c->missing + n_experts;
+	c->touched = c->cached + n_experts;
+	c->pairs = (uint32_t *)(c->touched + n_experts);
+	c->leaving = (int32_t *)(c->pairs + n_experts);
+	c->slot_expert = c->leaving + n_experts;
 	c->free_slots = c->slot_expert + n_slots;
 	c->policy_sort = c->free_slots + n_slots;
 	c->state = (uint8_t *)c->cache_map + ALIGN_UP(numbers * sizeof(int32_t), 8);
@@ -84,46 +87,65 @@ static void put_expert(struct cache *c, int32_t expert, int32_t slot)
 	c->n_cached++;
 }
 
-/* A slot for one more expert: a free one, else the policy's victim's; -1 when there is none. */
-static int32_t take_slot(struct cache *c)
+static void admit_free(struct cache *c, int32_t expert, struct moe_copy *ret)
 {
-	int32_t victim;
+	const int32_t slot = c->free_slots[--c->n_free];
 
-	if (c->n_free)
-		return c->free_slots[--c->n_free];
-	victim = c->policy->coldest(c->state);
-	if (victim < 0)
-		return -1;
-	c->policy->evict(c->state, victim);
-	return drop_expert(c, victim);
+	put_expert(c, expert, slot);
+	c->policy->admit(c->state, expert);
+	*ret = (struct moe_copy){expert, slot};
 }
 
-/* Who is held is listed first: no processor foresees which of a step's experts are cached. */
+/* n experts come, into free slots first, then into those of whom the policy lets go; returns how many found one. */
+static uint32_t admit_all(struct cache *c, const int32_t *experts, uint32_t n, struct moe_copy *ret_fills)
+{
+	uint32_t i, free_slots = MIN(n, c->n_free), left;
+
+	for (i = 0; i < free_slots; i++)
+		admit_free(c, experts[i], &ret_fills[i]);
+	if (free_slots == n)
+		return n;
+	left = c->policy->replace(c->state, experts + free_slots, n - free_slots, c->leaving);
+	for (i = 0; i < left; i++) {
+		const int32_t expert = experts[free_slots + i], slot = drop_expert(c, c->leaving[i]);
+
+		put_expert(c, expert, slot);
+		ret_fills[free_slots + i] = (struct moe_copy){expert, slot};
+	}
+	return free_slots + left;
+}
+
+/* Those touched that are cached, ascending; without a branch: no processor foresees which of a step's experts are. */
+static uint32_t list_cached(struct cache *c, const struct cache_request *requests, uint32_t n)
+{
+	uint32_t i, cached = 0;
+
+	for (i = 0; i < n; i++) {
+		c->cached[cached] = requests[i].expert;
+		cached += (uint32_t)requests[i].touched & (uint32_t)(c->cache_map[requests[i].expert] >= 0);
+	}
+	return cached;
+}
+
 static void request_all(struct cache *c, const struct cache_request *requests, uint32_t n)
 {
-	uint32_t i, held = 0;
+	uint32_t i, touched = 0;
 
 	for (i = 0; i < n; i++) {
 		assert(requests[i].expert >= 0 && (uint32_t)requests[i].expert < c->n_experts);
 		assert(i == 0 || requests[i - 1].expert < requests[i].expert);
-		c->holding[held] = requests[i].expert;
-		held += (uint32_t)requests[i].touched & (uint32_t)(c->cache_map[requests[i].expert] >= 0);
+		c->touched[touched] = requests[i].expert;
+		c->pairs[touched] = requests[i].pairs;
+		touched += requests[i].touched;
 	}
-	for (i = 0; i < held; i++)
-		c->policy->hold(c->state, c->holding[i]);
-	for (i = 0; i < n; i++)
-		if (requests[i].touched)
-			c->policy->request(c->state, requests[i].expert, requests[i].pairs);
+	c->policy->hold(c->state, c->cached, list_cached(c, requests, n));
+	c->policy->request(c->state, c->touched, c->pairs, touched);
 }
 
 /* What the step has touched and is cached was held; so was what it has filled, which it had touched. */
 static void settle(struct cache *c, const struct cache_request *requests, uint32_t n)
 {
-	uint32_t i;
-
-	for (i = 0; i < n; i++)
-		if (requests[i].touched && c->cache_map[requests[i].expert] >= 0)
-			c->policy->release(c->state, requests[i].expert);
+	c->policy->release(c->state, c->cached, list_cached(c, requests, n));
 	c->policy->settle(c->state);
 	assert(cache_check(c) == NULL);
 }
@@ -170,24 +192,16 @@ uint32_t cache_update(struct cache *cache, const struct cache_request *requests,
 		      struct moe_copy *ret_fills)
 {
 	/* Listed before anything moves: an expert that leaves in this step does not come back in it. */
-	uint32_t i, missing = list_missing(cache, requests, n);
+	uint32_t filled, missing = list_missing(cache, requests, n);
 
 	if (max_fills == 0)
 		missing = 0;
 	else if (missing > max_fills)
 		missing = cache->policy->by_heat ? keep_hottest(cache, requests, missing, max_fills) : max_fills;
 	request_all(cache, requests, n);
-	for (i = 0; i < missing; i++) {
-		int32_t expert = cache->missing[i], slot = take_slot(cache);
-
-		if (slot < 0)
-			break;
-		put_expert(cache, expert, slot);
-		cache->policy->admit(cache->state, expert);
-		ret_fills[i] = (struct moe_copy){expert, slot};
-	}
+	filled = admit_all(cache, cache->missing, missing, ret_fills);
 	settle(cache, requests, n);
-	return i;
+	return filled;
 }
 
 void cache_prefetch(struct cache *cache, const struct cache_request *requests, uint32_t n, const int32_t *admit,
@@ -197,13 +211,8 @@ void cache_prefetch(struct cache *cache, const struct cache_request *requests, u
 
 	assert(n_admit <= cache->n_free);
 	request_all(cache, requests, n);
-	for (i = 0; i < n_admit; i++) {
-		int32_t slot = take_slot(cache);
-
-		put_expert(cache, admit[i], slot);
-		cache->policy->admit(cache->state, admit[i]);
-		ret_fills[i] = (struct moe_copy){admit[i], slot};
-	}
+	for (i = 0; i < n_admit; i++)
+		admit_free(cache, admit[i], &ret_fills[i]);
 	settle(cache, requests, n);
 }
 
@@ -248,7 +257,7 @@ int cache_insert(struct cache *cache, int32_t expert, int32_t slot)
 	clear_slot(cache, slot);
 	put_expert(cache, expert, slot);
 	cache->policy->admit(cache->state, expert);
-	cache->policy->release(cache->state, expert);
+	cache->policy->release(cache->state, &expert, 1);
 	cache->policy->settle(cache->state);
 	assert(cache_check(cache) == NULL);
 	return 0;

@@ -35,7 +35,10 @@ struct cache {
 	int32_t *free_slots;  /* [n_slots] a stack */
 	int32_t *policy_sort; /* [n_slots] see cache_sort */
 	int32_t *missing;     /* [n_experts] scratch: the touched experts that this step misses */
-	int32_t *holding;     /* [n_experts] scratch: those that it finds */
+	int32_t *cached;      /* [n_experts] scratch: those that it finds, or those that are there when it is done */
+	int32_t *touched;     /* [n_experts] scratch: all of them */
+	int32_t *leaving;     /* [n_experts] scratch: who leaves in it */
+	uint32_t *pairs;      /* [n_experts] scratch: of each that is touched */
 	uint64_t *keys;       /* [n_experts] scratch */
 	const struct policy_ops *policy;
 	void *state;

@@ -115,14 +115,14 @@ static int32_t ask(struct world *w)
 
 static void hold(struct world *w, uint32_t e)
 {
-	w->policy->hold(w->state, (int32_t)e);
+	w->policy->hold(w->state, &(int32_t){(int32_t)e}, 1);
 	plain_hold(&w->queues, (int32_t)e);
 	w->held[e] = true;
 }
 
 static void release(struct world *w, uint32_t e)
 {
-	w->policy->release(w->state, (int32_t)e);
+	w->policy->release(w->state, &(int32_t){(int32_t)e}, 1);
 	plain_release(&w->queues, (int32_t)e);
 	w->held[e] = false;
 	w->released[e] = ++w->releases;
@@ -260,7 +260,7 @@ static void event(struct world *w, bool frames, bool fills)
 		mine[e] = !frames && (!w->member[e] || !w->held[e]);
 		if (w->member[e] && !w->held[e])
 			hold(w, e);
-		w->policy->request(w->state, (int32_t)e, pairs_of(w, e));
+		w->policy->request(w->state, &(int32_t){(int32_t)e}, &(uint32_t){pairs_of(w, e)}, 1);
 		plain_request(&w->queues, (int32_t)e);
 	}
 	plain_event(&w->plain, &w->tokens, w->wanted);

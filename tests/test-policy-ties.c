@@ -103,8 +103,8 @@ static void tell(struct run *r, const struct policy_ops *policy, void *state)
 	policy->route(state, &(struct policy_tokens){r->tokens, r->topk, r->ids, NULL});
 	for (uint32_t e = 0; e < r->experts; e++)
 		if (r->wanted[e]) {
-			policy->hold(state, (int32_t)e);
-			policy->request(state, (int32_t)e, 1);
+			policy->hold(state, &(int32_t){(int32_t)e}, 1);
+			policy->request(state, &(int32_t){(int32_t)e}, NULL, 1);
 		}
 }
 
@@ -142,7 +142,7 @@ static void compare_exact(struct run *r, const struct policy_ops *policy, void *
 static void end(struct run *r, const struct policy_ops *policy, void *state)
 {
 	for (uint32_t e = 0; e < r->experts; e++)
-		policy->release(state, (int32_t)e);
+		policy->release(state, &(int32_t){(int32_t)e}, 1);
 	policy->settle(state);
 }
 
@@ -155,7 +155,7 @@ static void *begin(struct run *r, const struct policy_ops *policy)
 	policy->init(state, r->experts, r->experts);
 	for (uint32_t e = 0; e < r->experts; e++) {
 		policy->admit(state, (int32_t)e);
-		policy->release(state, (int32_t)e);
+		policy->release(state, &(int32_t){(int32_t)e}, 1);
 	}
 	policy->settle(state);
 	return state;
@@ -183,7 +183,7 @@ static void test_exact(void)
 			r.good &= policy->sort(state, order) == r.experts;
 			for (uint32_t i = 0; i < r.experts; i++) {
 				again[i] = policy->coldest(state);
-				policy->hold(state, again[i]);
+				policy->hold(state, &again[i], 1);
 			}
 			r.good &= memcmp(order, again, r.experts * sizeof *order) == 0;
 			end(&r, policy, state);
@@ -231,16 +231,13 @@ static void test_long(const struct policy_ops *policy)
 static void together(const struct policy_ops *policy, void *state, uint32_t n, const int32_t *ids)
 {
 	policy->route(state, &(struct policy_tokens){1, n, ids, NULL});
-	for (uint32_t i = 0; i < n; i++) {
-		policy->hold(state, ids[i]);
-		policy->request(state, ids[i], 1);
-	}
+	policy->hold(state, ids, n);
+	policy->request(state, ids, NULL, n);
 }
 
 static void let_go(const struct policy_ops *policy, void *state, uint32_t n, const int32_t *ids)
 {
-	for (uint32_t i = 0; i < n; i++)
-		policy->release(state, ids[i]);
+	policy->release(state, ids, n);
 	policy->settle(state);
 }
 
@@ -255,7 +252,7 @@ static int32_t leaves_after(const struct policy_ops *policy, uint32_t events)
 	policy->init(state, 8, 8);
 	for (int32_t e = 0; e < 8; e++) {
 		policy->admit(state, e);
-		policy->release(state, e);
+		policy->release(state, &e, 1);
 	}
 	policy->settle(state);
 	together(policy, state, 2, first);

@@ -265,12 +265,9 @@ static void test_refused(void)
 static void tell(const struct policy_ops *policy, void *state, const int32_t *ids, const float *weights)
 {
 	policy->route(state, &(struct policy_tokens){1, 2, ids, weights});
-	for (int i = 0; i < 2; i++) {
-		policy->hold(state, ids[i]);
-		policy->request(state, ids[i], 1);
-	}
-	policy->release(state, ids[0]);
-	policy->release(state, ids[1]);
+	policy->hold(state, ids, 2);
+	policy->request(state, ids, NULL, 2);
+	policy->release(state, ids, 2);
 	policy->settle(state);
 }
 
@@ -289,7 +286,7 @@ static void test_wild_weights(const char *name)
 		policy->init(state[twin], 6, 6);
 		for (int32_t e = 0; e < 6; e++) {
 			policy->admit(state[twin], e);
-			policy->release(state[twin], e);
+			policy->release(state[twin], &e, 1);
 		}
 		policy->settle(state[twin]);
 	}

@@ -10,6 +10,7 @@
  */
 #include "policy/policy.h"
 #include "policy/policy-list.h"
+#include "policy/policy-loops.h"
 
 enum where { OUT, ONCE, AGAIN, GHOST_ONCE, GHOST_AGAIN };
 
@@ -150,14 +151,14 @@ static uint32_t arc_sort(void *state, int32_t *ret)
 	return n + policy_list_copy(&a->list[AGAIN], ret + n);
 }
 
+POLICY_LOOPS(arc, arc_request, arc_hold, arc_release, arc_coldest, arc_evict, arc_admit)
+
 const struct policy_ops policy_arc = {
 	.name = "arc",
 	.by_heat = true,
 	.bytes = arc_bytes,
 	.init = arc_init,
-	.request = arc_request,
-	.hold = arc_hold,
-	.release = arc_release,
+	POLICY_LOOPS_OPS(arc),
 	.coldest = arc_coldest,
 	.evict = arc_evict,
 	.admit = arc_admit,

@@ -22,6 +22,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "policy/policy-loops.h"
 #include "policy/policy.h"
 
 #define NEW 0.125
@@ -482,11 +483,12 @@ static uint32_t ebco_sort(void *state, int32_t *ret)
 	return n;
 }
 
+POLICY_LOOPS(ebco, ebco_request, ebco_hold, ebco_release, ebco_coldest, ebco_hold, ebco_admit)
+
 #define EBCO_OPS                                                                                                       \
 	.by_heat = true, .by_pairs = true, .param = "alpha", .param_value = NEW, .param_max = 1, .bytes = ebco_bytes,  \
-	.tune = ebco_tune, .route = ebco_route, .request = ebco_request, .hold = ebco_hold, .release = ebco_release,   \
-	.coldest = ebco_coldest, .evict = ebco_hold, .admit = ebco_admit, .settle = ebco_settle, .remove = ebco_hold,  \
-	.sort = ebco_sort
+	.tune = ebco_tune, .route = ebco_route, POLICY_LOOPS_OPS(ebco), .coldest = ebco_coldest, .evict = ebco_hold,   \
+	.admit = ebco_admit, .settle = ebco_settle, .remove = ebco_hold, .sort = ebco_sort
 
 const struct policy_ops policy_ebco_hard = {.name = "ebco-hard", .init = hard_init, EBCO_OPS};
 const struct policy_ops policy_ebco_soft = {.name = "ebco-soft", .init = soft_init, EBCO_OPS};

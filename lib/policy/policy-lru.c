@@ -7,6 +7,7 @@
  */
 #include "policy/policy.h"
 #include "policy/policy-list.h"
+#include "policy/policy-loops.h"
 
 struct lru {
 	struct policy_list list;
@@ -65,14 +66,14 @@ static uint32_t lru_sort(void *state, int32_t *ret)
 	return policy_list_copy(&lru->list, ret);
 }
 
+POLICY_LOOPS(lru, lru_request, lru_unlink, lru_append, lru_coldest, lru_unlink, lru_nothing)
+
 const struct policy_ops policy_lru = {
 	.name = "lru",
 	.by_heat = true,
 	.bytes = lru_bytes,
 	.init = lru_init,
-	.request = lru_request,
-	.hold = lru_unlink,
-	.release = lru_append,
+	POLICY_LOOPS_OPS(lru),
 	.coldest = lru_coldest,
 	.evict = lru_unlink,
 	.admit = lru_nothing,
@@ -88,15 +89,15 @@ static int32_t static_coldest(void *state)
 	return -1;
 }
 
+POLICY_LOOPS(static, lru_request, lru_nothing, lru_nothing, static_coldest, lru_unlink, lru_append)
+
 const struct policy_ops policy_static = {
 	.name = "static",
 	.by_heat = true,
 	.slots_only = true,
 	.bytes = lru_bytes,
 	.init = lru_init,
-	.request = lru_request,
-	.hold = lru_nothing,
-	.release = lru_nothing,
+	POLICY_LOOPS_OPS(static),
 	.coldest = static_coldest,
 	.evict = lru_unlink,
 	.admit = lru_append,

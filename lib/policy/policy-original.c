@@ -14,6 +14,7 @@
 #include "policy/heat.h"
 #include "policy/policy.h"
 #include "policy/policy-list.h"
+#include "policy/policy-loops.h"
 
 #define EXPERT_BITS 16 /* a key is the stamp of the last append << 16 | the expert; n_experts <= 4096 */
 
@@ -133,15 +134,16 @@ static uint32_t original_sort(void *state, int32_t *ret)
 	return policy_list_copy(&o->list, ret);
 }
 
+POLICY_LOOPS(original, original_request, original_hold, original_release, original_coldest, original_evict,
+	     original_admit)
+
 const struct policy_ops policy_original = {
 	.name = "original",
 	.first_choices = true,
 	.slots_only = true,
 	.bytes = original_bytes,
 	.init = original_init,
-	.request = original_request,
-	.hold = original_hold,
-	.release = original_release,
+	POLICY_LOOPS_OPS(original),
 	.coldest = original_coldest,
 	.evict = original_evict,
 	.admit = original_admit,

@@ -10,6 +10,7 @@
  */
 #include "policy/policy.h"
 #include "policy/policy-list.h"
+#include "policy/policy-loops.h"
 
 #define SMALL_PART 0.1
 
@@ -184,6 +185,8 @@ static uint32_t s3fifo_sort(void *state, int32_t *ret)
 	return n + policy_list_copy(&s->list[MAIN], ret + n);
 }
 
+POLICY_LOOPS(s3fifo, s3fifo_request, s3fifo_hold, s3fifo_release, s3fifo_coldest, s3fifo_evict, s3fifo_admit)
+
 const struct policy_ops policy_s3_fifo = {
 	.name = "s3-fifo",
 	.by_heat = true,
@@ -193,9 +196,7 @@ const struct policy_ops policy_s3_fifo = {
 	.bytes = s3fifo_bytes,
 	.init = s3fifo_init,
 	.tune = s3fifo_tune,
-	.request = s3fifo_request,
-	.hold = s3fifo_hold,
-	.release = s3fifo_release,
+	POLICY_LOOPS_OPS(s3fifo),
 	.coldest = s3fifo_coldest,
 	.evict = s3fifo_evict,
 	.admit = s3fifo_admit,

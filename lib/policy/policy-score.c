@@ -15,6 +15,7 @@
  */
 #include "policy/policy.h"
 #include "policy/policy-least.h"
+#include "policy/policy-loops.h"
 
 #define DECAY_EVENTS 16
 #define KEPT 0.95
@@ -215,10 +216,11 @@ static uint32_t score_sort(void *state, int32_t *ret)
 	return policy_least_sort(&s->idle, ret);
 }
 
+POLICY_LOOPS(score, score_request, score_hold, score_release, score_coldest, score_hold, score_admit)
+
 #define SCORE_OPS                                                                                                      \
-	.by_heat = true, .bytes = score_bytes, .request = score_request, .hold = score_hold, .release = score_release, \
-	.coldest = score_coldest, .evict = score_hold, .admit = score_admit, .settle = score_settle,                   \
-	.remove = score_hold, .sort = score_sort
+	.by_heat = true, .bytes = score_bytes, POLICY_LOOPS_OPS(score), .coldest = score_coldest, .evict = score_hold, \
+	.admit = score_admit, .settle = score_settle, .remove = score_hold, .sort = score_sort
 
 const struct policy_ops policy_lfu = {.name = "lfu", .init = lfu_init, SCORE_OPS};
 const struct policy_ops policy_lfu_decay = {.name = "lfu-decay",

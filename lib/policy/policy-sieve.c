@@ -7,6 +7,7 @@
  */
 #include "policy/policy.h"
 #include "policy/policy-list.h"
+#include "policy/policy-loops.h"
 
 struct sieve {
 	struct policy_list list;
@@ -96,14 +97,14 @@ static uint32_t sieve_sort(void *state, int32_t *ret)
 	return policy_list_copy(&((const struct sieve *)state)->list, ret);
 }
 
+POLICY_LOOPS(sieve, sieve_request, sieve_hold, sieve_release, sieve_coldest, sieve_remove, sieve_admit)
+
 const struct policy_ops policy_sieve = {
 	.name = "sieve",
 	.by_heat = true,
 	.bytes = sieve_bytes,
 	.init = sieve_init,
-	.request = sieve_request,
-	.hold = sieve_hold,
-	.release = sieve_release,
+	POLICY_LOOPS_OPS(sieve),
 	.coldest = sieve_coldest,
 	.evict = sieve_remove,
 	.admit = sieve_admit,

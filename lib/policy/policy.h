@@ -67,12 +67,15 @@ struct policy_ops {
 	void (*tune)(void *state, double value); /* its number is another one: next after init(). NULL: it has none */
 
 	void (*route)(void *state, const struct policy_tokens *tokens); /* NULL: it does not look at tokens */
-	void (*request)(void *state, int32_t expert, uint32_t pairs);
-	void (*hold)(void *state, int32_t expert);
-	void (*release)(void *state, int32_t expert);
+	/* Of n experts, in the order of an event; pairs NULL: one each. */
+	void (*request)(void *state, const int32_t *experts, const uint32_t *pairs, uint32_t n);
+	void (*hold)(void *state, const int32_t *experts, uint32_t n);
+	void (*release)(void *state, const int32_t *experts, uint32_t n);
 	int32_t (*coldest)(void *state); /* the member that leaves next; -1: none may */
 	void (*evict)(void *state, int32_t expert);
 	void (*admit)(void *state, int32_t expert);
+	/* coldest(), evict() and admit() for each of n; returns for how many somebody left, and who: ret_leaving[n]. */
+	uint32_t (*replace)(void *state, const int32_t *incoming, uint32_t n, int32_t *ret_leaving);
 	void (*settle)(void *state);
 
 	/* A member is gone for other reasons: its fill failed, or its slot was given away by hand. */

@@ -37,7 +37,7 @@ struct work {
 	float *weights;
 	int32_t *memory;
 	bool *cached;
-	int32_t *held, *missing; /* of an event: room for all experts, each */
+	int32_t *held, *missing, *leaving; /* of an event: room for all experts, each */
 	uint32_t *stamp;
 	uint64_t requests, misses, fills; /* of a run */
 };
@@ -105,11 +105,12 @@ static int draw_events(struct work *w)
 	w->memory = calloc(3 * pairs * EVENTS, sizeof *w->memory);
 	w->weights = calloc(pairs, sizeof *w->weights);
 	w->cached = calloc(w->experts, sizeof *w->cached);
-	w->held = calloc(2 * (size_t)w->experts, sizeof *w->held);
+	w->held = calloc(3 * (size_t)w->experts, sizeof *w->held);
 	w->stamp = calloc(w->experts, sizeof *w->stamp);
 	if (!sums || !order || !w->memory || !w->weights || !w->cached || !w->held || !w->stamp)
 		return -1;
 	w->missing = w->held + w->experts;
+	w->leaving = w->missing + w->experts;
 	for (uint32_t i = 0; i < w->experts; i++) {
 		sums[i] = sum += pow(i + 1, -SKEW);
 		order[i] = (int32_t)(i * 97u % w->experts); /* popular ones lie apart, where that is a permutation */
@@ -147,46 +148,54 @@ static void drop_work(struct work *w)
 	free(w->stamp);
 }
 
-/* As cache_update() does. */
+/* Who of an event is there, without a branch; as cache_update() does, which no processor could foresee either. */
+static uint32_t list_cached(struct work *w, const struct event *e)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < e->n; i++) {
+		w->held[n] = e->distinct[i];
+		n += w->cached[e->distinct[i]];
+	}
+	return n;
+}
+
+/* Returns for how many somebody left. */
+static uint32_t replace_rest(struct work *w, const struct policy_ops *p, void *state, uint32_t from, uint32_t missing)
+{
+	const uint32_t n = p->replace(state, w->missing + from, missing - from, w->leaving);
+
+	for (uint32_t i = 0; i < n; i++)
+		w->cached[w->leaving[i]] = false;
+	return n;
+}
+
+/* The calls of cache_update(). */
 static uint32_t run_event(struct work *w, const struct policy_ops *p, void *state, const struct event *e, uint32_t n)
 {
-	uint32_t held = 0, missing = 0;
+	uint32_t cached = list_cached(w, e), missing = 0, filled;
 
 	if (p->route)
 		p->route(state, &(struct policy_tokens){w->tokens, w->topk, e->ids, w->weights});
 	for (uint32_t i = 0; i < e->n; i++) {
-		const bool cached = w->cached[e->distinct[i]];
-
-		w->held[held] = w->missing[missing] = e->distinct[i];
-		held += cached;
-		missing += !cached;
+		w->missing[missing] = e->distinct[i];
+		missing += !w->cached[e->distinct[i]];
 	}
-	for (uint32_t i = 0; i < held; i++)
-		p->hold(state, w->held[i]);
-	for (uint32_t i = 0; i < e->n; i++)
-		p->request(state, e->distinct[i], e->pairs[i]);
-	for (uint32_t i = 0; i < missing; i++) {
-		int32_t victim = -1;
-
-		if (n == w->slots) {
-			victim = p->coldest(state);
-			if (victim < 0)
-				break;
-			p->evict(state, victim);
-			w->cached[victim] = false;
-		} else {
-			n++;
-		}
-		w->cached[w->missing[i]] = true;
+	p->hold(state, w->held, cached);
+	p->request(state, e->distinct, e->pairs, e->n);
+	filled = MIN(missing, w->slots - n);
+	for (uint32_t i = 0; i < filled; i++)
 		p->admit(state, w->missing[i]);
-		w->fills++;
-	}
-	for (uint32_t i = 0; i < e->n; i++)
-		if (w->cached[e->distinct[i]])
-			p->release(state, e->distinct[i]);
+	n += filled;
+	if (filled < missing)
+		filled += replace_rest(w, p, state, filled, missing);
+	for (uint32_t i = 0; i < filled; i++)
+		w->cached[w->missing[i]] = true;
+	p->release(state, w->held, list_cached(w, e));
 	p->settle(state);
 	w->requests += e->n;
 	w->misses += missing;
+	w->fills += filled;
 	return n;
 }
 
