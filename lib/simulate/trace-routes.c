@@ -64,7 +64,8 @@ void routes_close(struct routes *f)
 
 static int take_source(struct routes *f, const struct beginning *b, struct moe_error *err)
 {
-	struct moe_trace_source source, *more;
+	const uint32_t n = f->n_sources;
+	struct moe_trace_source source;
 
 	if (b->bytes < sizeof source)
 		return wrong(f, err, "a source that is too short");
@@ -75,10 +76,13 @@ static int take_source(struct routes *f, const struct beginning *b, struct moe_e
 	    source.n_experts > CACHE_EXPERTS_MAX)
 		return wrong(f, err, "a model of no layers or experts, or of too many");
 	source.model[sizeof source.model - 1] = '\0';
-	more = reallocarray(f->sources, f->n_sources + 1, sizeof *more);
-	if (!more)
-		return moe_error_set(err, -ENOMEM, "%s: no memory", f->name);
-	f->sources = more;
+	if ((n & (n - 1)) == 0) { /* the room is the next power of two */
+		struct moe_trace_source *more = reallocarray(f->sources, n ? 2 * (size_t)n : 1, sizeof *more);
+
+		if (!more)
+			return moe_error_set(err, -ENOMEM, "%s: no memory", f->name);
+		f->sources = more;
+	}
 	f->sources[f->n_sources++] = source;
 	return 0;
 }
