@@ -88,18 +88,23 @@ struct scratch *scratch_get(struct scratch_cache *cache, size_t bytes, enum pool
 	return scratch;
 }
 
-/* Takes the blocks that have lain longest off the list until the rest is within the bound. */
+/* Takes those off the list that the bound has no room for beside what lay there for a shorter time; one that is larger
+ * than the bound by itself does not push out the others. */
 static struct scratch *scratch_evict(struct scratch_cache *cache)
 {
-	struct scratch **at = &cache->kept, *evicted;
+	struct scratch **at = &cache->kept, *evicted = NULL, *block;
 	size_t bytes = 0;
 
-	while (*at && bytes + (*at)->bytes <= SCRATCH_KEPT_MAX) {
-		bytes += (*at)->bytes;
-		at = &(*at)->next;
+	while ((block = *at)) {
+		if (block->bytes <= SCRATCH_KEPT_MAX - bytes) {
+			bytes += block->bytes;
+			at = &block->next;
+			continue;
+		}
+		*at = block->next;
+		block->next = evicted;
+		evicted = block;
 	}
-	evicted = *at;
-	*at = NULL;
 	return evicted;
 }
 

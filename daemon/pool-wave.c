@@ -73,7 +73,8 @@ void wave_extent(const struct ffn_job *job, uint32_t *ret_tokens, uint32_t *ret_
 				  (wave_packs_h(down) ? kernel_packed_bytes(down, inter) : 0) + sizeof(void *) +
 				  pair_groups(job, gate, hidden) + pair_groups(job, down, inter);
 	const size_t token_bytes = c->topk * sizeof(int32_t) +
-				   (wave_packs_x(c, gate) ? kernel_packed_bytes(gate, hidden) : 0);
+				   (wave_packs_x(c, gate) ? kernel_packed_bytes(gate, hidden) : 0) +
+				   (wave_widens_x(c, gate) ? row_stride(hidden) * sizeof(float) : 0);
 	const int32_t *ids = c->ids + (size_t)job->next_token * c->topk;
 	uint32_t tokens = 0, pairs = 0;
 	size_t bytes = 0;

@@ -165,18 +165,21 @@ static void test_bits(void)
 /* More tokens than scratch memory holds at once, with a stretch that has no pair at all. */
 static void test_waves(void)
 {
-	enum { TOKENS = 900, HIDDEN = 4096, TOPK = 8, PART = 300 };
+	enum { TOKENS = 2400, HIDDEN = 4096, TOPK = 8, PART = 300 };
 	struct pool *pool = pool_make(1, 2);
 	struct fake f;
 	struct job *j;
 	char *whole;
 	bool same = true, zero = true;
+	uint32_t first, pairs;
 
 	fake_layout(&f, 6, HIDDEN, 4, MOE_FORMAT_F16, 1);
 	fake_fill(&f);
 	j = job_make(&f, TOKENS, TOPK, MOE_TYPE_BF16, MOE_TYPE_BF16, 50);
 	for (size_t i = 0; i < (size_t)200 * TOPK; i++)
 		j->ids[i] = j->ids[(size_t)(TOKENS - 1) * TOPK - i] = -1;
+	wave_extent(&(struct ffn_job){.pool = pool, .compute = &j->compute}, &first, &pairs);
+	ok(first < TOKENS, "the first wave has %u of %u tokens", first, TOKENS);
 	job_run(pool, j);
 	ok(j->result.status == 0 && j->result.pairs == job_pairs(j), "a job of several waves ends");
 	whole = allocate(j->y_bytes);
@@ -509,6 +512,36 @@ static void draw_all(struct pool *pool, struct job *j, const char *what, bool se
 	scratch_put(&pool->scratch, job.scratch);
 }
 
+/* What a wave of many tokens with one pair each takes is bounded too, and kept for the next: with activations that are
+ * widened, and packed, there is more of a token than of a pair. */
+static void test_scratch_bound(void)
+{
+	enum { TOKENS = 3500, HIDDEN = 7168, TOPK = 8 };
+	struct pool *pool = pool_make(1, 2);
+	struct ffn_job job = {.pool = pool};
+	uint32_t tokens, pairs;
+	struct fake f;
+	struct wave *w;
+	struct job *j;
+
+	fake_layout(&f, 6, HIDDEN, 4, MOE_FORMAT_BF16, 1);
+	fake_fill(&f);
+	j = job_make(&f, TOKENS, TOPK, MOE_TYPE_BF16, MOE_TYPE_BF16, 50);
+	for (size_t i = 0; i < (size_t)TOKENS * TOPK; i++)
+		j->ids[i] = i % TOPK ? -1 : (int32_t)(i / TOPK % 6);
+	job.compute = &j->compute;
+	wave_extent(&job, &tokens, &pairs);
+	require(wave_new(&w, &job, tokens, pairs, NULL) == 0, "a wave");
+	ok(job.scratch->bytes <= SCRATCH_KEPT_MAX, "%u of %u tokens take %zu MiB, which are kept", tokens, TOKENS,
+	   job.scratch->bytes >> 20);
+	pool_batch_unref(&w->rows.batch);
+	scratch_put(&pool->scratch, job.scratch);
+	ok(pool->scratch.kept == job.scratch, "until the next");
+	job_free(j);
+	fake_free(&f);
+	pool_free(pool);
+}
+
 static void test_takes(void)
 {
 	enum { HIDDEN = 512, INTER = 768, EXPERTS = 8 };
@@ -543,6 +576,7 @@ int main(void)
 	test_bits();
 	test_shares();
 	test_waves();
+	test_scratch_bound();
 	test_takes();
 	test_copies();
 	test_nodes();
