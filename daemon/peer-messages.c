@@ -266,6 +266,14 @@ static const struct session *alike_of(const struct peer *peer, const struct sess
 	return x;
 }
 
+/* Of its session nothing is left with the keeper: it ends with this daemon, and says so beforehand. */
+static void unkeep(struct peer *peer, const char *why)
+{
+	peer->session->unkept = true;
+	estate_drop_session(peer->service->handover, peer->session);
+	log_warning("session %llu will not outlive this daemon: %s", (unsigned long long)peer->session->id, why);
+}
+
 static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, struct moe_error *err)
 {
 	_cleanup_close_ int region = -1;
@@ -306,14 +314,20 @@ static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, str
 		taps_join(&peer->service->taps, s);
 	if (handover_keeps(peer->service->handover) &&
 	    estate_keep_session(peer->service->handover, s, peer->source.fd) < 0)
-		log_warning("session %llu will not outlive this daemon: the keeper does not take it",
-			    (unsigned long long)s->id);
+		unkeep(peer, "the keeper does not take it");
 	event_log(EVENT_ATTACHED,
 		  FACTS(.session = s->id, .pid = s->pid, .uid = s->uid, .model = entry->model->manifest->name),
 		  "session %llu: pid %d attaches to %s as rank %u of %u", (unsigned long long)s->id, s->pid,
 		  entry->model->manifest->name, a.tp_rank, a.tp_size);
 	send_attached(peer, s, region);
 	return 0;
+}
+
+/* What is kept of an arena makes sense with its session only: a successor ends one that lacks an arena it had. */
+static void keep_arena(struct peer *peer, uint32_t kind, int fd)
+{
+	if (!peer->session->unkept && estate_keep_arena(peer->service->handover, peer->session, kind, fd) < 0)
+		unkeep(peer, "the keeper does not take one of its arenas");
 }
 
 static int on_arena(struct peer *peer, const struct moe_msg_arena *arena, int fd, struct moe_error *err)
@@ -328,7 +342,7 @@ static int on_arena(struct peer *peer, const struct moe_msg_arena *arena, int fd
 	r = session_add_arena(peer->session, arena->kind, fd, arena->bytes, err);
 	if (r < 0)
 		return r;
-	estate_keep_arena(peer->service->handover, peer->session, arena->kind, fd);
+	keep_arena(peer, arena->kind, fd);
 	reply(peer, &answer, sizeof answer, MOE_MSG_ARENA | MOE_MSG_REPLY, NULL, 0);
 	return 0;
 }
@@ -366,6 +380,7 @@ static int on_device(struct peer *peer, const struct moe_msg_device *device, int
 		return r;
 	peer->device_bytes = device->bytes;
 	s->timeline = device->timeline != 0;
+	s->unkept = true;
 	estate_drop_session(peer->service->handover, s);
 	return 0;
 }
@@ -376,6 +391,9 @@ void peer_device_opened(struct peer *peer, int r, const struct moe_error *err)
 
 	if (r < 0) {
 		push_close(steal_ptr(peer->session->device));
+		peer->session->timeline = false;
+		if (handover_keeps(peer->service->handover))
+			unkeep(peer, "it asked for slots in a GPU's memory, and did not get them");
 		peer_send_error(peer, r, err->text);
 		return;
 	}

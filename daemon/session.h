@@ -77,6 +77,7 @@ struct session {
 	struct push_slots *device;                 /* in the place of the slot arena, or NULL */
 	uint64_t device_bytes;                     /* 0: not there yet */
 	bool timeline;                             /* in that memory */
+	bool unkept;                               /* no keeper has it: it ends with this daemon */
 	struct guard *guards[MOE_ARENA_SLOTS + 1]; /* 0: of the client region; then of the arenas */
 
 	struct request *requests, *free_requests; /* [entries] */
