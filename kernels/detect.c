@@ -109,9 +109,12 @@ uint32_t cpu_features(const struct cpu_words *w)
 	    !has(w->xcr0, XCR0_ZMM))
 		return features;
 	features |= CPU_AVX512;
-	if (!has(w->leaf7_ecx, LEAF7_ECX_VNNI | LEAF7_ECX_VBMI))
+	if (!has(w->leaf7_ecx, LEAF7_ECX_VNNI))
 		return features;
 	features |= CPU_VNNI;
+	if (!has(w->leaf7_ecx, LEAF7_ECX_VBMI))
+		return features;
+	features |= CPU_VBMI;
 	if (bf16_wins(w))
 		features |= CPU_BF16_FAST;
 	if (has(w->leaf7_edx, LEAF7_EDX_AMX_BF16 | LEAF7_EDX_AMX_TILE | LEAF7_EDX_AMX_INT8) &&

@@ -16,11 +16,12 @@ enum cpu_feature {
 	CPU_AVX2 = 1 << 0,      /* AVX2, FMA, F16C: the minimum */
 	CPU_AVX_VNNI = 1 << 1,  /* 8-bit dot products on 256 bits */
 	CPU_AVX512 = 1 << 2,    /* F, DQ, BW, VL */
-	CPU_VNNI = 1 << 3,      /* 8-bit dot products on 512 bits, and byte permutations (VBMI) */
+	CPU_VNNI = 1 << 3,      /* 8-bit dot products on 512 bits */
 	CPU_BF16_FAST = 1 << 4, /* the bfloat16 dot product, where it does more than FP32 FMA with widened weights */
 	CPU_AMX = 1 << 5,       /* tiles of BF16 and INT8, and GFNI, which decodes FP8 for them */
 	CPU_UNASKED =
-		1 << 6, /* the caches read ahead by themselves, and what software asks for ahead is in their way */
+		1 << 6,    /* the caches read ahead by themselves, and what software asks for ahead is in their way */
+	CPU_VBMI = 1 << 7, /* permutations of bytes on 512 bits; Cascade Lake and Cooper Lake have VNNI without them */
 };
 
 /* Zero where the CPU does not have the leaf, or (xcr0) where the system has not enabled XGETBV. */

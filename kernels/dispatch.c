@@ -23,14 +23,15 @@ static const struct variant {
 	{ISA_AVX2, CPU_AVX2 | CPU_AVX_VNNI, &kernels_avx2_vnni,
 	 "AVX2, FMA, F16C and AVX-VNNI; the CPU lacks one of AVX-512 F, DQ, BW, VL, or the operating system does not "
 	 "save its registers"},
-	{ISA_AVX512, CPU_AVX2 | CPU_AVX512, &kernels_avx512, "AVX-512 F, DQ, BW and VL; without VNNI and VBMI"},
-	{ISA_AVX512, CPU_AVX2 | CPU_AVX512 | CPU_VNNI, &kernels_avx512_vnni, "AVX-512 with VNNI and VBMI"},
-	{ISA_AVX512, CPU_AVX2 | CPU_AVX512 | CPU_VNNI | CPU_BF16_FAST, &kernels_avx512_bf16,
+	{ISA_AVX512, CPU_AVX2 | CPU_AVX512, &kernels_avx512, "AVX-512 F, DQ, BW and VL; without VNNI"},
+	{ISA_AVX512, CPU_AVX2 | CPU_AVX512 | CPU_VNNI, &kernels_avx512_novbmi, "AVX-512 with VNNI; without VBMI"},
+	{ISA_AVX512, CPU_AVX2 | CPU_AVX512 | CPU_VNNI | CPU_VBMI, &kernels_avx512_vnni, "AVX-512 with VNNI and VBMI"},
+	{ISA_AVX512, CPU_AVX2 | CPU_AVX512 | CPU_VNNI | CPU_VBMI | CPU_BF16_FAST, &kernels_avx512_bf16,
 	 "AVX-512 with VNNI, VBMI and a BF16 dot product that outruns FMA"},
-	{ISA_AVX512, CPU_AVX2 | CPU_AVX512 | CPU_VNNI | CPU_BF16_FAST | CPU_UNASKED, &kernels_avx512_unasked,
+	{ISA_AVX512, CPU_AVX2 | CPU_AVX512 | CPU_VNNI | CPU_VBMI | CPU_BF16_FAST | CPU_UNASKED, &kernels_avx512_unasked,
 	 "AVX-512 with VNNI, VBMI and a BF16 dot product that outruns FMA; AMD's family 25 (Zen 4), whose caches read "
 	 "ahead by themselves: no prefetches"},
-	{ISA_AMX, CPU_AVX2 | CPU_AVX512 | CPU_VNNI | CPU_AMX, &kernels_amx,
+	{ISA_AMX, CPU_AVX2 | CPU_AVX512 | CPU_VNNI | CPU_VBMI | CPU_AMX, &kernels_amx,
 	 "AMX with BF16 and INT8, AVX-512 with VNNI and VBMI, GFNI"},
 };
 

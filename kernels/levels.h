@@ -13,7 +13,8 @@
 
 extern const struct kernels kernels_ref;
 extern const struct kernels kernels_avx2, kernels_avx2_unasked, kernels_avx2_vnni;
-extern const struct kernels kernels_avx512, kernels_avx512_vnni, kernels_avx512_bf16, kernels_avx512_unasked;
+extern const struct kernels kernels_avx512, kernels_avx512_novbmi, kernels_avx512_vnni, kernels_avx512_bf16;
+extern const struct kernels kernels_avx512_unasked;
 extern const struct kernels kernels_amx;
 
 extern const struct kernel_ops ops_ref;
@@ -34,6 +35,7 @@ extern const struct kernel_ops ops_panel_avx2, ops_panel_fine_avx2;
 extern const struct kernel_ops ops_panel_avx2_unasked;
 extern const struct kernel_ops ops_panel_avx2_vnni, ops_panel_fine_avx2_vnni;
 extern const struct kernel_ops ops_panel_avx512;
+extern const struct kernel_ops ops_panel_avx512_novbmi, ops_panel_fine_avx512_novbmi;
 extern const struct kernel_ops ops_panel_avx512_paged, ops_panel_fine_avx512_paged;
 extern const struct kernel_ops ops_panel_avx512_streamed, ops_panel_fine_avx512_streamed;
 extern const struct kernel_ops ops_panel_avx512_unasked, ops_panel_fine_avx512_unasked;

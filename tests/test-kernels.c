@@ -14,7 +14,7 @@
 /* -- levels ------------------------------------------------------------------------------------------------------- */
 
 #define VENDOR_INTEL 0x756e6547u /* "Genu" */
-#define AVX512_AND_MORE (CPU_AVX512 | CPU_VNNI | CPU_BF16_FAST | CPU_AMX)
+#define AVX512_AND_MORE (CPU_AVX512 | CPU_VNNI | CPU_VBMI | CPU_BF16_FAST | CPU_AMX)
 #define EVERYTHING (CPU_AVX2 | CPU_AVX_VNNI | AVX512_AND_MORE)
 #define ALL_TABLES (EVERYTHING | CPU_UNASKED)
 
@@ -46,9 +46,9 @@ static const struct {
 	{'B', 17, AVX512_AND_MORE},
 	{'B', 30, AVX512_AND_MORE},
 	{'B', 31, AVX512_AND_MORE},
-	{'C', 1, CPU_VNNI | CPU_BF16_FAST | CPU_AMX},
+	{'C', 1, CPU_VBMI | CPU_BF16_FAST | CPU_AMX},
 	{'C', 8, CPU_AMX},
-	{'C', 11, CPU_VNNI | CPU_BF16_FAST | CPU_AMX},
+	{'C', 11, CPU_VNNI | CPU_VBMI | CPU_BF16_FAST | CPU_AMX},
 	{'D', 22, CPU_AMX},
 	{'D', 24, CPU_AMX},
 	{'D', 25, CPU_AMX},
@@ -157,6 +157,10 @@ static void decide_check(void)
 	w = words_without('x', 2);
 	ok(isa_decide(&w, &why) == ISA_REF && strstr(why, "operating system"), "YMM registers not saved: ref");
 	ok(isa_decide(&(struct cpu_words){0}, NULL) == ISA_REF, "nothing: ref");
+	w = words_without('C', 1);
+	ok(isa_decide(&w, &why) == ISA_AVX512 && strstr(why, "without VBMI"),
+	   "a Cascade Lake: avx512, and what it lacks");
+	ok(strcmp(last_table(cpu_features(&w), ISA_COUNT)->variant, "avx512+vnni, no vbmi") == 0, "and its own table");
 	w = words_without('x', 18);
 	w.leaf1_eax = FAMILY_25;
 	ok(isa_decide(&w, &why) == ISA_AVX512 && strstr(why, "no prefetches"), "family 25: avx512, and why");

@@ -70,7 +70,8 @@ static inline ivec ivec_table(const void *bytes)
 }
 
 /* The low and the high nibbles of bytes, looked up: VBMI's permutation takes six bits of an index, and the table is
- * there four times, so nothing has to be masked. */
+ * there four times, so nothing has to be masked. A shuffle takes four bits, and gives 0 where the eighth is set. */
+#ifdef __AVX512VBMI__
 static inline ivec ivec_lookup_low(ivec table, ivec v)
 {
 	return _mm512_permutexvar_epi8(v, table);
@@ -80,6 +81,17 @@ static inline ivec ivec_lookup_high(ivec table, ivec v)
 {
 	return _mm512_permutexvar_epi8(_mm512_srli_epi16(v, 4), table);
 }
+#else
+static inline ivec ivec_lookup_low(ivec table, ivec v)
+{
+	return _mm512_shuffle_epi8(table, ivec_low(v));
+}
+
+static inline ivec ivec_lookup_high(ivec table, ivec v)
+{
+	return _mm512_shuffle_epi8(table, ivec_high(v));
+}
+#endif
 
 /* v | (more << left & mask) in each byte; no bit of the mask comes from a neighbour byte. */
 static inline ivec ivec_upper(ivec v, ivec more, int left, int mask)
