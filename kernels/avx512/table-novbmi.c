@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/levels.h"
 
-/* VNNI without VBMI: Intel's Cascade Lake and Cooper Lake, so with what Intel's second-level cache wants (table-vnni.c). */
+/* VNNI without VBMI: Intel's Cascade Lake and Cooper Lake, so with what its second-level cache wants (table-vnni.c). */
 const struct kernels kernels_avx512_novbmi = {
 	KERNELS_COMMON(avx512),
 	.variant = "avx512+vnni, no vbmi",
