@@ -106,7 +106,9 @@ static uint32_t block_rows(const struct wave *w, const struct kernel_ops *ops, u
 	const uint64_t bytes = groups ? UNIT_BYTES_GROUPS : many ? UNIT_BYTES_MANY : UNIT_BYTES_FEW;
 	const uint64_t by_bytes = MAX(bytes / MAX(row_bytes, 1), many ? 1 : BLOCK_ROWS_FEW);
 	const uint64_t by_tokens = groups ? GROUPS_ROWS * w->pairs / experts : 0;
-	const uint64_t by_threads = rows * experts / (threads * UNITS_PER_THREAD);
+	/* Where arithmetic is what takes time, the fullest expert's units do: if all are equal that is the same. */
+	const uint64_t equals = many ? w->pairs : experts, each = many ? w->pairs_most : 1;
+	const uint64_t by_threads = rows * equals / (each * threads * UNITS_PER_THREAD);
 	const uint64_t most = MIN(MAX(by_bytes, by_tokens), by_threads);
 	const uint64_t n = ALIGN_UP(most, !many && most >= BLOCK_ROWS_FEW ? BLOCK_ROWS_FEW : BLOCK_ROWS_STEP);
 
@@ -283,9 +285,12 @@ static void wave_experts(struct wave *w, pool_run *run)
 	uint32_t pairs = 0;
 
 	memset(w->cursors, 0, n_experts * sizeof(*w->cursors));
+	w->pairs_most = 0;
 	for (size_t i = 0; i < (size_t)w->tokens * c->topk; i++)
 		if (ids[i] >= 0)
 			w->cursors[ids[i]]++;
+	for (uint32_t e = 0; e < n_experts; e++)
+		w->pairs_most = MAX(w->pairs_most, w->cursors[e]);
 	wave_deal(w);
 	wave_lanes(w, run);
 	w->n_experts = 0;

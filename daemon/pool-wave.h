@@ -98,6 +98,7 @@ struct wave {
 	struct ffn_job *job;
 	uint32_t token, tokens, pairs;                /* tokens token .. token + tokens of the job */
 	uint32_t n_experts, n_shares;                 /* n_experts: that have pairs */
+	uint32_t pairs_most;                          /* of one expert */
 	struct wave_block *gate_blocks, *down_blocks; /* ordered by team */
 	const struct kernel_ops *gate_ops, *down_ops;
 	struct kernel_act act;

@@ -542,6 +542,39 @@ static void test_scratch_bound(void)
 	pool_free(pool);
 }
 
+/* One expert has half of all pairs: a unit of it is no longer than one would be if all experts had the same. */
+static void test_skewed(void)
+{
+	enum { HIDDEN = 512, INTER = 768, EXPERTS = 8, TOKENS = 512, TOPK = 2, THREADS = 16, UNITS = 4, STEP = 16 };
+	struct pool *pool = pool_make(1, THREADS);
+	struct ffn_job job = {.pool = pool};
+	uint32_t tokens, pairs, gate, down;
+	struct fake f;
+	struct wave *w;
+	struct job *j;
+
+	fake_layout(&f, EXPERTS, HIDDEN, INTER, MOE_FORMAT_F16, 1);
+	fake_fill(&f);
+	j = job_make(&f, TOKENS, TOPK, MOE_TYPE_F32, MOE_TYPE_F32, 0);
+	for (uint32_t t = 0; t < TOKENS; t++) {
+		j->ids[2 * t] = 0;
+		j->ids[2 * t + 1] = (int32_t)(1 + t % (EXPERTS - 1));
+	}
+	job.compute = &j->compute;
+	wave_extent(&job, &tokens, &pairs);
+	require(wave_new(&w, &job, tokens, pairs, NULL) == 0, "a wave");
+	gate = w->gate_blocks[0].rows;
+	down = w->down_blocks[0].rows;
+	ok(w->pairs_most == TOKENS && gate <= ALIGN_UP(INTER * 2 / (THREADS * UNITS), STEP) &&
+		   down <= ALIGN_UP(HIDDEN * 2 / (THREADS * UNITS), STEP),
+	   "half of %u pairs are one expert's: units of %u and %u rows for %d threads", pairs, gate, down, THREADS);
+	pool_batch_unref(&w->rows.batch);
+	scratch_put(&pool->scratch, job.scratch);
+	job_free(j);
+	fake_free(&f);
+	pool_free(pool);
+}
+
 static void test_takes(void)
 {
 	enum { HIDDEN = 512, INTER = 768, EXPERTS = 8 };
@@ -577,6 +610,7 @@ int main(void)
 	test_shares();
 	test_waves();
 	test_scratch_bound();
+	test_skewed();
 	test_takes();
 	test_copies();
 	test_nodes();
