@@ -70,4 +70,14 @@ else
 fi
 "$moectl" --socket "$socket" models --json >"$dir/models" 2>"$dir/err"
 is "$(json "$dir/models" 'models.#')" 1 'what was loaded is unloaded'
+stop_daemon
+
+start_daemon --keep --model "$sample" --threads 2
+require $? 'a daemon with a keeper' "$dir/daemon.log"
+run restart --hold 4 --samples 3
+is "$(field sessions) $(field kills)" '4 3' 'four sessions, three kills'
+within "$(field kill_to_ready_ms.p50)" 0.001 60000 'killed, and ready'
+within "$(field kill_to_ready_ms.p99)" "$(field kill_to_ready_ms.p50)" 60000 'no sooner in the worst case'
+within "$(field kill_to_completion_ms.p50)" 0.001 60000 'and a session goes on'
+is "$(field weight_bytes_read)" 0 'no weights are read again'
 finish
