@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "tests/faults/preload.h"
@@ -24,6 +25,11 @@ int memfd_create(const char *name, unsigned int flags)
 int ftruncate(int fd, off_t bytes)
 {
 	return fails(FILES, ENOSPC) ? -1 : REAL(ftruncate)(fd, bytes);
+}
+
+int fallocate(int fd, int mode, off_t offset, off_t bytes)
+{
+	return fails(FILES, ENOSPC) ? -1 : REAL(fallocate)(fd, mode, offset, bytes);
 }
 
 int fchmod(int fd, mode_t mode)
@@ -60,6 +66,16 @@ int open(const char *path, int flags, ...)
 int eventfd(unsigned int count, int flags)
 {
 	return fails(DESCRIPTOR, EMFILE) ? -1 : REAL(eventfd)(count, flags);
+}
+
+int timerfd_create(clockid_t clock, int flags)
+{
+	return fails(DESCRIPTOR, EMFILE) ? -1 : REAL(timerfd_create)(clock, flags);
+}
+
+int pipe2(int ends[2], int flags)
+{
+	return fails(DESCRIPTOR, EMFILE) ? -1 : REAL(pipe2)(ends, flags);
 }
 
 int signalfd(int fd, const sigset_t *mask, int flags)
