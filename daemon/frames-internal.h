@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * frames-internal - the frames as their own two files see them: frames.c, who gets which, and frames-order.c, who makes
- * room and what is read ahead.
+ * frames-internal - the frames as their own files see them: frames.c, who gets which, frames-turns.c, whose turn it is,
+ * and frames-order.c, who makes room and what is read ahead.
  */
 #ifndef DAEMON_FRAMES_INTERNAL_H
 #define DAEMON_FRAMES_INTERNAL_H
@@ -14,8 +14,11 @@ struct frame {
 	uint32_t record; /* FRAMES_NONE: FREE */
 	uint32_t pins, leases;
 	enum frame_state state;
-	bool ahead;  /* read for a hint */
-	bool unused; /* and no ask has come for it yet */
+	struct frames_user *reader; /* READING: for whom it was begun, NULL: for a hint; */
+	uint32_t class;             /* in which of its classes; */
+	uint64_t rank;              /* and as of the callback */
+	bool ahead;                 /* read for a hint */
+	bool unused;                /* and no ask has come for it yet */
 };
 
 struct row {
@@ -31,6 +34,19 @@ struct record {
 	uint64_t used;    /* number of the pass, 0: never */
 };
 
+struct ask_list {
+	struct frames_ask *head, *tail;
+};
+
+struct frames_user {
+	uint32_t uid, sessions;
+	uint32_t leases;                         /* that it has or has reserved */
+	uint32_t busy[FRAMES_CLASSES];           /* reads that were begun for it, and asks that wait for reads */
+	uint64_t end[FRAMES_CLASSES];            /* virtual, of the last record that was read for it */
+	struct ask_list waiting[FRAMES_CLASSES]; /* oldest first */
+	struct frames_user *next;
+};
+
 struct frames {
 	struct frames_params p;
 	struct frame *frame;   /* [frames] */
@@ -42,8 +58,31 @@ struct frames {
 	uint64_t pass;
 	uint32_t now; /* the row that was asked for last */
 	bool paused;
-	struct frames_ask *waiting[FRAMES_CLASSES], *reading; /* oldest first; in no order */
+	struct frames_user *users;
+	uint64_t time[FRAMES_CLASSES]; /* virtual: the latest that has been read */
+	bool blocked[FRAMES_CLASSES];  /* whose turn it is waits for frames */
+	uint32_t passed;               /* asks, those that do */
+	uint32_t n_waiting;
+	struct ask_list reading;
 };
+
+void ask_list_push(struct ask_list *list, struct frames_ask *ask);
+void ask_list_remove(struct ask_list *list, struct frames_ask *ask);
+
+/* Nobody of this class or a more urgent one waits for frames. */
+bool turns_open(const struct frames *f, uint32_t class);
+/* From now on somebody does. */
+void turns_block(struct frames *f, uint32_t class);
+/* So much is being read for the user that what it asks for in the class has to wait. */
+bool turns_sated(const struct frames_user *user, uint32_t class);
+/* The class's next ask that waits, NULL: none, or none whose user is not sated. */
+struct frames_ask *turns_next(const struct frames *f, uint32_t class);
+
+/* Where the next record of the user stands that is read in this class, virtually; and the rank that this is. */
+uint64_t turns_begin(const struct frames *f, const struct frames_user *user, uint32_t class);
+uint64_t turns_rank(uint32_t class, uint64_t at);
+/* The frame's read, for one of its user's asks, has ended. */
+void turns_read_done(struct frames *f, struct frame *frame);
 
 /* A record is READY from now on, and held. Idle it is when nothing pins or leases it: then it may go. */
 void order_admit(struct frames *f, uint32_t record);

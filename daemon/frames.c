@@ -38,30 +38,41 @@ static void evict(struct frames *f, uint32_t record)
 	empty(f, number);
 }
 
-/* There is a free frame. */
-static uint32_t place(struct frames *f, uint32_t record, bool urgent)
+static void read_for(struct frame *frame, const struct frames_ask *ask, uint64_t rank)
+{
+	frame->rank = rank;
+	if (!ask || frame->reader)
+		return;
+	frame->reader = ask->user;
+	frame->class = ask->class;
+	ask->user->busy[ask->class]++;
+}
+
+/* There is a free frame. Without an ask it is for a hint. */
+static uint32_t place(struct frames *f, uint32_t record, const struct frames_ask *ask, uint64_t rank)
 {
 	const uint32_t number = f->free[--f->n_free];
 
-	f->frame[number] = (struct frame){
-		.record = record, .state = FRAME_READING, .ahead = !urgent, .unused = !urgent};
+	f->frame[number] = (struct frame){.record = record, .state = FRAME_READING, .ahead = !ask, .unused = !ask};
+	read_for(&f->frame[number], ask, rank);
 	f->record[record].frame = number;
 	f->n_reading++;
-	f->p.read(f->p.userdata, record, number, urgent);
+	f->p.read(f->p.userdata, record, number, rank);
 	return number;
 }
 
-/* What was read for a hint is needed now. */
-static void hurry(struct frames *f, uint32_t number)
+/* What is being read for a hint, or for one who has waited less, is needed now. */
+static void hurry(struct frames *f, uint32_t number, const struct frames_ask *ask, uint64_t rank)
 {
 	struct frame *frame = &f->frame[number];
 
-	if (frame->state != FRAME_READING || !frame->ahead)
-		return;
+	f->n_prefetching -= frame->ahead;
 	frame->ahead = false;
-	f->n_prefetching--;
+	if (rank >= frame->rank)
+		return;
+	read_for(frame, ask, rank);
 	if (f->p.hurry)
-		f->p.hurry(f->p.userdata, number);
+		f->p.hurry(f->p.userdata, number, rank);
 }
 
 static void use(struct frames *f, struct frame *frame)
@@ -108,69 +119,71 @@ static void mark_used(struct frames *f, const struct frames_ask *ask)
 		f->record[ask_record(f, ask, i)].used = f->pass;
 }
 
-/* Frames for all of its records, or nothing has changed. */
-static bool take(struct frames *f, struct frames_ask *ask)
+/* Of what an ask wants. */
+struct need {
+	uint32_t missing, reading, idle; /* in no frame; in frames, not READY yet; READY and held by nobody */
+};
+
+static struct need need_of(const struct frames *f, const struct frames_ask *ask)
 {
-	uint32_t missing = 0, own = 0;
+	struct need need = {0};
 
 	for (uint32_t i = 0; i < ask->n; i++) {
 		const uint32_t number = f->record[ask_record(f, ask, i)].frame;
 		const struct frame *frame = number == FRAMES_NONE ? NULL : &f->frame[number];
 
-		missing += !frame;
-		own += frame && frame->state == FRAME_READY && frame->pins + frame->leases == 0;
+		need.missing += !frame;
+		need.reading += frame && frame->state == FRAME_READING;
+		need.idle += frame && frame->state == FRAME_READY && frame->pins + frame->leases == 0;
 	}
-	if (missing > f->n_free + f->n_idle - own)
-		return false;
-	f->now = ask->row;
+	return need;
+}
+
+/* What is in frames is held, and what is on its way comes as the user's next. */
+static void take_found(struct frames *f, const struct frames_ask *ask, uint64_t *at)
+{
 	for (uint32_t i = 0; i < ask->n; i++) {
 		const uint32_t number = f->record[ask_record(f, ask, i)].frame;
 
 		if (number == FRAMES_NONE)
 			continue;
 		pin(f, number);
-		hurry(f, number);
+		if (f->frame[number].state == FRAME_READING)
+			hurry(f, number, ask, turns_rank(ask->class, ++*at));
 	}
-	order_request(f, ask);
-	ask->missing = 0;
+}
+
+static void take_missing(struct frames *f, const struct frames_ask *ask, uint64_t *at)
+{
 	for (uint32_t i = 0; i < ask->n; i++) {
 		const uint32_t record = ask_record(f, ask, i);
 
-		if (f->record[record].frame == FRAMES_NONE) {
-			if (f->n_free == 0)
-				evict(f, order_first(f, UINT64_MAX));
-			pin(f, place(f, record, true));
-		}
-		ask->missing += f->frame[f->record[record].frame].state != FRAME_READY;
+		if (f->record[record].frame != FRAMES_NONE)
+			continue;
+		if (f->n_free == 0)
+			evict(f, order_first(f, UINT64_MAX));
+		pin(f, place(f, record, ask, turns_rank(ask->class, ++*at)));
 	}
+}
+
+/* Frames for all of its records, or nothing has changed. */
+static bool take(struct frames *f, struct frames_ask *ask, struct need need)
+{
+	uint64_t at = turns_begin(f, ask->user, ask->class);
+
+	if (need.missing > f->n_free + f->n_idle - need.idle)
+		return false;
+	f->now = ask->row;
+	take_found(f, ask, &at);
+	order_request(f, ask);
+	take_missing(f, ask, &at);
+	ask->missing = need.missing + need.reading;
+	if (ask->missing)
+		ask->user->end[ask->class] = at;
 	mark_used(f, ask);
 	f->p.counters->hits += ask->n - ask->missing;
 	f->p.counters->misses += ask->missing;
 	return true;
-}
-
-static void list_push(struct frames_ask **list, struct frames_ask *ask)
-{
-	while (*list)
-		list = &(*list)->next;
-	ask->next = NULL;
-	*list = ask;
-}
-
-static void list_remove(struct frames_ask **list, const struct frames_ask *ask)
-{
-	while (*list != ask)
-		list = &(*list)->next;
-	*list = ask->next;
-}
-
-static bool others_wait(const struct frames *f, uint32_t class)
-{
-	bool any = f->paused;
-
-	for (uint32_t i = 0; i <= class; i++)
-		any |= f->waiting[i] != NULL;
-	return any;
 }
 
 /* What its frames hold is all READY, or reads are under way. */
@@ -178,23 +191,55 @@ static bool taken(struct frames *f, struct frames_ask *ask)
 {
 	ask->state = ask->missing ? ASK_READS : ASK_READY;
 	if (ask->missing) {
-		ask->next = f->reading;
-		f->reading = ask;
+		ask_list_push(&f->reading, ask);
+		ask->user->busy[ask->class]++;
 	}
 	return !ask->missing;
+}
+
+static void no_longer_reading(struct frames *f, struct frames_ask *ask)
+{
+	ask_list_remove(&f->reading, ask);
+	ask->user->busy[ask->class]--;
+}
+
+/* It need not wait for its turn: there is all that it wants, or nobody is before it. */
+static bool goes_first(struct frames *f, const struct frames_ask *ask, struct need need)
+{
+	if (turns_open(f, ask->class))
+		return need.missing + need.reading == 0 ||
+		       (!ask->user->waiting[ask->class].head && !turns_sated(ask->user, ask->class));
+	return !f->paused && need.missing + need.reading == 0 && f->passed++ < FRAMES_PASSES_MAX;
+}
+
+static void wait_in_line(struct frames *f, struct frames_ask *ask)
+{
+	ask->state = ASK_WAITS;
+	ask_list_push(&ask->user->waiting[ask->class], ask);
+	f->n_waiting++;
+}
+
+static void leave_line(struct frames *f, struct frames_ask *ask)
+{
+	ask_list_remove(&ask->user->waiting[ask->class], ask);
+	f->n_waiting--;
 }
 
 bool frames_ask(struct frames *f, struct frames_ask *ask)
 {
 	assert(ask->n > 0 && ask->n <= f->p.experts && ask->class < FRAMES_CLASSES);
+	const struct need need = need_of(f, ask);
+	const bool first = goes_first(f, ask, need);
+
 	f->pass += ask->wraps;
 	ask->asked_ns = now_ns();
-	if (!others_wait(f, ask->class) && take(f, ask)) {
+	if (first && take(f, ask, need)) {
 		if (taken(f, ask))
 			return true;
 	} else {
-		ask->state = ASK_WAITS;
-		list_push(&f->waiting[ask->class], ask);
+		if (first)
+			turns_block(f, ask->class);
+		wait_in_line(f, ask);
 	}
 	f->p.counters->waits++;
 	return false;
@@ -210,9 +255,9 @@ void frames_release(struct frames *f, struct frames_ask *ask)
 void frames_cancel(struct frames *f, struct frames_ask *ask)
 {
 	if (ask->state == ASK_WAITS)
-		list_remove(&f->waiting[ask->class], ask);
+		leave_line(f, ask);
 	else if (ask->state == ASK_READS)
-		list_remove(&f->reading, ask);
+		no_longer_reading(f, ask);
 	if (ask->state == ASK_READS || ask->state == ASK_READY)
 		unpin_all(f, ask);
 	ask->state = ASK_NONE;
@@ -239,21 +284,17 @@ static bool asks_for(const struct frames *f, const struct frames_ask *ask, uint3
 /* Those that need the record and have, with it, all or none: taken off the list, for whom `ready` is to be called. */
 static struct frames_ask *take_off(struct frames *f, uint32_t record, bool failed)
 {
-	struct frames_ask **at = &f->reading, *off = NULL, **end = &off;
+	struct frames_ask *ask = f->reading.head, *next;
+	struct ask_list off = {0};
 
-	while (*at) {
-		struct frames_ask *ask = *at;
-
-		if (!asks_for(f, ask, record) || (--ask->missing > 0 && !failed)) {
-			at = &ask->next;
+	for (; ask; ask = next) {
+		next = ask->next;
+		if (!asks_for(f, ask, record) || (--ask->missing > 0 && !failed))
 			continue;
-		}
-		*at = ask->next;
-		ask->next = NULL;
-		*end = ask;
-		end = &ask->next;
+		no_longer_reading(f, ask);
+		ask_list_push(&off, ask);
 	}
-	return off;
+	return off.head;
 }
 
 static void call_ready(struct frames *f, struct frames_ask *list, int status)
@@ -289,6 +330,7 @@ void frames_read_done(struct frames *f, uint32_t number, int status, uint64_t by
 	assert(number < f->p.frames && frame->state == FRAME_READING);
 	f->n_reading--;
 	f->n_prefetching -= frame->ahead;
+	turns_read_done(f, frame);
 	f->p.counters->reads++;
 	f->p.counters->read_bytes += bytes;
 	if (status) {
@@ -314,7 +356,7 @@ static bool follow_hint(struct frames *f)
 {
 	uint32_t record, victim;
 
-	if (f->paused || f->reading || others_wait(f, FRAMES_CLASSES - 1) || f->n_prefetching >= PREFETCHES_MAX)
+	if (f->paused || f->reading.head || f->n_waiting > 0 || f->n_prefetching >= PREFETCHES_MAX)
 		return false;
 	victim = f->n_free ? FRAMES_NONE : order_first(f, f->pass);
 	if (f->n_free == 0 && victim == FRAMES_NONE)
@@ -327,7 +369,29 @@ static bool follow_hint(struct frames *f)
 	f->n_prefetching++;
 	f->p.counters->prefetches++;
 	f->record[record].used = f->pass;
-	place(f, record, false);
+	place(f, record, NULL, FRAMES_RANK_HINT);
+	return true;
+}
+
+/* Those of the class whose turn it is. False: one of them waits for frames. */
+static bool serve(struct frames *f, uint32_t class, bool *any)
+{
+	struct frames_ask *ask;
+
+	while ((ask = turns_next(f, class))) {
+		if (!take(f, ask, need_of(f, ask))) {
+			turns_block(f, class);
+			return false;
+		}
+		f->blocked[class] = false;
+		*any = true;
+		leave_line(f, ask);
+		if (ask->missing == 0) /* no read counts for its user, but its turn does */
+			ask->user->end[class] = turns_begin(f, ask->user, class) + 1;
+		if (taken(f, ask))
+			end_waiting(f, ask, 0);
+	}
+	f->blocked[class] = false;
 	return true;
 }
 
@@ -335,38 +399,15 @@ bool frames_pump(struct frames *f)
 {
 	bool any = false;
 
-	for (uint32_t class = 0; class < FRAMES_CLASSES && !f->paused; class ++) {
-		struct frames_ask *ask;
-
-		while ((ask = f->waiting[class])) {
-			if (!take(f, ask))
-				return any;
-			any = true;
-			f->waiting[class] = ask->next;
-			if (taken(f, ask))
-				end_waiting(f, ask, 0);
-		}
-	}
+	for (uint32_t class = 0; class < FRAMES_CLASSES && !f->paused; class ++)
+		if (!serve(f, class, &any))
+			return any;
 	while (follow_hint(f))
 		any = true;
 	return any;
 }
 
 /* -- leases ------------------------------------------------------------------------------------------------------- */
-
-bool frames_reserve_lease(struct frames *f)
-{
-	if (f->n_leased + f->n_reserved >= f->p.frames - f->p.experts)
-		return false;
-	f->n_reserved++;
-	return true;
-}
-
-void frames_unreserve_lease(struct frames *f)
-{
-	assert(f->n_reserved > 0);
-	f->n_reserved--;
-}
 
 static void lease(struct frames *f, struct frame *frame)
 {
@@ -376,26 +417,30 @@ static void lease(struct frames *f, struct frame *frame)
 	use(f, frame);
 }
 
-void frames_lease(struct frames *f, uint32_t record)
+/* The place that the user has reserved is now this one. */
+void frames_lease(struct frames *f, struct frames_user *user, uint32_t record)
 {
-	frames_unreserve_lease(f);
+	assert(f->n_reserved > 0 && user->leases > 0);
+	f->n_reserved--;
 	assert(f->frame[f->record[record].frame].state == FRAME_READY);
 	lease(f, &f->frame[f->record[record].frame]);
 }
 
-bool frames_lease_again(struct frames *f, uint32_t record)
+bool frames_lease_again(struct frames *f, struct frames_user *user, uint32_t record)
 {
 	if (record >= f->p.rows * f->p.experts || f->record[record].frame == FRAMES_NONE)
 		return false;
 	lease(f, &f->frame[f->record[record].frame]);
+	user->leases++;
 	return true;
 }
 
-void frames_unlease(struct frames *f, uint32_t record)
+void frames_unlease(struct frames *f, struct frames_user *user, uint32_t record)
 {
 	struct frame *frame = &f->frame[f->record[record].frame];
 
-	assert(frame->leases > 0);
+	assert(frame->leases > 0 && user->leases > 0);
+	user->leases--;
 	f->n_leased -= --frame->leases == 0;
 	if (frame->pins + frame->leases == 0)
 		order_idle(f, record);
@@ -419,9 +464,7 @@ void frames_level(const struct frames *f, struct frames_level *ret)
 		.frames = f->p.frames, .free = f->n_free, .reading = f->n_reading, .leased = f->n_leased};
 	ret->ready = f->p.frames - f->n_free - f->n_reading;
 	ret->pinned = ret->ready - f->n_idle;
-	for (int i = 0; i < FRAMES_CLASSES; i++)
-		for (const struct frames_ask *a = f->waiting[i]; a; a = a->next)
-			ret->waiting++;
+	ret->waiting = f->n_waiting;
 }
 
 static int allocate(struct frames *f)
@@ -499,7 +542,14 @@ struct frames *frames_free(struct frames *f)
 {
 	if (!f)
 		return NULL;
-	assert(!f->reading && f->n_reserved == 0);
+	assert(!f->reading.head && f->n_waiting == 0 && f->n_reserved == 0);
+	while (f->users) { /* for whom something was being read */
+		struct frames_user *next = f->users->next;
+
+		assert(f->users->sessions == 0);
+		free(f->users);
+		f->users = next;
+	}
 	free(f->frame);
 	free(f->record);
 	free(f->row);

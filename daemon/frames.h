@@ -5,11 +5,19 @@
  * A tiered model has fewer frames than records. A frame is FREE, READING (a read into it is under way) or READY (it has
  * a whole record, by its digest). An ask is what one request needs: distinct experts of one layer.
  *
- * Law: an ask takes frames for all of its records at once or none and waits, first come first served within its class,
- * decode before prefill; so two asks never wait for each other. Its frames are pinned from then on until it is
- * released, and a lease pins one until it is given back. A frame that is pinned or READING is never given away: a read
- * ends in the frame that it was begun for, whether anybody still waits for it or not. Leases may hold so many frames
- * that one ask for all experts of a layer still finds room: then no ask waits for ever.
+ * Law: an ask takes frames for all of its records at once or none and waits, decode before prefill; so two asks never
+ * wait for each other. Its frames are pinned from then on until it is released, and a lease pins one until it is given
+ * back. A frame that is pinned or READING is never given away: a read ends in the frame that it was begun for, whether
+ * anybody still waits for it or not. Leases may hold so many frames that one ask for all experts of a layer still finds
+ * room: then no ask waits for ever.
+ *
+ * Users (UIDs), however many sessions they have, share the disk: within a class the user goes first for whom the least
+ * was read since it was idle (a virtual time, as in scheduler.h, that counts records), and what one user asks for in
+ * the order of its asking. The reads have their ranks in the same order, so a user's single record does not wait for
+ * another's whole layer. For one user so many reads are under way that a disk is busy; what it asks for beyond waits
+ * without being in another's way. Who finds all of its records READY waits for nobody, but so often only that whoever
+ * waits for frames gets them at last. Half of the places for leases, at least a token's, are for whoever comes first;
+ * of what is left of all a user gets a share as in accounts.h.
  *
  * Who makes room: pins first. Each layer has its policy (policy/policy.h) of its own, which says which of the layer's
  * records goes first; an event is a request that takes its frames. Among the layers the one goes whose record was not
@@ -20,9 +28,9 @@
  *
  * A hint is followed while nobody waits for frames, and only into frames that are free or were not used in this pass.
  * A later hint for the layer by the same session, or its computation, takes what is left of the first one back; what
- * others have hinted stays. A read for a hint becomes urgent when an ask needs it. The layer that is needed first comes
- * first, and of its records the most probable one; one below FRAMES_HINT_WEAK is read only while nothing else is: a
- * disk has nothing better to do then.
+ * others have hinted stays. A read for a hint gets the rank of the ask that needs it. The layer that is needed first
+ * comes first, and of its records the most probable one; one below FRAMES_HINT_WEAK is read only while nothing else is:
+ * a disk has nothing better to do then.
  *
  * The table tells a successor what is in the frames: an entry is written when the record is READY, and cleared before
  * anything else is read into its frame. All of this is the reactor's; nothing here waits, and nothing calls back but
@@ -38,8 +46,16 @@
 
 #define FRAMES_NONE UINT32_MAX
 #define FRAMES_CLASSES 3 /* as POOL_PRIORITIES */
+#define FRAMES_RANK_HINT UINT64_MAX
+
+/* Of one user, of a class and the more urgent ones, records that are read and asks that wait for reads: more than keep
+ * a disk busy (docs/decisions/0014). One ask may go beyond. */
+#define FRAMES_READS_MAX 32
+/* So many asks that find all of their records pass one that waits for frames. */
+#define FRAMES_PASSES_MAX 64
 
 struct frames;
+struct frames_user;
 
 /* Cumulative since the model was loaded; in a memory file, so that a successor goes on with them. */
 struct frames_counters {
@@ -54,13 +70,14 @@ struct frames_counters {
 
 struct frames_params {
 	uint32_t rows, experts, frames;
+	uint32_t topk; /* experts of one token: as many may be leased by whoever comes first */
 	const struct policy_ops *policy;
 	uint32_t *table;                  /* [frames]: record + 1, 0: none. What it has is taken over as READY */
 	struct frames_counters *counters; /* both stay in place */
-	/* The frame is the record's from now on, and to be read into; ends in frames_read_done. */
-	void (*read)(void *userdata, uint32_t record, uint32_t frame, bool urgent);
-	/* A read that was not urgent is now, if it has not ended. May be NULL. */
-	void (*hurry)(void *userdata, uint32_t frame);
+	/* The frame is the record's from now on, and to be read into, lowest ranks first; ends in frames_read_done. */
+	void (*read)(void *userdata, uint32_t record, uint32_t frame, uint64_t rank);
+	/* A read has a lower rank now, if it has not ended. May be NULL. */
+	void (*hurry)(void *userdata, uint32_t frame, uint64_t rank);
 	/* The record is in no frame any more. May be NULL. */
 	void (*gone)(void *userdata, uint32_t record);
 	void *userdata;
@@ -70,6 +87,7 @@ enum frames_state { ASK_NONE, ASK_WAITS, ASK_READS, ASK_READY };
 
 struct frames_ask {
 	/* The caller's. */
+	struct frames_user *user;
 	uint32_t row, n;
 	uint32_t class;
 	bool wraps;                                        /* the session begins a new forward pass with it */
@@ -79,7 +97,7 @@ struct frames_ask {
 	enum frames_state state;
 	uint32_t missing;
 	uint64_t asked_ns;
-	struct frames_ask *next;
+	struct frames_ask *next, *prev;
 	uint32_t experts[]; /* the caller's: [n], ascending, distinct */
 };
 
@@ -97,6 +115,10 @@ static inline uint64_t frames_min(uint32_t experts, uint32_t topk)
 /* -EINVAL: a table with a record that is not one, or twice. -E2BIG: the policy would take more than that. -ENOMEM. */
 int frames_new(struct frames **ret, const struct frames_params *params);
 struct frames *frames_free(struct frames *frames); /* no ask may be open; takes NULL, returns NULL */
+
+/* A session of the user comes, and goes when it has neither asks nor leases. NULL: no memory. */
+struct frames_user *frames_join(struct frames *frames, uint32_t uid);
+void frames_leave(struct frames *frames, struct frames_user *user);
 
 /* Paused, no ask gets frames (but waits): a successor first pins what sessions have leased. */
 void frames_pause(struct frames *frames, bool paused);
@@ -119,12 +141,12 @@ bool frames_pump(struct frames *frames);
 
 /* Leases: a place for one is taken before it is known that its record is READY (false: there is none), and given back
  * or, while an ask has it pinned, changed into a lease. */
-bool frames_reserve_lease(struct frames *frames);
-void frames_unreserve_lease(struct frames *frames);
-void frames_lease(struct frames *frames, uint32_t record); /* unreserves one */
-void frames_unlease(struct frames *frames, uint32_t record);
+bool frames_reserve_lease(struct frames *frames, struct frames_user *user);
+void frames_unreserve_lease(struct frames *frames, struct frames_user *user);
+void frames_lease(struct frames *frames, struct frames_user *user, uint32_t record); /* unreserves one */
+void frames_unlease(struct frames *frames, struct frames_user *user, uint32_t record);
 /* Of a session of the daemon before: false when the record is not there. Takes no place. */
-bool frames_lease_again(struct frames *frames, uint32_t record);
+bool frames_lease_again(struct frames *frames, struct frames_user *user, uint32_t record);
 
 /* Words of a bitset of a row's experts. */
 static inline uint32_t frames_hint_words(uint32_t experts)

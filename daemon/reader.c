@@ -52,7 +52,7 @@ struct slot {
 };
 
 struct list {
-	struct reader_job *head, **tail;
+	struct reader_job *head, *tail;
 };
 
 struct reader {
@@ -66,7 +66,7 @@ struct reader {
 
 	pthread_mutex_t lock; /* of the rest, and of what jobs say */
 	pthread_cond_t work, zeroed, ended;
-	struct list urgent, later; /* jobs that reads are to be asked for */
+	struct list wanted; /* jobs that reads are to be asked for, by their ranks */
 	struct list done;
 	struct slot *free, *full, **full_end;
 	uint32_t under_way;      /* jobs that are not done */
@@ -81,45 +81,45 @@ struct reader {
 
 /* -- lists, under the lock ---------------------------------------------------------------------------------------- */
 
-static void list_init(struct list *list)
+/* Behind `after`, NULL: first. */
+static void insert(struct list *list, struct reader_job *after, struct reader_job *job)
 {
-	list->head = NULL;
-	list->tail = &list->head;
+	struct reader_job *next = after ? after->next : list->head;
+
+	job->prev = after;
+	job->next = next;
+	*(after ? &after->next : &list->head) = job;
+	*(next ? &next->prev : &list->tail) = job;
+}
+
+static void list_remove(struct list *list, struct reader_job *job)
+{
+	*(job->prev ? &job->prev->next : &list->head) = job->next;
+	*(job->next ? &job->next->prev : &list->tail) = job->prev;
 }
 
 static void push(struct list *list, struct reader_job *job)
 {
-	job->next = NULL;
-	*list->tail = job;
-	list->tail = &job->next;
+	insert(list, list->tail, job);
 }
 
 static struct reader_job *pop(struct list *list)
 {
 	struct reader_job *job = list->head;
 
-	if (job) {
-		list->head = job->next;
-		if (!list->head)
-			list->tail = &list->head;
-	}
+	if (job)
+		list_remove(list, job);
 	return job;
 }
 
-static void list_remove(struct list *list, struct reader_job *job)
+/* From the end: ranks mostly rise. */
+static void push_by_rank(struct list *list, struct reader_job *job)
 {
-	struct reader_job **at = &list->head;
+	struct reader_job *after = list->tail;
 
-	while (*at != job)
-		at = &(*at)->next;
-	*at = job->next;
-	if (!*at)
-		list->tail = at;
-}
-
-static struct list *list_of(struct reader *r, const struct reader_job *job)
-{
-	return job->urgent ? &r->urgent : &r->later;
+	while (after && after->rank > job->rank)
+		after = after->prev;
+	insert(list, after, job);
 }
 
 static void free_list(struct list *list)
@@ -301,7 +301,7 @@ static void begin(struct reader *r, struct reader_job *job)
 	note(job, &error);
 	if (work && work->out > 0)
 		return; /* goes with its last slot */
-	list_remove(list_of(r, job), job);
+	list_remove(&r->wanted, job);
 	give_back(r, job);
 }
 
@@ -326,7 +326,7 @@ static void ask_for_block(struct reader *r, struct reader_job *job)
 /* The next thing to do for the first job that wants something read. False: nothing is to be done, or can be. */
 static bool advance(struct reader *r)
 {
-	struct reader_job *job = r->urgent.head ? r->urgent.head : r->later.head;
+	struct reader_job *job = r->wanted.head;
 
 	if (!job || (r->ring.broken && r->ring.in_flight > 0))
 		return false;
@@ -341,7 +341,7 @@ static bool advance(struct reader *r)
 	}
 	if (!job->status && job->work->more)
 		return true;
-	list_remove(list_of(r, job), job);
+	list_remove(&r->wanted, job);
 	job->work->listed = false;
 	if (job->work->out == 0)
 		give_back(r, job);
@@ -451,22 +451,22 @@ void reader_read(struct reader *r, struct reader_job *job)
 {
 	pthread_mutex_lock(&r->lock);
 	r->under_way++;
-	push(list_of(r, job), job);
+	push_by_rank(&r->wanted, job);
 	wake_ring(r);
 	pthread_mutex_unlock(&r->lock);
 }
 
-void reader_hurry(struct reader *r, uint64_t offset)
+void reader_hurry(struct reader *r, uint64_t offset, uint64_t rank)
 {
 	struct reader_job *job;
 
 	pthread_mutex_lock(&r->lock);
-	for (job = r->later.head; job && job->offset != offset;)
-		job = job->next;
-	if (job) {
-		list_remove(&r->later, job);
-		job->urgent = true;
-		push(&r->urgent, job);
+	for (job = r->wanted.tail; job && job->offset != offset;)
+		job = job->prev;
+	if (job && job->rank > rank) {
+		list_remove(&r->wanted, job);
+		job->rank = rank;
+		push_by_rank(&r->wanted, job);
 	}
 	pthread_mutex_unlock(&r->lock);
 }
@@ -542,9 +542,6 @@ int reader_new(struct reader **ret, const struct reader_params *params, struct m
 	pthread_cond_init(&r->work, NULL);
 	pthread_cond_init(&r->zeroed, NULL);
 	pthread_cond_init(&r->ended, NULL);
-	list_init(&r->urgent);
-	list_init(&r->later);
-	list_init(&r->done);
 	c = make(r, params, err);
 	if (c < 0) {
 		reader_free(r);
@@ -570,8 +567,7 @@ struct reader *reader_free(struct reader *r)
 	team_join(&r->helpers);
 	diskring_close(&r->ring);
 	close_fd(r->wake_fd);
-	free_list(&r->urgent);
-	free_list(&r->later);
+	free_list(&r->wanted);
 	free_list(&r->done);
 	if (r->slots)
 		munmap(r->ring.memory, r->ring.bytes);

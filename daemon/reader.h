@@ -9,9 +9,9 @@
  * bounce memory, since files have no record in one piece or in its layout. Each block that comes goes to a helper;
  * whoever repacks the last one hashes the record, while the ring thread asks for what comes next.
  *
- * With each block the ring thread chooses anew: urgent jobs before the others, in the order of their asking. So what is
- * urgent waits for no more than the reads that the disk already has, and the rest of a record that was hinted at comes
- * at once when it is asked for.
+ * With each block the ring thread chooses anew: the job of the lowest rank, of several the one that was asked for
+ * first. So it waits for no more than the reads that the disk already has, and the rest of a record that was hinted at
+ * comes at once when it is asked for.
  *
  * Law: what comes back without an error is the manifest's record (origin.h). A job's memory is the reader's from
  * reader_read() until the job is given back by reader_next_done(): nothing else may be put there meanwhile, whoever has
@@ -41,7 +41,7 @@ struct reader_params {
 struct reader_job {
 	uint32_t record; /* row * n_experts + expert */
 	uint64_t offset; /* in each pool file: room for the record */
-	bool urgent;     /* before all that are not */
+	uint64_t rank;   /* the lowest is read first */
 	bool zero;       /* the room is not all zeros, or holds more than a record of this layout */
 	uint8_t *learn;  /* receives the record's digest; NULL: it has to be the manifest's */
 	void *userdata;
@@ -52,7 +52,7 @@ struct reader_job {
 	char error[512];
 
 	struct reader_work *work; /* the reader's, and the rest */
-	struct reader_job *next;
+	struct reader_job *next, *prev;
 };
 
 /* Starts the threads. -ENOMEM, -EAGAIN, or no io_uring can be had. */
@@ -70,8 +70,8 @@ void reader_set_manifest(struct reader *reader, const struct moe_manifest *manif
 /* The job is malloc'ed and the reader's until it comes back. Never waits. */
 void reader_read(struct reader *reader, struct reader_job *job);
 
-/* The job for this room, as far as it is not read yet, is urgent from now on. */
-void reader_hurry(struct reader *reader, uint64_t offset);
+/* The job for this room, as far as it is not read yet, has this lower rank from now on. */
+void reader_hurry(struct reader *reader, uint64_t offset, uint64_t rank);
 
 /* A job that is done, the caller's again (free it), or NULL. With `wait`: NULL only when none is under way. */
 struct reader_job *reader_next_done(struct reader *reader, bool wait);

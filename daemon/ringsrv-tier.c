@@ -25,6 +25,21 @@ struct tier_wait {
 	struct frames_ask ask;
 };
 
+int ringsrv_tier_join(struct session *s)
+{
+	if (!s->entry->tier)
+		return 0;
+	s->tier_user = frames_join(tier_frames(s->entry->tier), s->uid);
+	return s->tier_user ? 0 : -ENOMEM;
+}
+
+void ringsrv_tier_leave(struct session *s)
+{
+	if (s->tier_user)
+		frames_leave(tier_frames(s->entry->tier), s->tier_user);
+	s->tier_user = NULL;
+}
+
 static struct frames *frames_of_session(const struct session *s)
 {
 	return tier_frames(s->entry->tier);
@@ -45,7 +60,7 @@ static void forget(struct request *q)
 	struct tier_wait *w = q->tier;
 
 	if (w->lease)
-		frames_unreserve_lease(frames_of_session(q->session));
+		frames_unreserve_lease(frames_of_session(q->session), q->session->tier_user);
 	free(w);
 	q->tier = NULL;
 }
@@ -66,7 +81,7 @@ static int lend(struct session *s, struct request *q)
 
 	if (r < 0)
 		return r;
-	frames_lease(frames_of_session(s), record_of(s, q));
+	frames_lease(frames_of_session(s), s->tier_user, record_of(s, q));
 	q->tier->lease = false;
 	return 0;
 }
@@ -107,6 +122,7 @@ static struct tier_wait *wait_new(struct sched *sched, struct request *q, uint32
 		return NULL;
 	w->request = q;
 	w->sched = sched;
+	w->ask.user = q->session->tier_user;
 	w->ask.ready = ready;
 	w->ask.class = q->priority;
 	return w;
@@ -150,12 +166,13 @@ static int ask_for(struct session *s, struct sched *sched, struct request *q)
 {
 	struct tier_wait *w;
 
-	if (q->sqe.op == MOE_OP_FILL && q->sqe.flags & MOE_SQE_LEASE && !frames_reserve_lease(frames_of_session(s)))
+	if (q->sqe.op == MOE_OP_FILL && q->sqe.flags & MOE_SQE_LEASE &&
+	    !frames_reserve_lease(frames_of_session(s), s->tier_user))
 		return -ENOSPC;
 	w = q->sqe.op == MOE_OP_COMPUTE ? list_computed(s, sched, q) : list_filled(sched, q);
 	if (!w) {
 		if (q->sqe.op == MOE_OP_FILL && q->sqe.flags & MOE_SQE_LEASE)
-			frames_unreserve_lease(frames_of_session(s));
+			frames_unreserve_lease(frames_of_session(s), s->tier_user);
 		return -ENOMEM;
 	}
 	w->ask.row = row_of(s, q->sqe.layer);
@@ -202,12 +219,12 @@ static uint32_t leased_record(const struct session *s, uint32_t key)
 
 void ringsrv_tier_released(struct session *s, uint64_t lease)
 {
-	frames_unlease(frames_of_session(s), leased_record(s, journal_lease_key(&s->journal, lease)));
+	frames_unlease(frames_of_session(s), s->tier_user, leased_record(s, journal_lease_key(&s->journal, lease)));
 }
 
 void ringsrv_tier_take_back(struct session *s, const struct request *q)
 {
-	frames_unlease(frames_of_session(s), record_of(s, q));
+	frames_unlease(frames_of_session(s), s->tier_user, record_of(s, q));
 }
 
 bool ringsrv_tier_revive(struct session *s)
@@ -218,7 +235,7 @@ bool ringsrv_tier_revive(struct session *s)
 	while (journal_next_lease(&s->journal, &cursor, &key)) {
 		const uint32_t record = leased_record(s, key);
 
-		if (record != UINT32_MAX && frames_lease_again(frames_of_session(s), record))
+		if (record != UINT32_MAX && frames_lease_again(frames_of_session(s), s->tier_user, record))
 			continue;
 		journal_forget_lease(&s->journal, cursor - 1);
 		good = false;
@@ -246,7 +263,7 @@ void ringsrv_tier_kill(struct session *s)
 		ringsrv_drop(q);
 	}
 	while (journal_next_lease(&s->journal, &cursor, &key))
-		frames_unlease(frames_of_session(s), leased_record(s, key));
+		frames_unlease(frames_of_session(s), s->tier_user, leased_record(s, key));
 	for (uint32_t row = 0; row < s->entry->model->manifest->n_moe_layers; row++)
 		frames_hint(frames_of_session(s), s->ahead, row, NULL, NULL);
 }

@@ -48,6 +48,10 @@ void ringsrv_drop(struct request *request);
 /* COMPLETED -> REAPED for all that a dead client will not retire any more. */
 void ringsrv_drop_completed(struct session *session);
 
+/* A session of a tiered model (of any other: nothing) shares the frames with other users. -ENOMEM. */
+int ringsrv_tier_join(struct session *session);
+void ringsrv_tier_leave(struct session *session);
+
 /* Of a tiered model's session that is dead: its requests that wait for records, and its leases, let go of them. */
 void ringsrv_tier_kill(struct session *session);
 

@@ -45,6 +45,7 @@ bool session_listen(struct session *s)
 
 static void session_destroy(struct session *s)
 {
+	ringsrv_tier_leave(s);
 	for (size_t i = 0; i < ARRAY_LEN(s->guards); i++)
 		guard_free(s->guards[i]);
 	for (size_t i = 0; i < ARRAY_LEN(s->arenas); i++)
@@ -278,7 +279,7 @@ static int make_books(struct session *s, struct moe_error *err)
 	s->completed = calloc(s->entries, sizeof *s->completed);
 	s->hinted = calloc(hint_words(m) + ahead_words(m) + chance_words(m), sizeof *s->hinted);
 	s->slices = calloc((size_t)2 * m->n_layouts, sizeof *s->slices);
-	if (!s->requests || !s->completed || !s->hinted || !s->slices)
+	if (!s->requests || !s->completed || !s->hinted || !s->slices || ringsrv_tier_join(s) < 0)
 		return moe_error_sys(err, -ENOMEM, "session with %u entries", s->entries);
 	s->ahead = s->hinted + hint_words(m);
 	s->chances = chance_words(m) ? (uint16_t *)(s->ahead + ahead_words(m)) : NULL;
@@ -565,6 +566,7 @@ void session_free(struct session *s)
 	assert(s->dead && s->in_flight == 0 && s->leases_held == 0);
 	push_close(s->device);
 	s->device = NULL;
+	ringsrv_tier_leave(s);
 	s->entry->model->sessions--;
 	s->entry = NULL;
 	loop_remove(s->loop, &s->doorbell);

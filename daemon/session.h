@@ -36,6 +36,7 @@
 #define SESSION_TAP_BYTES (1u << 20)
 
 struct agreement;
+struct frames_user;
 struct modqueue;
 
 struct session {
@@ -89,10 +90,11 @@ struct session {
 
 	struct journal journal;
 	uint32_t leases_held;
-	uint64_t *hinted;  /* [n_layers][bitset of experts] */
-	uint64_t *ahead;   /* of a tiered model, behind them: as of frames_hint */
-	uint16_t *chances; /* of a tiered model, behind them: [experts] of the HINT that is claimed */
-	uint32_t tier_row; /* of a tiered model: the row that was asked for last */
+	uint64_t *hinted;              /* [n_layers][bitset of experts] */
+	uint64_t *ahead;               /* of a tiered model, behind them: as of frames_hint */
+	uint16_t *chances;             /* of a tiered model, behind them: [experts] of the HINT that is claimed */
+	uint32_t tier_row;             /* of a tiered model: the row that was asked for last, ... */
+	struct frames_user *tier_user; /* ... and who asks; or NULL */
 
 	struct modqueue *modqueue;   /* through which it is asked, and not by its ring; or NULL */
 	struct session *module_next; /* of those that are */

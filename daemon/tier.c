@@ -27,7 +27,7 @@ struct tier {
 
 /* -- reads -------------------------------------------------------------------------------------------------------- */
 
-static void start_read(void *userdata, uint32_t record, uint32_t frame, bool urgent)
+static void start_read(void *userdata, uint32_t record, uint32_t frame, uint64_t rank)
 {
 	struct tier *t = userdata;
 	struct reader_job *job = calloc(1, sizeof *job);
@@ -40,17 +40,17 @@ static void start_read(void *userdata, uint32_t record, uint32_t frame, bool urg
 	}
 	job->record = record;
 	job->offset = t->model->offsets[record];
-	job->urgent = urgent;
+	job->rank = rank;
 	job->zero = t->layouts[frame] != layout;
 	t->layouts[frame] = layout;
 	reader_read(t->model->reader, job);
 }
 
-static void hurry_read(void *userdata, uint32_t frame)
+static void hurry_read(void *userdata, uint32_t frame, uint64_t rank)
 {
 	struct tier *t = userdata;
 
-	reader_hurry(t->model->reader, frame * t->model->manifest->record_bytes);
+	reader_hurry(t->model->reader, frame * t->model->manifest->record_bytes, rank);
 }
 
 static void lost_frame(void *userdata, uint32_t record)
@@ -139,6 +139,7 @@ static int make_frames(struct tier *t, const struct policy_ops *policy, uint32_t
 	const struct frames_params params = {.rows = m->manifest->n_moe_layers,
 					     .experts = m->manifest->n_experts,
 					     .frames = m->frames,
+					     .topk = m->manifest->topk,
 					     .policy = policy,
 					     .table = table,
 					     .counters = t->counters,

@@ -116,7 +116,6 @@ static int submit(struct pass *x, uint64_t record, uint32_t frame, struct moe_er
 		return moe_error_set(err, -ENOMEM, "%s: no memory to read a record", x->params->path);
 	job->record = (uint32_t)record;
 	job->offset = frame * x->manifest->record_bytes;
-	job->urgent = true;
 	job->zero = x->left[frame] && x->left[frame] != entry->layout + 1;
 	job->learn = entry->digest;
 	x->left[frame] = entry->layout + 1;

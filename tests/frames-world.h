@@ -19,18 +19,20 @@
 #define RECORDS (ROWS * EXPERTS)
 #define FRAMES_MAX 32u
 #define ASKS 24u
+#define USERS 3u
 
 /* What the frames have been told and have asked for. */
 struct world {
 	struct frames *frames;
+	struct frames_user *user[USERS];
 	struct frames_counters counters;
 	uint32_t table[FRAMES_MAX];
 	uint32_t n_frames;
-	uint32_t at[RECORDS];     /* by read and gone */
-	bool reading[FRAMES_MAX]; /* a read was asked for and has not ended */
-	bool urgent[FRAMES_MAX];  /* the latest */
-	uint64_t mine[2][ROWS];   /* what two who hint have hinted */
-	uint32_t pins[RECORDS];   /* plain books: of READY asks */
+	uint32_t at[RECORDS];      /* by read and gone */
+	bool reading[FRAMES_MAX];  /* a read was asked for and has not ended */
+	uint64_t rank[FRAMES_MAX]; /* the latest */
+	uint64_t mine[2][ROWS];    /* what two who hint have hinted */
+	uint32_t pins[RECORDS];    /* plain books: of READY asks */
 	uint32_t leases[RECORDS];
 	uint64_t n_gone, n_reads;
 	uint32_t gone[256]; /* in their order, the latest 256 */
@@ -50,7 +52,7 @@ static void blame(struct world *w, const char *what)
 		w->wrong = what;
 }
 
-static void on_read(void *userdata, uint32_t record, uint32_t frame, bool urgent)
+static void on_read(void *userdata, uint32_t record, uint32_t frame, uint64_t rank)
 {
 	struct world *w = userdata;
 
@@ -67,17 +69,17 @@ static void on_read(void *userdata, uint32_t record, uint32_t frame, bool urgent
 		blame(w, "a read into a frame whose table entry stands");
 	w->at[record] = frame;
 	w->reading[frame] = true;
-	w->urgent[frame] = urgent;
+	w->rank[frame] = rank;
 	w->n_reads++;
 }
 
-static void on_hurry(void *userdata, uint32_t frame)
+static void on_hurry(void *userdata, uint32_t frame, uint64_t rank)
 {
 	struct world *w = userdata;
 
-	if (!w->reading[frame] || w->urgent[frame])
-		blame(w, "a read is hurried that is over, or was urgent");
-	w->urgent[frame] = true;
+	if (!w->reading[frame] || w->rank[frame] <= rank)
+		blame(w, "a read is hurried that is over, or would come first as it is");
+	w->rank[frame] = rank;
 }
 
 static void on_gone(void *userdata, uint32_t record)
@@ -113,6 +115,15 @@ static void begin(struct world *w, uint32_t n_frames, uint32_t n_there)
 	}
 	if (frames_new(&w->frames, &params) < 0)
 		exit(1);
+	for (uint32_t i = 0; i < USERS; i++)
+		w->user[i] = frames_join(w->frames, 1000 + i);
+}
+
+static void end(struct world *w)
+{
+	for (uint32_t i = 0; i < USERS; i++)
+		frames_leave(w->frames, w->user[i]);
+	frames_free(w->frames);
 }
 
 static void on_ready(struct frames_ask *ask, int status);
@@ -162,13 +173,15 @@ static void on_ready(struct frames_ask *ask, int status)
 		check_ready(t);
 }
 
-static void open_ask(struct world *w, struct test_ask *t, uint32_t row, uint64_t experts, uint32_t class, bool wraps)
+static void open_ask_of(struct world *w, struct test_ask *t, uint32_t user, uint32_t row, uint64_t experts,
+			uint32_t class, bool wraps)
 {
 	struct frames_ask *ask = calloc(1, sizeof *ask + EXPERTS * sizeof ask->experts[0]);
 
 	if (!ask)
 		exit(1);
-	*ask = (struct frames_ask){.row = row, .class = class, .wraps = wraps, .ready = on_ready};
+	*ask = (struct frames_ask){
+		.user = w->user[user], .row = row, .class = class, .wraps = wraps, .ready = on_ready};
 	for (uint32_t e = 0; e < EXPERTS; e++)
 		if (experts >> e & 1)
 			ask->experts[ask->n++] = e;

@@ -18,34 +18,45 @@ static void random_ask(struct world *w, struct test_ask *t)
 
 	if (!experts)
 		experts = (1u << EXPERTS) - 1;
-	open_ask(w, t, row, experts, random_below(FRAMES_CLASSES), row < last);
+	open_ask_of(w, t, random_below(USERS), row, experts, random_below(FRAMES_CLASSES), row < last);
 	last = row;
 }
+
+static uint32_t leases[USERS][RECORDS]; /* who has which */
 
 static void random_lease(struct world *w)
 {
 	for (uint32_t i = 0; i < ASKS; i++) {
 		const uint32_t record = asks[i].ready ? record_at(asks[i].ask, 0) : 0;
 
-		if (!asks[i].ready || !frames_reserve_lease(w->frames))
+		const uint32_t user = random_below(USERS);
+
+		if (!asks[i].ready || !frames_reserve_lease(w->frames, w->user[user]))
 			continue;
-		frames_lease(w->frames, record);
+		frames_lease(w->frames, w->user[user], record);
+		leases[user][record]++;
 		w->leases[record]++;
 		return;
 	}
 }
 
+static void unlease(struct world *w, uint32_t user, uint32_t record)
+{
+	frames_unlease(w->frames, w->user[user], record);
+	leases[user][record]--;
+	w->leases[record]--;
+}
+
 static void random_unlease(struct world *w)
 {
-	const uint32_t first = random_below(RECORDS);
+	const uint32_t first = random_below(RECORDS), user = random_below(USERS);
 
 	for (uint32_t i = 0; i < RECORDS; i++) {
 		const uint32_t record = (first + i) % RECORDS;
 
-		if (!w->leases[record])
+		if (!leases[user][record])
 			continue;
-		w->leases[record]--;
-		frames_unlease(w->frames, record);
+		unlease(w, user, record);
 		return;
 	}
 }
@@ -157,9 +168,9 @@ static void test_random(void)
 		}
 		finish_world(&w);
 		check_level(&w);
-		for (uint32_t i = 0; i < RECORDS; i++)
-			for (; w.leases[i]; w.leases[i]--)
-				frames_unlease(w.frames, i);
+		for (uint32_t i = 0; i < USERS * RECORDS; i++)
+			while (leases[i / RECORDS][i % RECORDS])
+				unlease(&w, i / RECORDS, i % RECORDS);
 		if (w.counters.reads != w.n_reads || w.counters.read_bytes != 100 * w.n_reads ||
 		    w.counters.evictions + w.counters.failures != w.n_gone ||
 		    w.counters.prefetch_used + w.counters.prefetch_wasted > w.counters.prefetches)
@@ -169,7 +180,7 @@ static void test_random(void)
 		evictions += w.counters.evictions;
 		used += w.counters.prefetch_used;
 		failures += w.counters.failures;
-		frames_free(w.frames);
+		end(&w);
 	}
 	ok(!wrong, "no law broken at random (%s)", wrong ? wrong : "200 runs of 2000 steps");
 	ok(waits > 1000 && evictions > 1000 && used > 20 && failures > 100,

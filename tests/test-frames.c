@@ -2,6 +2,11 @@
 /* frames - who gets which frame of a tiered model: the rules one by one. */
 #include "tests/frames-world.h"
 
+static void open_ask(struct world *w, struct test_ask *t, uint32_t row, uint64_t experts, uint32_t class, bool wraps)
+{
+	open_ask_of(w, t, 0, row, experts, class, wraps);
+}
+
 static void test_all_or_nothing(void)
 {
 	struct world w;
@@ -30,7 +35,7 @@ static void test_all_or_nothing(void)
 	   w.wrong ? w.wrong : "no law broken");
 	for (int i = 1; i < 4; i++)
 		close_ask(&asks[i]);
-	frames_free(w.frames);
+	end(&w);
 }
 
 static void test_order(void)
@@ -71,38 +76,133 @@ static void test_order(void)
 	frames_level(w.frames, &level);
 	ok(level.frames == 12 && level.ready == 12 && level.pinned == 0 && level.waiting == 0 && level.free == 0,
 	   "the levels say so");
-	frames_free(w.frames);
+	end(&w);
 }
 
 static void test_leases(void)
 {
 	struct world w;
 
-	begin(&w, 8, 8);
+	begin(&w, 10, 10);
 	for (int i = 0; i < 2; i++) {
 		open_ask(&w, &asks[0], 0, 1u << i, 0, false);
-		ok(frames_reserve_lease(w.frames), "lease %d of 8 frames", i);
-		frames_lease(w.frames, (uint32_t)i);
+		ok(frames_reserve_lease(w.frames, w.user[0]), "lease %d of 10 frames", i);
+		frames_lease(w.frames, w.user[0], (uint32_t)i);
 		w.leases[i]++;
 		close_ask(&asks[0]);
 	}
-	ok(!frames_reserve_lease(w.frames), "a third would leave too few for a layer");
+	ok(!frames_reserve_lease(w.frames, w.user[0]), "a third would be more than half of the places");
+	ok(frames_reserve_lease(w.frames, w.user[1]) && !frames_reserve_lease(w.frames, w.user[1]),
+	   "another user finds one, and no second one");
+	ok(frames_reserve_lease(w.frames, w.user[2]) && !frames_reserve_lease(w.frames, w.user[0]),
+	   "a third user the last one: more would leave too few for a layer");
+	frames_unreserve_lease(w.frames, w.user[1]);
+	frames_unreserve_lease(w.frames, w.user[2]);
 	open_ask(&w, &asks[0], 3, 0x3f, 0, false);
 	end_reads(&w);
 	ok(asks[0].status == 0 && w.at[0] == 0 && w.at[1] == 1 && !w.wrong, "all of a layer go beside the leases");
 	close_ask(&asks[0]);
 	w.leases[0]--;
-	frames_unlease(w.frames, 0);
-	ok(frames_reserve_lease(w.frames), "one is given back: another may be taken");
-	frames_unreserve_lease(w.frames);
+	frames_unlease(w.frames, w.user[0], 0);
+	ok(frames_reserve_lease(w.frames, w.user[0]), "one is given back: another may be taken");
+	frames_unreserve_lease(w.frames, w.user[0]);
 	open_ask(&w, &asks[0], 4, 0x3f, 0, true);
-	open_ask(&w, &asks[1], 2, 0x01, 0, false);
+	open_ask(&w, &asks[1], 2, 0x07, 0, false);
 	end_reads(&w);
 	ok(w.at[0] == FRAMES_NONE && w.at[1] == 1, "what is not leased any more goes, what is leased stays");
 	close_ask(&asks[0]);
 	close_ask(&asks[1]);
-	frames_unlease(w.frames, 1);
-	frames_free(w.frames);
+	frames_unlease(w.frames, w.user[0], 1);
+	end(&w);
+}
+
+/* What one user asks for is not in another one's way: neither its reads, nor what of it waits. */
+static void test_turns(void)
+{
+	struct world w;
+	uint64_t layer, single;
+
+	begin(&w, 8, 0);
+	open_ask_of(&w, &asks[0], 0, 0, 0x3f, 0, false);
+	open_ask_of(&w, &asks[1], 0, 1, 0x01, 0, false);
+	open_ask_of(&w, &asks[2], 1, 2, 0x01, 0, false);
+	layer = w.rank[w.at[1]];
+	single = w.rank[w.at[2 * EXPERTS]];
+	ok(single < layer && layer < w.rank[w.at[EXPERTS]],
+	   "another user's record is read before a layer's second one, and that before the user's next ask");
+	open_ask_of(&w, &asks[3], 2, 2, 0x01, 0, false);
+	ok(w.rank[w.at[2 * EXPERTS]] == single, "who asks for the same later changes nothing");
+	open_ask_of(&w, &asks[4], 0, 3, 0x3f, 0, false);
+	open_ask_of(&w, &asks[5], 0, 4, 0x01, 0, false);
+	open_ask_of(&w, &asks[6], 1, 4, 0x02, 0, false);
+	end_reads(&w);
+	for (int i = 0; i < 4; i++)
+		close_ask(&asks[i]);
+	frames_pump(w.frames);
+	ok(asks[4].ask->state == ASK_READS && w.at[4 * EXPERTS + 1] != FRAMES_NONE &&
+		   w.at[4 * EXPERTS] != FRAMES_NONE && w.rank[w.at[4 * EXPERTS + 1]] < w.rank[w.at[4 * EXPERTS]],
+	   "who has waited longest goes on first, then the other user, then the first one again");
+	end_reads(&w);
+	for (int i = 4; i < 7; i++)
+		close_ask(&asks[i]);
+	ok(!w.wrong, "no law broken (%s)", w.wrong ? w.wrong : "");
+	end(&w);
+}
+
+static void test_found(void)
+{
+	struct world w;
+	uint32_t passed = 0;
+
+	begin(&w, 8, 8);
+	open_ask_of(&w, &asks[0], 0, 0, 0x3f, 0, false); /* holds six of eight */
+	open_ask_of(&w, &asks[1], 0, 3, 0x3f, 0, false);
+	ok(asks[1].status == 1 && w.n_reads == 0, "an ask waits for frames");
+	open_ask_of(&w, &asks[2], 1, 2, 0x01, 0, false);
+	ok(asks[2].status == 1 && w.n_reads == 0, "what needs frames waits behind it");
+	for (int i = 0; i < 2 * FRAMES_PASSES_MAX; i++) {
+		open_ask_of(&w, &asks[3], 1, 1, 0x03, 0, false);
+		passed += asks[3].status == 0;
+		close_ask(&asks[3]);
+	}
+	ok(passed == FRAMES_PASSES_MAX, "what is there does not, but not for ever: %u times", passed);
+	close_ask(&asks[0]);
+	frames_pump(w.frames);
+	end_reads(&w);
+	ok(asks[1].status == 0 && asks[2].status == 0, "then it is their turn");
+	for (int i = 1; i < 3; i++)
+		close_ask(&asks[i]);
+	end(&w);
+}
+
+/* Free frames or not: a user's reads have a limit, and that is not in another one's way. */
+static void test_sated(void)
+{
+	const uint32_t n = FRAMES_READS_MAX / 2; /* each is a read, and an ask that waits for it */
+	struct world w;
+
+	begin(&w, FRAMES_MAX, 0);
+	for (uint32_t i = 0; i < n + 1; i++)
+		open_ask_of(&w, &asks[i], 0, i / EXPERTS, 1u << i % EXPERTS, 1, false);
+	ok(w.n_reads == n, "%u records are being read for a user, one more waits", n);
+	open_ask_of(&w, &asks[n + 1], 1, 4, 0x01, 1, false);
+	ok(w.n_reads == n + 1, "another user's does not");
+	open_ask_of(&w, &asks[n + 2], 0, 4, 0x02, 0, false);
+	ok(w.n_reads == n + 2 && w.rank[w.at[4 * EXPERTS + 1]] < w.rank[w.at[0]],
+	   "nor what is more urgent, which is read first");
+	open_ask_of(&w, &asks[n + 3], 0, 4, 0x02, 1, false);
+	ok(asks[n + 3].ask->state == ASK_WAITS, "nor may it wait for any more reads");
+	end_read(&w, w.at[0], 0);
+	frames_pump(w.frames);
+	ok(w.n_reads == n + 2, "one has been read, in the place of the urgent one");
+	end_read(&w, w.at[1], 0);
+	frames_pump(w.frames);
+	ok(w.n_reads == n + 3 && asks[n + 3].ask->state == ASK_WAITS, "another one, and its next one is asked for");
+	for (uint32_t i = 0; i < n + 4; i++)
+		if (asks[i].open)
+			close_ask(&asks[i]);
+	end_reads(&w);
+	end(&w);
 }
 
 static void test_failure(void)
@@ -133,7 +233,7 @@ static void test_failure(void)
 	   w.wrong ? w.wrong : "no law broken");
 	end_reads(&w);
 	close_ask(&asks[1]);
-	frames_free(w.frames);
+	end(&w);
 }
 
 static void test_hints(void)
@@ -143,7 +243,7 @@ static void test_hints(void)
 
 	begin(&w, 8, 6);
 	frames_hint(w.frames, w.mine[0], 1, &two, NULL);
-	ok(frames_pump(w.frames) && w.n_reads == 2 && !w.urgent[w.at[EXPERTS]],
+	ok(frames_pump(w.frames) && w.n_reads == 2 && w.rank[w.at[EXPERTS]] == FRAMES_RANK_HINT,
 	   "a hint is read ahead, without urgency");
 	end_reads(&w);
 	open_ask(&w, &asks[0], 1, 0x01, 0, false);
@@ -170,7 +270,7 @@ static void test_hints(void)
 	ok(!w.wrong, "a hint evicts nothing that was used in this pass (%s)", w.wrong ? w.wrong : "no law broken");
 	end_reads(&w);
 	close_ask(&asks[0]);
-	frames_free(w.frames);
+	end(&w);
 }
 
 /* What has a frame of a row, as bits. */
@@ -200,7 +300,7 @@ static void test_chances(void)
 	end_reads(&w);
 	frames_pump(w.frames);
 	ok(there(&w, 1) == 0x0f, "what is weak comes when nothing else is read (%x)", there(&w, 1));
-	frames_free(w.frames);
+	end(&w);
 
 	begin(&w, 8, 0);
 	frames_hint(w.frames, w.mine[0], 1, &one, chances);
@@ -209,7 +309,7 @@ static void test_chances(void)
 	ok(there(&w, 1) == 0x01 && there(&w, 3) == 0x02,
 	   "while nothing is read a weak one of the layer that is needed first comes first (%x, %x)", there(&w, 1),
 	   there(&w, 3));
-	frames_free(w.frames);
+	end(&w);
 
 	begin(&w, 8, 0);
 	frames_hint(w.frames, w.mine[0], 1, &four, chances);
@@ -221,7 +321,7 @@ static void test_chances(void)
 	end_reads(&w);
 	frames_pump(w.frames);
 	ok(there(&w, 1) == 0x03, "and nothing is left when both have taken theirs back");
-	frames_free(w.frames);
+	end(&w);
 }
 
 static void test_hints_of_two(void)
@@ -245,7 +345,7 @@ static void test_hints_of_two(void)
 	frames_hint(w.frames, w.mine[0], 3, NULL, NULL);
 	frames_hint(w.frames, w.mine[1], 3, NULL, NULL);
 	ok(!frames_pump(w.frames) && w.at[3 * EXPERTS] == FRAMES_NONE, "what both have taken back is nobody's");
-	frames_free(w.frames);
+	end(&w);
 }
 
 static void test_hurry(void)
@@ -256,9 +356,11 @@ static void test_hurry(void)
 	begin(&w, 8, 0);
 	frames_hint(w.frames, w.mine[0], 1, &two, NULL);
 	frames_pump(w.frames);
-	ok(!w.urgent[w.at[EXPERTS]] && !w.urgent[w.at[EXPERTS + 1]], "what is read for a hint is not urgent");
+	ok(w.rank[w.at[EXPERTS]] == FRAMES_RANK_HINT && w.rank[w.at[EXPERTS + 1]] == FRAMES_RANK_HINT,
+	   "what is read for a hint is not urgent");
 	open_ask(&w, &asks[0], 1, 0x01, 0, false);
-	ok(w.urgent[w.at[EXPERTS]] && !w.urgent[w.at[EXPERTS + 1]], "until somebody asks for it");
+	ok(w.rank[w.at[EXPERTS]] < FRAMES_RANK_HINT && w.rank[w.at[EXPERTS + 1]] == FRAMES_RANK_HINT,
+	   "until somebody asks for it");
 	frames_hint(w.frames, w.mine[0], 2, &two, NULL);
 	end_reads(&w);
 	ok(!w.wrong && asks[0].status == 0, "who has it when it is read (%s)", w.wrong ? w.wrong : "no law broken");
@@ -267,7 +369,7 @@ static void test_hurry(void)
 	ok(w.at[2 * EXPERTS] != FRAMES_NONE && w.at[2 * EXPERTS + 1] != FRAMES_NONE,
 	   "and as many are read for hints as before");
 	end_reads(&w);
-	frames_free(w.frames);
+	end(&w);
 }
 
 /* What a successor finds. */
@@ -275,6 +377,7 @@ static void test_table(void)
 {
 	struct world w;
 	struct frames *again;
+	struct frames_user *user;
 	struct frames_params params = {.rows = ROWS,
 				       .experts = EXPERTS,
 				       .frames = 8,
@@ -294,10 +397,13 @@ static void test_table(void)
 	require(frames_new(&again, &params) == 0, "a successor takes the table over");
 	ok(frames_of(again, 3 * EXPERTS) == w.at[3 * EXPERTS] && frames_of(again, 3 * EXPERTS + 1) == FRAMES_NONE,
 	   "what was being read is not there, what had been read is");
-	ok(frames_lease_again(again, 3 * EXPERTS) && !frames_lease_again(again, 3 * EXPERTS + 1) &&
-		   !frames_lease_again(again, RECORDS),
+	user = frames_join(again, 1000);
+	require(user != NULL, "a user of it");
+	ok(frames_lease_again(again, user, 3 * EXPERTS) && !frames_lease_again(again, user, 3 * EXPERTS + 1) &&
+		   !frames_lease_again(again, user, RECORDS),
 	   "a lease is taken again of what is there");
-	frames_unlease(again, 3 * EXPERTS);
+	frames_unlease(again, user, 3 * EXPERTS);
+	frames_leave(again, user);
 	frames_free(again);
 	w.table[0] = w.table[1] = 1;
 	ok(frames_new(&again, &params) == -EINVAL, "a record in two frames is no table");
@@ -307,7 +413,7 @@ static void test_table(void)
 	w.table[w.at[3 * EXPERTS + 1]] = w.table[w.at[3 * EXPERTS + 2]] = 0;
 	end_reads(&w);
 	close_ask(&asks[0]);
-	frames_free(w.frames);
+	end(&w);
 }
 
 /* What is in frames stays, in its order; what is pinned stays pinned. */
@@ -337,10 +443,10 @@ static void test_set_policy(void)
 	   "who makes room then is who was to before, and not what is pinned");
 	close_ask(&asks[0]);
 	close_ask(&asks[1]);
-	frames_free(w.frames);
+	end(&w);
 }
 
-static void no_read(void *userdata, uint32_t record, uint32_t frame, bool urgent)
+static void no_read(void *userdata, uint32_t record, uint32_t frame, uint64_t rank)
 {
 }
 
@@ -401,7 +507,7 @@ static void test_policy_rules(void)
 		close_ask(&asks[0]);
 		memcpy(gone[i], w.gone, sizeof gone[i]);
 		ok(w.n_gone == 2 && !w.wrong, "%s: two make room", names[i]);
-		frames_free(w.frames);
+		end(&w);
 	}
 	world_policy = &policy_lru;
 	ok(gone[0][0] == 0 && gone[1][0] == 1 && gone[1][1] == 2, "lru: the one asked for three times; lfu: others");
@@ -412,6 +518,9 @@ int main(void)
 	test_all_or_nothing();
 	test_order();
 	test_leases();
+	test_turns();
+	test_found();
+	test_sated();
 	test_failure();
 	test_hints();
 	test_chances();

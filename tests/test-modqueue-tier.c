@@ -46,7 +46,7 @@ static struct frames *frames;
 static uint32_t table[FRAMES], read_into = FRAMES_NONE;
 static struct frames_counters counters;
 
-static void on_read(void *userdata, uint32_t record, uint32_t frame, bool urgent)
+static void on_read(void *userdata, uint32_t record, uint32_t frame, uint64_t rank)
 {
 	read_into = frame;
 }
@@ -158,6 +158,8 @@ static void begin(void)
 					     .read = on_read};
 
 	require(frames_new(&frames, &params) == 0, "frames");
+	session.tier_user = frames_join(frames, 1000);
+	require(session.tier_user != NULL, "a user of them");
 	require(journal_new(&session.journal, ENTRIES, &err) == 0, "a journal: %s", err.text);
 	require(journal_make_leases(&session.journal, 0, LEASES) == 0, "with leases");
 	for (uint32_t i = ENTRIES; i-- > 0;) {
@@ -218,6 +220,7 @@ int main(void)
 	ok(leased() == 1 && session.leases_held == 1, "a RELEASE whose answer is refused has given nothing back");
 	release(first, 0);
 	ok(leased() == 0 && session.leases_held == 0 && model.leases == 0, "one that is answered has");
+	frames_leave(frames, session.tier_user);
 	frames_free(frames);
 	journal_free(&session.journal);
 	return tap_done();

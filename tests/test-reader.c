@@ -26,6 +26,7 @@ static void read_record(uint32_t record, uint8_t *learn)
 	struct reader_job *job = calloc(1, sizeof *job);
 
 	job->record = record;
+	job->rank = 1;
 	job->offset = record * manifest->record_bytes;
 	job->learn = learn;
 	job->zero = true;
@@ -73,7 +74,7 @@ static uint32_t came_after(uint32_t record, bool hurried, int *status)
 	for (uint32_t i = 0; i < n_records; i++)
 		read_record(i, NULL);
 	if (hurried)
-		reader_hurry(reader, record * manifest->record_bytes);
+		reader_hurry(reader, record * manifest->record_bytes, 0);
 	for (uint32_t i = 0; i < n_records; i++)
 		if (next_record(status) == record)
 			at = i;
@@ -92,7 +93,7 @@ static void test_hurry(void)
 		most_idle = MAX(most_idle, came_after(n_records - 1, false, &status));
 	ok(status == 0 && most >= OVERTAKEN, "the last one, hurried, overtakes others (%u)", most);
 	ok(most_idle < OVERTAKEN, "which it does not by itself (%u)", most_idle);
-	reader_hurry(reader, 0);
+	reader_hurry(reader, 0, 0);
 	ok(reader_next_done(reader, false) == NULL, "who hurries what is not asked for reads nothing");
 }
 
