@@ -153,21 +153,12 @@ static void list_model_caches(struct advice_facts *f, const struct model_ghosts 
 	}
 }
 
-void documents_add_model_ghosts(json_t *o, const struct service *s, const struct entry *e,
+void documents_add_model_ghosts(json_t *o, const struct entry *e, const struct model_ghosts *all,
 				const struct moe_layer_stats *total)
 {
 	struct advice_facts facts = facts_of(e, total);
-	struct model_ghosts all = e->tally->ghosts;
 
-	for (const struct session *x = s->sessions; x; x = x->next) {
-		struct moe_ghost_stats now;
-
-		if (x->dead || x->entry != e)
-			continue;
-		ringsrv_read_ghosts(x, &now);
-		model_ghosts_add(&all, &now);
-	}
-	list_model_caches(&facts, &all);
-	json_object_set_new(o, "ghosts", all.sessions ? model_ghosts_json(&all) : json_null());
+	list_model_caches(&facts, all);
+	json_object_set_new(o, "ghosts", all->sessions ? model_ghosts_json(all) : json_null());
 	json_object_set_new(o, "advice", advice_json(&facts));
 }

@@ -10,8 +10,8 @@
 /* Adds ghosts (null without any) and advice to the object. `total`: the session's layers added up. */
 void documents_add_ghosts(json_t *object, const struct session *session, const struct moe_layer_stats *total);
 
-/* The same of all sessions of a model, those that have ended as well. */
-void documents_add_model_ghosts(json_t *object, const struct service *service, const struct entry *entry,
+/* The same of a model; `all`, `total`: of all its sessions, those that have ended as well. */
+void documents_add_model_ghosts(json_t *object, const struct entry *entry, const struct model_ghosts *all,
 				const struct moe_layer_stats *total);
 
 #endif

@@ -35,13 +35,3 @@ json_t *session_json(const struct session *x)
 		(json_int_t)sched_filling(&x->sched), "dp_size", (int)x->attach.dp_size, "transport",
 		x->attach.client ? "kmod" : "ring", "requests", ops);
 }
-
-json_t *sessions_array(const struct service *s)
-{
-	json_t *sessions = json_array();
-
-	for (const struct session *x = s->sessions; x; x = x->next)
-		if (!x->dead)
-			json_array_append_new(sessions, session_json(x));
-	return sessions;
-}

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* The statistics: of models and their layers, and of sessions and their modes. */
-#include "daemon/documents-internal.h"
-#include "daemon/documents-replicas.h"
+#include <stdlib.h>
 
 #include "base/util.h"
 #include "daemon/documents-ghosts.h"
+#include "daemon/documents-internal.h"
+#include "daemon/documents-replicas.h"
 #include "daemon/documents-times.h"
 #include "daemon/ringsrv.h"
 
@@ -74,19 +75,6 @@ static void add_slack(json_t *o, const struct moe_layer_stats *t)
 				    "one needs; more slots, smaller batches or fewer tokens a step help"));
 }
 
-static void layer_totals(const struct service *s, const struct entry *e, uint32_t layer, struct moe_layer_stats *ret)
-{
-	*ret = e->retired[layer];
-	for (const struct session *x = s->sessions; x; x = x->next) {
-		struct moe_layer_stats now;
-
-		if (x->dead || x->entry != e)
-			continue;
-		ringsrv_read_stats(x, layer, &now);
-		layer_stats_add(ret, &now, x->attach.tp_rank == 0);
-	}
-}
-
 static void served_add(struct served_layer *to, const struct served_layer *from)
 {
 	to->computes += from->computes;
@@ -98,44 +86,6 @@ static void served_add(struct served_layer *to, const struct served_layer *from)
 	to->leases += from->leases;
 	to->hinted += from->hinted;
 	to->hint_used += from->hint_used;
-}
-
-static json_t *model_stats_json(const struct service *s, const struct entry *e)
-{
-	const struct moe_manifest *m = e->model->manifest;
-	struct moe_layer_stats total = {0};
-	struct served_layer served = {0};
-	struct times times, all_times = {0};
-	json_t *layers = json_array(), *totals = json_object(), *o;
-
-	for (uint32_t l = 0; l < m->n_layers; l++) {
-		struct moe_layer_stats now;
-		json_t *layer;
-
-		if (e->model->layer_index[l] < 0)
-			continue;
-		layer_totals(s, e, l, &now);
-		layer = json_pack("{s:i}", "layer", (int)l);
-		add_counters(layer, &now);
-		add_served(layer, &e->served[l]);
-		add_slack(layer, &now);
-		documents_layer_times(s, e, l, &times);
-		json_object_set_new(layer, "times", documents_times(&times));
-		times_add(&all_times, &times);
-		json_array_append_new(layers, layer);
-		layer_stats_add(&total, &now, true);
-		served_add(&served, &e->served[l]);
-	}
-	add_counters(totals, &total);
-	add_served(totals, &served);
-	json_object_set_new(totals, "times", documents_times(&all_times));
-	json_object_set_new(totals, "leases_held", integer(e->model->leases));
-	json_object_set_new(totals, "tier", tier_json(e));
-	json_object_set_new(totals, "replicas", documents_replicas(s, e));
-	o = json_pack("{s:s, s:o, s:i, s:i, s:o, s:o}", "name", m->name, "digest", digest_json(m->digest), "experts",
-		      (int)m->n_experts, "topk", (int)m->topk, "layers", layers, "totals", totals);
-	documents_add_model_ghosts(o, s, e, &total);
-	return o;
 }
 
 /* What a client says may be any number. */
@@ -189,15 +139,150 @@ static json_t *session_stats_json(const struct session *x)
 	return o;
 }
 
-json_t *stats_json(const struct service *s)
-{
-	json_t *models = json_array(), *sessions = json_array();
+/* -- in the making ------------------------------------------------------------------------------------------------ */
 
-	for (const struct entry *e = s->registry.head; e; e = e->next)
-		json_array_append_new(models, model_stats_json(s, e));
-	for (const struct session *x = s->sessions; x; x = x->next)
-		if (!x->dead)
-			json_array_append_new(sessions, session_stats_json(x));
-	return json_pack("{s:I, s:o, s:o, s:o}", "uptime_ns", (json_int_t)(now_ns() - s->started_ns), "models", models,
-			 "sessions", sessions, "accounts", accounts_json(s));
+/* Of a layer, over all sessions. */
+struct layer_sums {
+	struct moe_layer_stats counters;
+	struct histogram waits;
+};
+
+struct model_sums {
+	const struct entry *entry;
+	struct model_ghosts ghosts;
+	struct moe_layer_stats counters; /* of the layers that have their part */
+	struct served_layer served;
+	struct times times;
+	json_t *parts;
+	struct layer_sums *layers; /* [n_layers] */
+};
+
+struct stats {
+	const struct service *service;
+	json_t *sessions, *models;
+	uint32_t n, at, layer; /* models; and where the next part is */
+	struct model_sums model[];
+};
+
+/* What has ended so far. */
+static bool begin_model(struct model_sums *m, const struct entry *e)
+{
+	const uint32_t n = e->model->manifest->n_layers;
+
+	*m = (struct model_sums){.entry = e, .ghosts = e->tally->ghosts, .parts = json_array()};
+	m->layers = calloc(n, sizeof *m->layers);
+	for (uint32_t i = 0; m->layers && i < n; i++)
+		m->layers[i] = (struct layer_sums){e->retired[i], e->tally->layers[i].part[TIMES_WAIT]};
+	return m->layers && m->parts;
+}
+
+struct stats *stats_begin(const struct service *s)
+{
+	struct stats *stats = calloc(1, sizeof *stats + s->registry.n * sizeof stats->model[0]);
+	bool good = stats;
+
+	if (!stats)
+		return NULL;
+	stats->service = s;
+	stats->sessions = json_array();
+	stats->models = json_array();
+	for (const struct entry *e = s->registry.head; e && good; e = e->next)
+		good = begin_model(&stats->model[stats->n++], e);
+	if (good && stats->sessions && stats->models)
+		return stats;
+	json_decref(stats_end(stats));
+	return NULL;
+}
+
+static void add_to_model(struct model_sums *m, const struct session *x)
+{
+	struct moe_ghost_stats ghosts;
+
+	for (uint32_t l = 0; l < m->entry->model->manifest->n_layers; l++) {
+		struct moe_layer_stats now;
+
+		ringsrv_read_stats(x, l, &now);
+		layer_stats_add(&m->layers[l].counters, &now, x->attach.tp_rank == 0);
+		ringsrv_add_waits(x, l, &m->layers[l].waits);
+	}
+	ringsrv_read_ghosts(x, &ghosts);
+	model_ghosts_add(&m->ghosts, &ghosts);
+}
+
+void stats_add_session(struct stats *stats, const struct session *x, bool there)
+{
+	for (uint32_t i = 0; i < stats->n; i++)
+		if (stats->model[i].entry == x->entry)
+			add_to_model(&stats->model[i], x);
+	if (there)
+		json_array_append_new(stats->sessions, session_stats_json(x));
+}
+
+static void add_layer(struct model_sums *m, uint32_t l)
+{
+	const struct entry *e = m->entry;
+	struct times times = e->tally->layers[l];
+	json_t *layer = json_pack("{s:i}", "layer", (int)l);
+
+	times.part[TIMES_WAIT] = m->layers[l].waits;
+	add_counters(layer, &m->layers[l].counters);
+	add_served(layer, &e->served[l]);
+	add_slack(layer, &m->layers[l].counters);
+	json_object_set_new(layer, "times", documents_times(&times));
+	json_array_append_new(m->parts, layer);
+	layer_stats_add(&m->counters, &m->layers[l].counters, true);
+	served_add(&m->served, &e->served[l]);
+	times_add(&m->times, &times);
+}
+
+static json_t *end_model(struct model_sums *m, const struct service *s)
+{
+	const struct moe_manifest *manifest = m->entry->model->manifest;
+	json_t *totals = json_object(), *o;
+
+	add_counters(totals, &m->counters);
+	add_served(totals, &m->served);
+	json_object_set_new(totals, "times", documents_times(&m->times));
+	json_object_set_new(totals, "leases_held", integer(m->entry->model->leases));
+	json_object_set_new(totals, "tier", tier_json(m->entry));
+	json_object_set_new(totals, "replicas", documents_replicas(s, m->entry));
+	o = json_pack("{s:s, s:o, s:i, s:i, s:o, s:o}", "name", manifest->name, "digest", digest_json(manifest->digest),
+		      "experts", (int)manifest->n_experts, "topk", (int)manifest->topk, "layers", m->parts, "totals",
+		      totals);
+	m->parts = NULL;
+	documents_add_model_ghosts(o, m->entry, &m->ghosts, &m->counters);
+	return o;
+}
+
+bool stats_add_layer(struct stats *stats)
+{
+	struct model_sums *m = &stats->model[stats->at];
+
+	if (stats->at == stats->n)
+		return false;
+	if (stats->layer < m->entry->model->manifest->n_layers) {
+		if (m->entry->model->layer_index[stats->layer] >= 0)
+			add_layer(m, stats->layer);
+		stats->layer++;
+		return true;
+	}
+	json_array_append_new(stats->models, end_model(m, stats->service));
+	stats->at++;
+	stats->layer = 0;
+	return true;
+}
+
+json_t *stats_end(struct stats *stats)
+{
+	const struct service *s = stats->service;
+	json_t *document = json_pack("{s:I, s:o, s:o, s:o}", "uptime_ns", (json_int_t)(now_ns() - s->started_ns),
+				     "models", stats->models, "sessions", stats->sessions, "accounts",
+				     accounts_json(s));
+
+	for (uint32_t i = 0; i < stats->n; i++) {
+		free(stats->model[i].layers);
+		json_decref(stats->model[i].parts);
+	}
+	free(stats);
+	return document;
 }

@@ -42,14 +42,6 @@ json_t *documents_session_times(const struct session *s)
 	return documents_times(&all);
 }
 
-void documents_layer_times(const struct service *s, const struct entry *e, uint32_t layer, struct times *ret)
-{
-	*ret = e->tally->layers[layer];
-	for (const struct session *x = s->sessions; x; x = x->next)
-		if (!x->dead && x->entry == e)
-			ringsrv_add_waits(x, layer, &ret->part[TIMES_WAIT]);
-}
-
 /* Both are this thread's own: nothing of it has to be atomic, and all of it is added at once. */
 void times_add(struct times *to, const struct times *from)
 {

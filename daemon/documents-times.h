@@ -11,8 +11,6 @@
 json_t *documents_times(const struct times *times);
 json_t *documents_session_times(const struct session *session);
 
-/* Of a model's layer: of all its sessions, those that have ended as well. And the adding of layers. */
-void documents_layer_times(const struct service *service, const struct entry *entry, uint32_t layer, struct times *ret);
 void times_add(struct times *to, const struct times *from);
 
 #endif

@@ -3,8 +3,8 @@
  * exporter - answers Prometheus over HTTP: GET /metrics, and nothing else. Off unless the daemon is started with
  * --metrics.
  *
- * Law: HTTP is one thread's, libmicrohttpd's, and the service is the reactor's: the thread asks, the reactor's next
- * turn hands it the documents, and the thread makes text of them. So a scraper costs the reactor what `moectl stats`
+ * Law: HTTP is one thread's, libmicrohttpd's, and the service is the reactor's: the thread asks, the reactor makes the
+ * documents between its turns (drafts.h) and hands them over, and the thread makes text of them. So a scraper costs the reactor what `moectl stats`
  * does, ten times a second at most, however many and however slow they are: what is younger than that is given out
  * again. Who does not get documents in time, because the reactor has ended or hangs, is answered 503.
  *

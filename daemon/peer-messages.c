@@ -423,24 +423,29 @@ static bool has_unread(const struct peer *peer)
 /* A document that waits to be read is the daemon's memory: one a connection. */
 static int on_query(struct peer *peer, const struct moe_msg_query *query, struct moe_error *err)
 {
-	struct moe_msg_document answer = {0};
-	_cleanup_free_ char *text = NULL;
-	_cleanup_close_ int fd = -1;
-	int r;
-
+	if (query->what == 0 || query->what >= DOCUMENT_KINDS)
+		return moe_error_set(err, -EINVAL, "query: document %u found, 1 to %u expected", query->what,
+				     DOCUMENT_KINDS - 1);
 	if (has_unread(peer))
 		return moe_error_set(err, -EBUSY, "query: the last answer has not been read: read it, then ask again");
-	if (query->what == MOE_QUERY_HEAT)
-		service_take_heat(peer->service);
-	r = document_make(peer->service, query->what, &text, err);
-	if (r < 0)
-		return r;
-	answer.bytes = strlen(text);
-	fd = memfd_new_sealed("moe-document", text, answer.bytes, err);
-	if (fd < 0)
-		return fd;
-	reply(peer, &answer, sizeof answer, MOE_MSG_QUERY | MOE_MSG_REPLY, &fd, 1);
+	if (peer->asks)
+		return moe_error_set(err, -EBUSY, "query: the last one is not answered yet: one at a time");
+	peer->asks = query->what;
+	drafts_want(&peer->service->drafts, query->what);
 	return 0;
+}
+
+void peer_send_document(struct peer *peer, int fd, uint64_t bytes, const struct moe_error *err)
+{
+	struct moe_msg_document answer = {.bytes = bytes};
+
+	peer->asks = 0;
+	peer->drafted = false;
+	if (fd < 0)
+		peer_send_error(peer, fd, err->text);
+	else
+		reply(peer, &answer, sizeof answer, MOE_MSG_QUERY | MOE_MSG_REPLY, &fd, 1);
+	peer_asking(peer, false);
 }
 
 static int check_steers(const struct peer *peer, const char *what, struct moe_error *err)

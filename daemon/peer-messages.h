@@ -24,6 +24,8 @@ void peer_device_opened(struct peer *peer, int r, const struct moe_error *err);
 void peer_send_progress(struct peer *peer, uint64_t done, uint64_t total, uint64_t elapsed_ns, uint64_t eta_ns);
 void peer_send_loaded(struct peer *peer, const struct moe_manifest *manifest, uint64_t bytes, uint64_t elapsed_ns);
 void peer_send_traced(struct peer *peer, const struct moe_msg_traced *traced);
+/* To one that waits for a document: a memfd, which stays the caller's, or -errno and *err. */
+void peer_send_document(struct peer *peer, int fd, uint64_t bytes, const struct moe_error *err);
 void peer_send_error(struct peer *peer, int code, const char *text);
 
 #endif

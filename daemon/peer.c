@@ -35,8 +35,7 @@
 
 /* -- the socket --------------------------------------------------------------------------------------------------- */
 
-/* From before a message is taken until it is answered: a successor could not know whether it was. */
-static void asking(struct peer *peer, bool is)
+void peer_asking(struct peer *peer, bool is)
 {
 	if (peer->session)
 		peer->session->journal.page->asked = peer->session->journal.page->answered + is;
@@ -82,10 +81,10 @@ static bool receive_one(struct peer *peer)
 	bool has_fds = false;
 	long n;
 
-	asking(peer, true);
+	peer_asking(peer, true);
 	n = fdmsg_peek(peer->source.fd, buffer, sizeof buffer, &has_fds);
 	if (n == -EAGAIN) {
-		asking(peer, false);
+		peer_asking(peer, peer->asks);
 		return false;
 	}
 	if (n <= 0) {
@@ -98,7 +97,7 @@ static bool receive_one(struct peer *peer)
 		peer_close(peer, wrong);
 	else
 		take_message(peer);
-	asking(peer, false);
+	peer_asking(peer, peer->asks);
 	return !peer->closed;
 }
 
@@ -315,10 +314,14 @@ void peer_close(struct peer *peer, const char *why)
 
 void peer_leave(struct peer *peer)
 {
+	struct moe_error err;
+
 	if (!peer->session) {
 		peer_close(peer, NULL);
 		return;
 	}
+	if (peer->asks)
+		peer_send_document(peer, moe_error_set(&err, -ECANCELED, "query: the daemon ends"), 0, &err);
 	service_leave_session(peer->service, peer->session);
 	peer->session = NULL;
 	unlink_peer(peer);

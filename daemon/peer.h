@@ -32,8 +32,10 @@ struct peer {
 	uint64_t device_bytes; /* of the slots that it has given */
 	uint64_t features;     /* MOE_FEATURE_*: of the client */
 	bool hello, closed;
-	bool unread; /* closed with messages in its socket */
-	int sources; /* that the kernel still holds */
+	bool unread;   /* closed with messages in its socket */
+	uint32_t asks; /* the document that it waits for (enum moe_query), 0: none, ... */
+	bool drafted;  /* ... and will get what is being made now */
+	int sources;   /* that the kernel still holds */
 	struct peer *next;
 };
 
@@ -43,6 +45,9 @@ int peer_new(struct service *service, int sock);
 /* A connection of the daemon before with the session that it had. Both are taken over, also on failure (-ENOMEM,
  * -EBUSY): then the session is one without a peer. */
 int peer_revive(struct service *service, int sock, struct session *session, struct moe_error *err);
+
+/* From before a message is taken until it is answered: a successor could not know whether it was. */
+void peer_asking(struct peer *peer, bool is);
 
 /* Ends the connection and the session. The struct is freed when the kernel has let go of its sources. */
 void peer_close(struct peer *peer, const char *why);

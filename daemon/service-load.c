@@ -256,6 +256,7 @@ int service_unload(struct service *s, const char *name, struct moe_error *err)
 		s->weight_bytes_read += entry->tier ? tier_read_bytes(entry->tier) : 0;
 	}
 	bus_note(s->bus);
+	drafts_restart(&s->drafts);
 	r = registry_remove(&s->registry, name, err);
 	if (r == 0)
 		service_tell_status(s);

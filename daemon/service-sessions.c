@@ -65,6 +65,8 @@ void service_add_session(struct service *s, struct session *session)
 void service_kill_session(struct service *s, struct session *session)
 {
 	taps_leave(&s->taps, session);
+	if (!session->dead)
+		drafts_see_end(&s->drafts, session);
 	session_kill(session, s->sched);
 	s->bury = true;
 	bus_note(s->bus);
@@ -86,6 +88,7 @@ void service_bury(struct service *s)
 
 		if (session->dead && !session_busy(session)) {
 			*at = session->next;
+			drafts_forget(&s->drafts, session);
 			sched_part(s->sched, &session->sched);
 			session_free(session);
 			s->trim = !s->sessions;

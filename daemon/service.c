@@ -111,6 +111,7 @@ static bool service_turn(void *userdata)
 	any |= agreements_turn(&s->agreements);
 	any |= serve_done(s);
 	any |= modqueue_turn(&s->modqueue, s->sched);
+	any |= drafts_turn(s, any);
 	any |= bus_turn(s->bus);
 	if (s->push)
 		any |= serve_opened(s);
@@ -118,13 +119,6 @@ static bool service_turn(void *userdata)
 		any |= service_trace_turn(s);
 	for (struct entry *e = s->registry.head; e; e = e->next)
 		any |= e->tier && tier_poll(e->tier);
-	if (exporter_wants(s->exporter)) {
-		struct documents documents;
-
-		documents_make(s, &documents);
-		exporter_give(s->exporter, &documents);
-		any = true;
-	}
 	if (++s->turns % TURNS_PER_LOOK == 0)
 		look_at_heat(s);
 	if (s->load && atomic_load(&s->load->finished)) {
@@ -474,7 +468,8 @@ struct service *service_free(struct service *s)
 	s->load = load_free(s->load);
 	modpools_accept(&s->modpools, &s->gift, "", false); /* its load is not finished by anybody any more */
 	service_end_trace(s);
-	exporter_free(s->exporter, s->leaves);
+	drafts_end(&s->drafts);
+	s->exporter = exporter_free(s->exporter, s->leaves);
 	s->bus = bus_free(s->bus);
 	jobs_clear(&s->jobs);
 	s->drain_job = NULL;

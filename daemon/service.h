@@ -20,6 +20,7 @@
 #include "daemon/bus.h"
 #include "daemon/config.h"
 #include "daemon/door.h"
+#include "daemon/drafts.h"
 #include "daemon/heats.h"
 #include "daemon/jobs.h"
 #include "daemon/listener.h"
@@ -67,6 +68,7 @@ struct service {
 	struct agreements agreements;
 	struct heats heats;
 	uint32_t turns;
+	struct drafts drafts;
 	struct push *push;         /* NULL: not asked for */
 	struct exporter *exporter; /* the same */
 	struct accounts *accounts;

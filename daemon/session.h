@@ -52,6 +52,7 @@ struct session {
 	uint64_t worked_ns; /* when it had work last, to a few turns */
 
 	struct session *next; /* of the service's */
+	uint64_t drafted;     /* the document that has its piece of it (documents.c) */
 	struct session *poll_prev;
 	struct pollset *pollset;
 

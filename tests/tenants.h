@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tenants - two users of one daemon: what the one costs the other. Each kind of load is measured in turns with quiet, on
+ * tenants - two users of one daemon: what one costs the other. Each kind of load is measured in turns with quiet, on
  * the same CPUs, and the ratio of the medians counts. Whoever includes this says what is timed, trip(), and what the
  * other user's process does, be_other().
  */

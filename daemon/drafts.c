@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/drafts.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/memfd.h"
+#include "base/util.h"
+#include "daemon/documents.h"
+#include "daemon/exporter.h"
+#include "daemon/peer-messages.h"
+#include "daemon/peer.h"
+
+/* What of the reactor's time is left to the rings after a piece, in times of the piece. */
+#define REST 4
+
+void drafts_want(struct drafts *d, uint32_t what)
+{
+	d->wanted |= 1u << what;
+}
+
+/* -- the scribe --------------------------------------------------------------------------------------------------- */
+
+static void write_text(struct scribe *s)
+{
+	char *text = json_dumps(s->document, document_flags(s->what));
+
+	json_decref(s->document);
+	s->fd = text ? 0 : moe_error_sys(&s->err, -ENOMEM, "query");
+	if (text) {
+		s->bytes = strlen(text);
+		s->fd = memfd_new_sealed("moe-document", text, s->bytes, &s->err);
+	}
+	free(text);
+}
+
+static void *run_scribe(void *arg)
+{
+	struct scribe *s = arg;
+
+	write_text(s);
+	atomic_store(&s->done, true);
+	loop_wake(s->loop);
+	return NULL;
+}
+
+/* False: there is no memory, or no thread. */
+static bool start_scribe(struct scribe *s)
+{
+	sigset_t all, old;
+	int r;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	r = pthread_create(&s->thread, NULL, run_scribe, s);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return r == 0;
+}
+
+/* -- whom it is for ----------------------------------------------------------------------------------------------- */
+
+static void answer(struct service *s, int fd, uint64_t bytes, const struct moe_error *err)
+{
+	struct peer *next;
+
+	for (struct peer *peer = s->peers; peer; peer = next) {
+		next = peer->next;
+		if (peer->drafted)
+			peer_send_document(peer, fd, bytes, err);
+	}
+}
+
+static void fail(struct service *s, int r, const struct moe_error *err)
+{
+	struct documents none = {0};
+
+	if (s->drafts.what == DOCUMENT_FIGURES)
+		exporter_give(s->exporter, &none);
+	else
+		answer(s, r, 0, err);
+}
+
+/* -- making one --------------------------------------------------------------------------------------------------- */
+
+static void begin(struct service *s)
+{
+	struct drafts *d = &s->drafts;
+	struct moe_error err = {0};
+	int r;
+
+	do
+		d->what = (d->what + 1) % DOCUMENT_KINDS;
+	while (!(d->wanted >> d->what & 1));
+	d->wanted &= ~(1u << d->what);
+	for (struct peer *peer = s->peers; peer; peer = peer->next)
+		peer->drafted = peer->asks && peer->asks == d->what;
+	if (d->what == MOE_QUERY_HEAT)
+		service_take_heat(s);
+	r = document_begin(&d->document, s, d->what, &err);
+	if (r < 0)
+		fail(s, r, &err);
+}
+
+static void hand_to_scribe(struct service *s, json_t *document)
+{
+	struct drafts *d = &s->drafts;
+	struct moe_error err = {0};
+	struct scribe *scribe = document ? calloc(1, sizeof *scribe) : NULL;
+
+	if (!scribe) {
+		json_decref(document);
+		fail(s, moe_error_sys(&err, -ENOMEM, "query"), &err);
+		return;
+	}
+	scribe->loop = s->loop;
+	scribe->document = document;
+	scribe->what = d->what;
+	d->scribe = scribe;
+	if (start_scribe(scribe))
+		return;
+	write_text(scribe); /* without a thread the rings wait */
+	d->scribe = NULL;
+	answer(s, scribe->fd, scribe->bytes, &scribe->err);
+	if (scribe->fd >= 0)
+		close_fd(scribe->fd);
+	free(scribe);
+}
+
+static void end(struct service *s)
+{
+	struct drafts *d = &s->drafts;
+	struct document *document = d->document;
+	struct documents figures;
+
+	d->document = NULL;
+	if (d->what != DOCUMENT_FIGURES) {
+		hand_to_scribe(s, document_end_one(document));
+		return;
+	}
+	document_end(document, &figures);
+	exporter_give(s->exporter, &figures);
+}
+
+static void finish_scribe(struct service *s)
+{
+	struct scribe *scribe = s->drafts.scribe;
+
+	s->drafts.scribe = NULL;
+	pthread_join(scribe->thread, NULL);
+	answer(s, scribe->fd, scribe->bytes, &scribe->err);
+	if (scribe->fd >= 0)
+		close_fd(scribe->fd);
+	free(scribe);
+}
+
+static void piece(struct service *s)
+{
+	struct drafts *d = &s->drafts;
+
+	if (!d->document)
+		begin(s);
+	else if (!document_go_on(d->document))
+		end(s);
+}
+
+bool drafts_turn(struct service *s, bool busy)
+{
+	struct drafts *d = &s->drafts;
+	uint64_t now;
+
+	if (d->scribe) {
+		if (!atomic_load(&d->scribe->done))
+			return false;
+		finish_scribe(s);
+		return true;
+	}
+	if (!d->document && exporter_wants(s->exporter))
+		drafts_want(d, DOCUMENT_FIGURES);
+	if (d->ended || (!d->document && !d->wanted))
+		return false;
+	now = now_ns();
+	if (busy && now < d->rest_ns)
+		return true;
+	piece(s);
+	d->rest_ns = now + (1 + REST) * (now_ns() - now);
+	return true;
+}
+
+/* -- what goes away meanwhile ------------------------------------------------------------------------------------- */
+
+void drafts_see_end(struct drafts *d, struct session *session)
+{
+	if (d->document)
+		document_see_end(d->document, session);
+}
+
+void drafts_forget(struct drafts *d, const struct session *session)
+{
+	if (d->document)
+		document_forget(d->document, session);
+}
+
+static void drop(struct drafts *d)
+{
+	struct documents done;
+
+	if (!d->document)
+		return;
+	document_end(d->document, &done);
+	documents_free(&done);
+	d->document = NULL;
+}
+
+/* Those who wait for it are in the next one, too. */
+void drafts_restart(struct drafts *d)
+{
+	if (!d->document)
+		return;
+	drop(d);
+	drafts_want(d, d->what);
+}
+
+void drafts_end(struct drafts *d)
+{
+	drop(d);
+	d->ended = true;
+	if (!d->scribe)
+		return;
+	pthread_join(d->scribe->thread, NULL);
+	if (d->scribe->fd >= 0)
+		close_fd(d->scribe->fd);
+	free(d->scribe);
+	d->scribe = NULL;
+}
