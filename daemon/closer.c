@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,14 @@ static struct {
 	bool running;
 } unmapping = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+/* What is freed in threads of its own. */
+static _Atomic uint32_t freeing;
+
+struct release {
+	void (*work)(void *what);
+	void *what;
+};
+
 static uint32_t count_of(uid_t uid)
 {
 	uint32_t n = 0;
@@ -70,7 +79,7 @@ static bool any_waits(void)
 	uint32_t n;
 
 	pthread_mutex_lock(&unmapping.lock);
-	n = unmapping.running;
+	n = unmapping.running + atomic_load(&freeing);
 	pthread_mutex_unlock(&unmapping.lock);
 	pthread_mutex_lock(&waiting.lock);
 	for (size_t i = 0; i < USERS_MAX; i++)
@@ -231,6 +240,35 @@ void closer_unmap(void *at, uint64_t bytes)
 	pthread_mutex_unlock(&unmapping.lock);
 	if (!running && start(run_unmap, NULL) < 0)
 		run_unmap(NULL);
+}
+
+static void *run_release(void *arg)
+{
+	struct release *r = arg;
+
+	r->work(r->what);
+	free(r);
+	atomic_fetch_sub(&freeing, 1);
+	return NULL;
+}
+
+void closer_free(void (*work)(void *what), void *what)
+{
+	struct release *r = malloc(sizeof *r);
+
+	if (!r) {
+		work(what);
+		return;
+	}
+	*r = (struct release){work, what};
+	atomic_fetch_add(&freeing, 1);
+	if (start(run_release, r) < 0)
+		run_release(r);
+}
+
+bool closer_is_freeing(void)
+{
+	return atomic_load(&freeing) > 0;
 }
 
 void closer_settle(void)

@@ -7,7 +7,8 @@
  * (memfds); each other message's descriptors are closed by a thread of their own, which ends with it. A user of whom
  * too many of them wait sends no further ones and makes no connection; others are not held up by that. What waits in a
  * socket and was never taken has no FLUSH, only the last close. Memory waits for nobody, but a gibibyte of it takes a
- * tenth of a second to give back: who holds the last of a large memfd gives it back in a thread, too.
+ * tenth of a second to give back: who holds the last of a large memfd gives it back in a thread, too, and so does who
+ * unloads a model.
  */
 #ifndef DAEMON_CLOSER_H
 #define DAEMON_CLOSER_H
@@ -25,6 +26,11 @@ void closer_take(const int *fds, size_t n, uid_t uid, bool kept);
 
 /* A mapping of a client's memory, of which it may be the last: unmapped at once, or soon. */
 void closer_unmap(void *at, uint64_t bytes);
+
+/* Whatever takes long to free, in a thread of its own: now where there is none. What is loaded next may want the memory:
+ * true while some of it is still held. From any thread. */
+void closer_free(void (*work)(void *what), void *what);
+bool closer_is_freeing(void);
 
 /* A connection that was shut down and may hold descriptors in unread messages. */
 void closer_take_socket(int sock, uid_t uid);

@@ -5,7 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <unistd.h>
+
 #include "base/error.h"
+#include "daemon/closer.h"
+
+#define FREEING_US 10000
 
 static int on_progress(uint64_t done, uint64_t total, uint64_t elapsed_ns, void *userdata)
 {
@@ -25,6 +30,8 @@ static void *run(void *userdata)
 	struct load *load = userdata;
 
 	pthread_setname_np(pthread_self(), "moe-load");
+	while (closer_is_freeing() && !atomic_load(&load->cancelled))
+		usleep(FREEING_US); /* a model that was unloaded just now still has memory that this one may need */
 	load->code = store_load(&load->result, &load->params, &load->error);
 	if (load->code == 0 && load->after.run)
 		load->after.run(load->result, load->after.userdata);

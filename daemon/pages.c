@@ -39,6 +39,8 @@ static const struct {
 	[PAGES_4K] = {"4k", 4096, 0},
 };
 
+#define UNMAP_PIECE ((uint64_t)2 << 20)
+
 /* What stays the same while rungs are tried. */
 struct request {
 	const char *name;
@@ -71,10 +73,13 @@ int pages_rung_from_name(const char *name, int *ret_want)
 	return -EINVAL;
 }
 
+/* In pieces: the lock on the address space is let go of between two, and others' page faults go on. */
 void pages_free(struct pages *pages)
 {
-	if (pages->map)
-		munmap(pages->map, pages->bytes);
+	const uint64_t piece = MAX(rungs[pages->rung].bytes, UNMAP_PIECE);
+
+	for (uint64_t done = 0; pages->map && done < pages->bytes; done += piece)
+		munmap((uint8_t *)pages->map + done, MIN(pages->bytes - done, piece));
 	close_fd(pages->fd);
 	*pages = PAGES_NONE;
 }

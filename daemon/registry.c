@@ -14,17 +14,20 @@
 #include "base/log.h"
 #include "base/memfd.h"
 #include "base/util.h"
+#include "daemon/closer.h"
 #include "daemon/tier.h"
 
 #define BOOKS_MAGIC 0x31736b62656f6dull /* "moebks1" */
 #define BOOKS_VERSION 3
 
-static struct entry *entry_free(struct entry *entry)
+/* All but the model, which is the caller's to free. */
+static struct resident *entry_free(struct entry *entry)
 {
+	struct resident *model = entry ? entry->model : NULL;
+
 	if (entry) {
 		mover_free(entry->mover);
 		tier_free(entry->tier);
-		resident_free(entry->model);
 		if (entry->books)
 			munmap(entry->books, entry->books->bytes);
 		close_fd(entry->books_fd);
@@ -32,7 +35,13 @@ static struct entry *entry_free(struct entry *entry)
 		close_fd(entry->tally_fd);
 		free(entry);
 	}
-	return NULL;
+	return model;
+}
+
+/* Given back in a thread: a large one takes seconds. */
+static void free_model(void *model)
+{
+	resident_free(model);
 }
 
 static struct entry *find_name(const struct registry *registry, const char *name)
@@ -398,7 +407,7 @@ int registry_remove(struct registry *registry, const char *name, struct moe_erro
 		at = &(*at)->next;
 	*at = entry->next;
 	registry->n--;
-	entry_free(entry);
+	closer_free(free_model, entry_free(entry));
 	return 0;
 }
 
@@ -407,7 +416,7 @@ void registry_clear(struct registry *registry)
 	while (registry->head) {
 		struct entry *next = registry->head->next;
 
-		entry_free(registry->head);
+		resident_free(entry_free(registry->head));
 		registry->head = next;
 	}
 	registry->n = 0;
