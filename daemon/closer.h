@@ -27,8 +27,8 @@ void closer_take(const int *fds, size_t n, uid_t uid, bool kept);
 /* A mapping of a client's memory, of which it may be the last: unmapped at once, or soon. */
 void closer_unmap(void *at, uint64_t bytes);
 
-/* Whatever takes long to free, in a thread of its own: now where there is none. What is loaded next may want the memory:
- * true while some of it is still held. From any thread. */
+/* Whatever takes long to free, in a thread of its own: now where there is none. What is loaded next may want the
+ * memory: true while some of it is still held. From any thread. */
 void closer_free(void (*work)(void *what), void *what);
 bool closer_is_freeing(void);
 

@@ -6,7 +6,8 @@
  * Law: HTTP is one thread's, libmicrohttpd's, and the service is the reactor's: the thread asks, the reactor makes the
  * documents between its turns (drafts.h) and hands them over, and the thread makes text of them. So a scraper costs the
  * reactor what `moectl stats` does, ten times a second at most, however many and however slow they are: what is younger
- * than that is given out again. Who does not get documents in time, because the reactor has ended or hangs, is answered 503.
+ * than that is given out again. Who does not get documents in time, because the reactor has ended or hangs, is answered
+ * 503.
  *
  * Alternative files: exporter.c, or exporter-absent.c where the build has no libmicrohttpd.
  */

@@ -46,17 +46,19 @@ bool keeper_message_receive(struct keeper_message *m, int sock)
 	return true;
 }
 
-bool keeper_message_obey(struct keeper_message *m, struct keeper_store *s)
+unsigned keeper_message_obey(struct keeper_message *m, struct keeper_store *s)
 {
 	const char *name = NULL;
-	bool store = false, drop = false, watched = true, ready = false;
+	bool store = false, drop = false, watched = true;
+	unsigned said = 0;
 	char *rest = NULL;
 
 	for (char *line = strtok_r(m->text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
 		store |= strcmp(line, "FDSTORE=1") == 0;
 		drop |= strcmp(line, "FDSTOREREMOVE=1") == 0;
 		watched &= strcmp(line, "FDPOLL=0") != 0;
-		ready |= strcmp(line, "READY=1") == 0;
+		said |= strcmp(line, "READY=1") == 0 ? KEEPER_READY : 0;
+		said |= strcmp(line, "WATCHDOG=1") == 0 ? KEEPER_WATCHDOG : 0;
 		if (strncmp(line, "FDNAME=", 7) == 0)
 			name = line + 7;
 	}
@@ -64,7 +66,7 @@ bool keeper_message_obey(struct keeper_message *m, struct keeper_store *s)
 		keeper_store_drop(s, name);
 	for (uint32_t i = 0; store && i < m->n_fds; i++)
 		keeper_store_put(s, m->fds[i], name ? name : "stored", watched);
-	return ready;
+	return said;
 }
 
 void keeper_message_close(struct keeper_message *m)

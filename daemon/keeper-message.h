@@ -27,8 +27,11 @@ struct keeper_message {
 /* Waits for nothing. False: none is there, and nothing is to be closed. The socket has SO_PASSCRED. */
 bool keeper_message_receive(struct keeper_message *message, int sock);
 
-/* Does to the store what the sender asks for, once: the text is cut up by it. True: it says READY=1, too. */
-bool keeper_message_obey(struct keeper_message *message, struct keeper_store *store);
+enum keeper_word { KEEPER_READY = 1, KEEPER_WATCHDOG = 2 };
+
+/* Does to the store what the sender asks for, once: the text is cut up by it. What it says beside that: READY=1,
+ * WATCHDOG=1. */
+unsigned keeper_message_obey(struct keeper_message *message, struct keeper_store *store);
 
 void keeper_message_close(struct keeper_message *message);
 

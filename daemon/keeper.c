@@ -45,6 +45,7 @@ struct keeper {
 	uint32_t n_deaths;
 	uint64_t start_ns;       /* when the child is started, 0: no start is due */
 	uint64_t kill_ns;        /* when it is killed, 0: it was not asked to end */
+	uint64_t heard_by_ns;    /* when it must have said that it lives, 0: it need not */
 	bool ready, child_ready; /* a daemon has said so, and the one that runs */
 	uint32_t failed_starts;  /* in a row, after READY of an earlier one */
 	bool upgrading, ending, done;
@@ -53,15 +54,29 @@ struct keeper {
 
 /* -- messages ----------------------------------------------------------------------------------------------------- */
 
+static void expect_a_word(struct keeper *k)
+{
+	k->heard_by_ns = k->params->watchdog_ms ? now_ns() + (uint64_t)k->params->watchdog_ms * 1000000u : 0;
+}
+
 static void child_is_ready(struct keeper *k)
 {
 	static const char word[] = "READY\n";
 
 	k->ready = k->child_ready = true;
 	k->failed_starts = 0;
+	expect_a_word(k);
 	if (k->ready_fd >= 0 && write(k->ready_fd, word, sizeof word - 1) < 0)
 		log_warning("keeper: --ready-fd %d: %s", k->ready_fd, strerror(errno));
 	k->ready_fd = close_fd(k->ready_fd);
+}
+
+static void hear(struct keeper *k, unsigned said)
+{
+	if (said & KEEPER_READY)
+		child_is_ready(k);
+	else if (said & KEEPER_WATCHDOG && k->heard_by_ns)
+		expect_a_word(k);
 }
 
 /* Closing the descriptors that came is also the answer to BARRIER=1. */
@@ -72,8 +87,8 @@ static void serve_messages(struct keeper *k, uint32_t n)
 	while (n-- > 0) {
 		if (!keeper_message_receive(&message, k->notify))
 			return;
-		if (k->child && message.sender == k->child && keeper_message_obey(&message, &k->store))
-			child_is_ready(k);
+		if (k->child && message.sender == k->child)
+			hear(k, keeper_message_obey(&message, &k->store));
 		keeper_message_close(&message);
 	}
 }
@@ -97,6 +112,10 @@ static void hand_back(const struct keeper *k)
 	dup2(k->address, address);
 	set_number("NOTIFY_SOCKET", "/proc/self/fd/%ld", address);
 	set_number("FDSTORE", "%ld", k->store.max);
+	if (k->params->watchdog_ms) {
+		set_number("WATCHDOG_PID", "%ld", getpid());
+		set_number("WATCHDOG_USEC", "%ld", 1000L * k->params->watchdog_ms);
+	}
 	if (k->store.n > 0) {
 		set_number("LISTEN_PID", "%ld", getpid());
 		set_number("LISTEN_FDS", "%ld", k->store.n);
@@ -112,6 +131,8 @@ __attribute__((noreturn)) static void become_child(const struct keeper *k)
 	unsetenv("LISTEN_PID");
 	unsetenv("LISTEN_FDS");
 	unsetenv("LISTEN_FDNAMES");
+	unsetenv("WATCHDOG_PID"); /* those of whoever started us */
+	unsetenv("WATCHDOG_USEC");
 	hand_back(k);
 	signal(SIGPIPE, SIG_DFL);
 	signal(SIGXFSZ, SIG_DFL);
@@ -198,7 +219,7 @@ static void child_ended(struct keeper *k, int status)
 	char how[64];
 
 	k->child = 0;
-	k->kill_ns = 0;
+	k->kill_ns = k->heard_by_ns = 0;
 	if (k->ending) {
 		/* Before it could handle them. */
 		end(k, code == 128 + SIGTERM || code == 128 + SIGINT || code == 128 + SIGHUP ? 0 : code);
@@ -236,6 +257,7 @@ static void reap(struct keeper *k)
 static void ask_to_end(struct keeper *k, int signo)
 {
 	kill(k->child, signo);
+	k->heard_by_ns = 0;
 	if (!k->kill_ns)
 		k->kill_ns = now_ns() + (uint64_t)k->params->stop_ms * 1000000u;
 }
@@ -283,16 +305,33 @@ static void serve_signals(struct keeper *k)
 
 static int wait_ms(const struct keeper *k)
 {
-	const uint64_t now = now_ns(), at = k->start_ns ? k->start_ns : k->kill_ns;
+	const uint64_t now = now_ns(), by = k->kill_ns ? k->kill_ns : k->heard_by_ns;
+	const uint64_t at = k->start_ns ? k->start_ns : by;
 
 	if (!at)
 		return -1;
 	return at <= now ? 0 : (int)DIV_UP(at - now, 1000000u);
 }
 
+/* With nothing left to be heard. Who was stopped together with the daemon, or slept through it, waits once more. */
+static void look_at_silence(struct keeper *k, uint64_t now)
+{
+	if (now - k->heard_by_ns > (uint64_t)k->params->watchdog_ms * 500000u) {
+		expect_a_word(k);
+		return;
+	}
+	log_err("keeper: the daemon (process %d) has not said for %.1f s that it lives; it ends by SIGABRT, and starts "
+		"again",
+		k->child, (double)k->params->watchdog_ms / 1e3);
+	ask_to_end(k, SIGABRT);
+}
+
 static void serve_clock(struct keeper *k, bool quiet)
 {
 	const uint64_t now = now_ns();
+
+	if (quiet && k->child && k->heard_by_ns && k->heard_by_ns <= now)
+		look_at_silence(k, now);
 
 	if (k->kill_ns && k->kill_ns <= now && k->child) {
 		log_err("keeper: the daemon was asked to end %u ms ago and has not; killed", k->params->stop_ms);

@@ -2,10 +2,10 @@
 /*
  * keeper - the process of `moe-expertd --keep`: it holds the daemon's descriptors and starts it again when it dies.
  *
- * Law: it does what systemd does with FDSTORE=1, FDSTOREREMOVE=1, FDPOLL=0, BARRIER=1 and READY=1 (sd_notify(3)), and
- * nothing else: no model, no client, no thread. It maps nothing that it keeps, and takes all its memory at the start.
- * Only its own child is heard: the socket has no name that another process could open, and the kernel says who sent
- * each message.
+ * Law: it does what systemd does with FDSTORE=1, FDSTOREREMOVE=1, FDPOLL=0, BARRIER=1, READY=1 and WATCHDOG=1
+ * (sd_notify(3)), and nothing else: no model, no client, no thread. It maps nothing that it keeps, and takes all its
+ * memory at the start. Only its own child is heard: the socket has no name that another process could open, and the
+ * kernel says who sent each message.
  *
  * Once a daemon was ready, what is kept waits for one that can go on with it: a start that fails is tried again, less
  * and less often, and never given up; only deaths by signals are, and ends after READY.
@@ -24,12 +24,13 @@
 #define KEEPER_BACKOFF_MS 100           /* after the second death; double after each further one */
 #define KEEPER_RETRY_MS 10000           /* after a start that failed, at most; at first KEEPER_BACKOFF_MS */
 #define KEEPER_STOP_MS 30000            /* a daemon that was asked to end and has not is killed */
+#define KEEPER_WATCHDOG_MS 30000        /* one that was ready and says nothing for so long gets SIGABRT (0: never) */
 
 struct keeper_params {
 	const char *program; /* what lies at this path is executed at each start */
 	char **argv;
 	uint32_t fds_max;
-	uint32_t stop_ms;
+	uint32_t stop_ms, watchdog_ms;
 	int ready_fd; /* gets "READY\n" when the daemon first says so; -1: none. Closed at the end. */
 };
 

@@ -24,6 +24,7 @@ static int keep(const struct config *config, int argc, char **argv, struct moe_e
 		.argv = argv,
 		.fds_max = HANDOVER_FDS_MAX,
 		.stop_ms = KEEPER_STOP_MS,
+		.watchdog_ms = KEEPER_WATCHDOG_MS,
 		.ready_fd = config->ready_fd,
 	};
 	int r, code = 1, n = 0;

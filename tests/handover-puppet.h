@@ -160,6 +160,10 @@ static inline void puppet_obey(struct handover *h, const char *verb, const char 
 		puppet_barrier(h, handover_barrier(h));
 	else if (strcmp(verb, "discard") == 0)
 		printf("%d\n", (handover_discard_rest(h), 0));
+	else if (strcmp(verb, "lives") == 0)
+		printf("%d\n", handover_notify(h, "WATCHDOG=1"));
+	else if (strcmp(verb, "watched") == 0)
+		printf("%llu\n", (unsigned long long)handover_watchdog_us(h));
 	else if (strcmp(verb, "ready") == 0)
 		printf("%d\n", handover_notify(h, "READY=1\nSTATUS=a puppet"));
 	else if (strcmp(verb, "deaf") == 0)

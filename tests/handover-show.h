@@ -23,6 +23,8 @@
 
 /* -- the hands ---------------------------------------------------------------------------------------------------- */
 
+static uint32_t watchdog_ms; /* of the keepers to come */
+
 struct show {
 	pid_t keeper, child;
 	int to, from; /* the child's standard input and output */
@@ -38,8 +40,12 @@ static bool under_systemd;
 static void be_keeper(const struct show *s, const int *to, const int *from, uint32_t fds_max, int ready)
 {
 	char word[] = "puppet", *argv[] = {word, word, NULL};
-	const struct keeper_params params = {
-		.program = s->program, .argv = argv, .fds_max = fds_max, .stop_ms = 200, .ready_fd = ready};
+	const struct keeper_params params = {.program = s->program,
+					     .argv = argv,
+					     .fds_max = fds_max,
+					     .stop_ms = 200,
+					     .watchdog_ms = watchdog_ms,
+					     .ready_fd = ready};
 	int code = 99;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);

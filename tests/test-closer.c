@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* closer - what takes long to free is freed by another thread, and whoever wants the memory can see that it still is. */
+/* closer - what takes long to free is freed by another thread, and whoever wants the memory sees that it still is. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>

@@ -321,6 +321,33 @@ static void test_ready(void)
 	ok(finish(&s) == 0, "the end");
 }
 
+/* One that was ready has to say that it lives. */
+static void test_watchdog(void)
+{
+	struct show s;
+
+	watchdog_ms = 1000;
+	begin_and_meet(&s, 64);
+	watchdog_ms = 0;
+	told(&s, "watched", "1000000");
+	told(&s, "put memory pool weights", "0");
+	usleep(1500000);
+	told(&s, "sync", "0"); /* before READY it may take its time */
+	told(&s, "ready", "0");
+	for (int i = 0; i < 8; i++) {
+		usleep(200000);
+		told(&s, "lives", "0");
+	}
+	ok(meet(&s), "one that says it no more is killed, and another comes");
+	told(&s, "take memory pool", "weights");
+	told(&s, "ready", "0");
+	kill(s.child, SIGSTOP);
+	ok(meet(&s), "also one that stands still");
+	ok(log_has(&s, "that it lives"), "the log says why");
+	told(&s, "take memory pool", "weights");
+	ok(finish(&s) == 0, "the end");
+}
+
 static void test_ends(void)
 {
 	struct show s;
@@ -387,6 +414,7 @@ static void test_own_keeper(void)
 	test_gives_up();
 	test_codes();
 	test_ready();
+	test_watchdog();
 	test_ends();
 	test_upgrade();
 }
