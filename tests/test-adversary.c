@@ -3,9 +3,11 @@
  * adversary - a client whose second thread rewrites its ring while the daemon claims from it: every word of each entry,
  * user_data too, ids, weights and activations, then the queues' heads and tails. The first thread publishes and retires
  * as fast as the daemon claims. Each claim is completed once, with a status that the protocol has; a session that has
- * broken the queues' law ends, and the next one begins; an honest neighbour gets right answers all the while.
+ * broken the queues' law ends, and the next one begins; an honest neighbour gets right answers all the while. Then the
+ * same with a tiered model: what is asked for is mostly not in memory.
  *
- * ADVERSARY_CLAIMS=N: claims to see (default 200,000; docs/FUZZING.md has the long runs).
+ * ADVERSARY_CLAIMS=N: claims to see (default 200,000; docs/FUZZING.md has the long runs), and a tenth with the tiered
+ * model.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -14,12 +16,15 @@
 #include "tests/raw-client.h"
 
 #define CLAIMS_DEFAULT 200000u
-#define LAWLESS_SHARE 4             /* one session in so many writes heads and tails as well */
-#define SESSION_CLAIMS 10000u       /* at least; a thousandth of all */
+#define LAWLESS_SHARE 4       /* one session in so many writes heads and tails as well */
+#define SESSION_CLAIMS 10000u /* at least; a thousandth of all */
+#define EXPERTS 32u
+#define POOL_MAX "4718592"          /* frames for 48 of the sample's 192 records */
 #define PATIENCE_NS 900000000000ull /* what has not come by then does not come */
 
 static struct ring ring, neighbour;
 static _Atomic bool stop, lawless;
+static int rewrites; /* words between two yields: of fewer, more entries are in order */
 static uint64_t claims, sessions, ended_by_law, refused, wrong_status, stuck;
 
 /* Most words are small, so that what they describe is often allowed. */
@@ -46,7 +51,7 @@ static void *rewrite(void *userdata)
 	uint64_t *data = (uint64_t *)ring.data;
 
 	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
-		for (int i = 0; i < 64; i++) {
+		for (int i = 0; i < rewrites; i++) {
 			const uint64_t at = tap_random(&state) % (ring.daemon->sq_entries * 8ull);
 
 			__atomic_store_n(&sqes[at], draw_word(&state), __ATOMIC_RELAXED);
@@ -69,7 +74,7 @@ static struct moe_sqe draw_entry(unsigned long long *state)
 	if (e.op > MOE_OP_COUNT)
 		e.op = MOE_OP_NOP;
 
-	e.layer = (__u16)(tap_random(state) % 4);
+	e.layer = (__u16)(tap_random(state) % 7);
 	e.count = (__u32)(tap_random(state) % 3);
 	if (e.op == MOE_OP_COMPUTE) {
 		e.compute.topk = 1 + (__u32)(tap_random(state) % 4);
@@ -77,6 +82,11 @@ static struct moe_sqe draw_entry(unsigned long long *state)
 		e.compute.y = 131072 + tap_random(state) % 4 * 4096;
 		e.compute.ids = 65536;
 		e.compute.weights = 65536 + 4096;
+	} else if (e.op == MOE_OP_FILL) {
+		e.flags = tap_random(state) % 2 ? MOE_SQE_LEASE : 0;
+		e.fill.expert = (__u32)(tap_random(state) % (EXPERTS + 1));
+	} else if (e.op == MOE_OP_RELEASE) {
+		e.release.lease = tap_random(state) % 64;
 	}
 	return e;
 }
@@ -147,38 +157,64 @@ static bool neighbour_lives(void)
 	return ring_call(&neighbour, &nop, &cqe) == 0 && cqe.user_data == nop.user_data;
 }
 
-int main(void)
+/* What computations and hints read: experts that there mostly are. */
+static void write_ids(unsigned long long *state)
 {
-	const char *asked = getenv("ADVERSARY_CLAIMS");
-	const uint64_t most = asked ? strtoull(asked, NULL, 0) : CLAIMS_DEFAULT;
+	int32_t *ids = (int32_t *)(ring.data + 65536);
+
+	for (int i = 0; i < 1024; i++)
+		ids[i] = (int32_t)(tap_random(state) % (EXPERTS + EXPERTS / 32)) - 1;
+}
+
+static bool attack_once(unsigned long long *state, uint64_t share)
+{
+	pthread_t adversary;
+
+	ring_open(&ring);
+	write_ids(state);
+	atomic_store(&lawless, sessions++ % LAWLESS_SHARE == LAWLESS_SHARE - 1);
+	atomic_store(&stop, false);
+	if (pthread_create(&adversary, NULL, rewrite, NULL) != 0)
+		return false;
+	flood(state, share);
+	atomic_store(&stop, true);
+	pthread_join(adversary, NULL);
+	ring_close(&ring);
+	return true;
+}
+
+static void attack(const char *what, const char *const *options, int words, uint64_t most)
+{
 	unsigned long long state = 20261121;
 	uint64_t neighbours = 0, lost = 0;
 
-	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--threads", "2", NULL});
+	rewrites = words;
+	claims = sessions = ended_by_law = refused = wrong_status = stuck = 0;
+	fixture_start(&fixture, fixture_sample(), options);
 	ring_open(&neighbour);
-	while (claims < most && stuck == 0) {
-		pthread_t adversary;
-
-		ring_open(&ring);
-		atomic_store(&lawless, sessions++ % LAWLESS_SHARE == LAWLESS_SHARE - 1);
-		atomic_store(&stop, false);
-		if (pthread_create(&adversary, NULL, rewrite, NULL) != 0)
-			break;
-		flood(&state, MAX(SESSION_CLAIMS, most / 1000));
-		atomic_store(&stop, true);
-		pthread_join(adversary, NULL);
-		ring_close(&ring);
+	while (claims < most && stuck == 0 && attack_once(&state, MAX(SESSION_CLAIMS, most / 1000))) {
 		neighbours++;
 		lost += !neighbour_lives();
 	}
-	ok(claims >= most && stuck == 0, "%llu claims in %llu sessions, %llu of which the daemon ended",
+	ok(claims >= most && stuck == 0, "%s: %llu claims in %llu sessions, %llu of which the daemon ended", what,
 	   (unsigned long long)claims, (unsigned long long)sessions, (unsigned long long)ended_by_law);
 	ok(wrong_status == 0, "each has a status that the protocol has, %llu an error", (unsigned long long)refused);
 	ok(lost == 0, "a neighbour was answered %llu times of %llu", (unsigned long long)(neighbours - lost),
 	   (unsigned long long)neighbours);
 	ring_close(&neighbour);
+	diag("%ld evictions", MAX(asked("stats", "evictions"), 0));
 	ok(alive(), "the daemon is alive");
 	fdmsg_close_fds(answer_fds, n_answer_fds);
+	n_answer_fds = 0;
 	ok(fixture_stop(&fixture) == 0, "and ends cleanly");
+}
+
+int main(void)
+{
+	const char *text = getenv("ADVERSARY_CLAIMS");
+	const uint64_t most = text ? strtoull(text, NULL, 0) : CLAIMS_DEFAULT;
+
+	attack("in memory", (const char *const[]){"--threads", "2", NULL}, 64, most);
+	attack("tiered", (const char *const[]){"--threads", "2", "--pool-max", POOL_MAX, NULL}, 1, most / 10);
 	return tap_done();
 }
