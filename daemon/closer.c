@@ -21,6 +21,7 @@
 
 #define USERS_MAX 64
 #define EACH_MAX 8 /* of a user: of each, FDMSG_FDS_ANY descriptors at most */
+#define LEFT_MAX 256
 #define STACK_BYTES (64u << 10)
 #define SETTLE_MS 100
 #define MEMORY_SMALL (256u << 10) /* given back where it is: a thread costs as much */
@@ -61,6 +62,14 @@ struct release {
 	void (*work)(void *what);
 	void *what;
 };
+
+/* Descriptors for which there was no thread; for the counting they are the last such user's. */
+static struct {
+	pthread_mutex_t lock;
+	uid_t uid;
+	uint32_t n;
+	int fds[LEFT_MAX];
+} left = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static uint32_t count_of(uid_t uid)
 {
@@ -137,8 +146,7 @@ static int start(void *(*work)(void *arg), void *arg)
 	return r;
 }
 
-/* Where there is no thread for them they stay open: that is less than a reactor that stands still. */
-static void hand_over(const int *fds, size_t n, uid_t uid)
+static int hand_to_thread(const int *fds, size_t n, uid_t uid)
 {
 	struct batch *batch = malloc(sizeof *batch + n * sizeof *fds);
 	int r = batch ? 0 : -ENOMEM;
@@ -153,10 +161,54 @@ static void hand_over(const int *fds, size_t n, uid_t uid)
 		if (r < 0)
 			add(uid, -1);
 	}
-	if (r < 0) {
-		log_warning("%zu descriptors of user %u stay open: no thread to close them: %s", n, uid, strerror(-r));
+	if (r < 0)
 		free(batch);
-	}
+	return r;
+}
+
+/* Where there is no thread for them they stay open: that is less than a reactor that stands still. Those that are
+ * remembered have one later. */
+static void hand_over(const int *fds, size_t n, uid_t uid)
+{
+	const int r = hand_to_thread(fds, n, uid);
+	size_t kept = 0;
+
+	if (r == 0)
+		return;
+	pthread_mutex_lock(&left.lock);
+	for (; kept < n && left.n < LEFT_MAX; kept++)
+		left.fds[left.n++] = fds[kept];
+	left.uid = uid;
+	pthread_mutex_unlock(&left.lock);
+	log_warning("%zu descriptors of user %u stay open for now, and %zu for ever: no thread to close them: %s", kept,
+		    uid, n - kept, strerror(-r));
+}
+
+void closer_retry(void)
+{
+	int fds[LEFT_MAX];
+	uint32_t n;
+	uid_t uid;
+
+	pthread_mutex_lock(&left.lock);
+	n = left.n;
+	uid = left.uid;
+	memcpy(fds, left.fds, n * sizeof *fds);
+	left.n = 0;
+	pthread_mutex_unlock(&left.lock);
+	if (n == 0 || hand_to_thread(fds, n, uid) == 0)
+		return;
+	pthread_mutex_lock(&left.lock);
+	for (uint32_t i = 0; i < n && left.n < LEFT_MAX; i++)
+		left.fds[left.n++] = fds[i];
+	pthread_mutex_unlock(&left.lock);
+}
+
+/* At the end they are closed in any case: by this process, or with it. */
+static void close_left(void)
+{
+	while (left.n > 0)
+		close_fd(left.fds[--left.n]);
 }
 
 bool closer_has_room(uid_t uid)
@@ -273,6 +325,8 @@ bool closer_is_freeing(void)
 
 void closer_settle(void)
 {
-	for (int left = SETTLE_MS; left > 0 && any_waits(); left--)
+	closer_retry();
+	close_left();
+	for (int i = 0; i < SETTLE_MS && any_waits(); i++)
 		usleep(1000);
 }

@@ -35,6 +35,9 @@ bool closer_is_freeing(void);
 /* A connection that was shut down and may hold descriptors in unread messages. */
 void closer_take_socket(int sock, uid_t uid);
 
+/* Now and then: what no thread could be had for. */
+void closer_retry(void);
+
 /* At the daemon's end: waits until none wait any more, a tenth of a second at most. */
 void closer_settle(void);
 

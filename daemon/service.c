@@ -99,6 +99,7 @@ static void look_at_heat(struct service *s)
 	if (now - s->heats.looked_ns < HEAT_LOOK_NS)
 		return;
 	s->heats.looked_ns = now;
+	closer_retry();
 	service_take_heat(s);
 	heats_look(&s->heats, now);
 }

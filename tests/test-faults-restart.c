@@ -8,5 +8,5 @@
 
 int main(void)
 {
-	return faults_main(true, false);
+	return faults_main(LIFE_RESTARTS);
 }

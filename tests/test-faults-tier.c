@@ -8,5 +8,5 @@
 
 int main(void)
 {
-	return faults_main(false, true);
+	return faults_main(LIFE_TIER);
 }

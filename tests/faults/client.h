@@ -317,6 +317,8 @@ static void let_go(struct client *c)
 	close_fd(c->sock);
 }
 
+static void watch(struct run *run, struct client *c); /* faults/watch.h */
+
 static void use(struct run *run)
 {
 	struct client c = {.sock = connect_to(run), .ring.doorbell = -1};
@@ -328,9 +330,11 @@ static void use(struct run *run)
 		operate(run, &c);
 		if (!run->closed && tiered)
 			change_policy(run, &c);
-		if (!run->closed && !restarts && !tiered) /* as in any other life */
+		if (!run->closed && watched)
+			watch(run, &c);
+		if (!run->closed && !restarts && !tiered && !watched) /* as in any other life */
 			ask_documents(run, c.sock);
-		if (!run->closed && !restarts && !tiered)
+		if (!run->closed && !restarts && !tiered && !watched)
 			load_another(run, c.sock);
 	}
 	let_go(&c);
@@ -339,15 +343,17 @@ static void use(struct run *run)
 /* With the session gone, and what its client could no more unload, as few descriptors are open as before it came. */
 static void check_descriptors(struct run *run, int probe, int before)
 {
+	/* A file of a trace waits for a thread that closes it. */
+	const int most = before + (watched && run->fault && run->fault->ever);
 	const uint64_t end = now_ms() + PATIENCE_MS;
-	int now = before;
+	int now = most;
 
-	while (!has_ended(run, 0) && (now = fixture_count_fds(run->f.pid)) > before && now_ms() < end) {
+	while (!has_ended(run, 0) && (now = fixture_count_fds(run->f.pid)) > most && now_ms() < end) {
 		if (unload(probe) == 0)
 			return; /* closed as well: the model stays */
 		usleep(1000);
 	}
-	if (!run->ended && now > before)
+	if (!run->ended && now > most)
 		wrong(run, "%d descriptors are open, %d before the session", now, before);
 }
 
@@ -387,11 +393,11 @@ static void tell_story(struct run *run)
 {
 	int probe = connect_to(run);
 	const bool probes = say_hello(run, probe);
-	const int before = fixture_count_fds(run->f.pid);
+	const int before = fixture_count_fds(run->f.pid) + watched; /* the taps' timer stays */
 
 	run->closed = false;
 	use(run);
-	if (probes && before > 0)
+	if (probes && before > watched)
 		check_descriptors(run, probe, before);
 	fdmsg_close_fds(answer_fds, n_answer_fds);
 	n_answer_fds = 0;

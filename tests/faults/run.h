@@ -45,7 +45,8 @@ struct run {
 };
 static char model_path[PATH_MAX];
 static bool restarts;
-static bool tiered; /* a model with fewer frames than records */
+static bool tiered;  /* a model with fewer frames than records */
+static bool watched; /* by a scraper and a trace; its heat lasts */
 /* Of 8 records of 12 KiB: a layer's 4 experts and a token's 2. */
 #define TIER_BYTES "73728"
 
@@ -98,8 +99,9 @@ static void plan_crash(const struct run *run)
 
 static void become_daemon(const struct run *run, int ready_fd)
 {
-	const char *more = restarts ? "--keep" : tiered ? "--pool-max" : NULL;
-	char program[PATH_MAX], preload[PATH_MAX], path[PATH_MAX], fd[16];
+	const char *more = restarts ? "--keep" : tiered ? "--pool-max" : watched ? "--metrics" : NULL;
+	const char *value = tiered ? TIER_BYTES : NULL;
+	char metrics[PATH_MAX], program[PATH_MAX], preload[PATH_MAX], path[PATH_MAX], fd[16];
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	snprintf(program, sizeof program, "%s/daemon/moe-expertd", fixture_env("MOE_BUILD"));
@@ -120,8 +122,15 @@ static void become_daemon(const struct run *run, int ready_fd)
 	}
 	if (restarts)
 		plan_crash(run);
+	if (watched) {
+		path_in(path, run, "state");
+		mkdir(path, 0700);
+		setenv("STATE_DIRECTORY", path, 1);
+		path_in(metrics, run, "metrics");
+		value = metrics;
+	}
 	execl(program, program, "--socket", run->f.socket, "--ready-fd", fd, "--threads", "1", "--model", model_path,
-	      "--name", "small", more, tiered ? TIER_BYTES : NULL, (char *)NULL);
+	      "--name", "small", more, value, (char *)NULL);
 	_exit(127);
 }
 
