@@ -12,6 +12,7 @@
 #define SESSIONS 24
 #define STEPS 1000 /* of each session, in its first MoE layer */
 #define ASKERS 12
+#define UNLOADS 12
 
 static atomic_bool stop;
 static atomic_ulong trips;
@@ -104,6 +105,22 @@ static void test_leaving(int sock)
 	diag("%d of them before their piece was made", amid);
 }
 
+/* All but the busy one go amid, whoever is next. */
+static void test_all_leave(int sock)
+{
+	struct ring rings[SESSIONS];
+	const char *text;
+
+	for (int i = 0; i < SESSIONS; i++)
+		ring_open_bare(&rings[i]);
+	ask_for(sock, MOE_QUERY_STATS);
+	usleep(300);
+	for (int i = SESSIONS; i-- > 0;)
+		ring_close(&rings[i]);
+	text = take_text(sock);
+	ok(steps_in(text) == (long)SESSIONS * STEPS, "all leave at once: the sums are as before");
+}
+
 /* All at once, of all kinds. */
 static void test_many(void)
 {
@@ -140,19 +157,43 @@ static void test_refused(int sock)
 	ok(exchange(sock, &m, sizeof m, NULL, 0) == MOE_MSG_ERROR && e->msg.status == -EINVAL, "and 6: %s", e->text);
 }
 
+static bool load_again(int sock)
+{
+	struct moe_msg_load m = {.name = "tinymoe"};
+	unsigned int type;
+
+	snprintf(m.path, sizeof m.path, "%s", fixture_sample());
+	begin(&m, sizeof m, MOE_MSG_LOAD, 0);
+	type = exchange(sock, &m, sizeof m, NULL, 0);
+	while (type == MOE_MSG_PROGRESS)
+		type = fdmsg_recv(sock, answer, sizeof answer, answer_fds, &n_answer_fds, 0) > 0
+			       ? ((const struct moe_msg *)answer)->type
+			       : 0;
+	return type == (MOE_MSG_LOAD | MOE_MSG_REPLY);
+}
+
 static void test_unload(int sock, int other)
 {
-	struct moe_msg_unload m = {.name = "tinymoe"};
-	const char *text;
+	int unloaded = 0, good = 0;
 	uint64_t end = 0;
 
 	while (asked("status", "sessions") != 0 && tap_wait(&end))
 		;
-	ask_for(sock, MOE_QUERY_STATS);
-	begin(&m, sizeof m, MOE_MSG_UNLOAD, 0);
-	ok(exchange(other, &m, sizeof m, NULL, 0) == (MOE_MSG_UNLOAD | MOE_MSG_REPLY), "the model is unloaded amid");
-	text = take_text(sock);
-	ok(text && strstr(text, "\"models\":"), "and the statistics come");
+	for (int i = 0; i < UNLOADS; i++) {
+		struct moe_msg_unload m = {.name = "tinymoe"};
+		const char *text;
+
+		ask_for(sock, i % 2 ? MOE_QUERY_STATS : MOE_QUERY_HEAT);
+		usleep(10 * (unsigned)i);
+		begin(&m, sizeof m, MOE_MSG_UNLOAD, 0);
+		unloaded += exchange(other, &m, sizeof m, NULL, 0) == (MOE_MSG_UNLOAD | MOE_MSG_REPLY);
+		text = take_text(sock);
+		good += text && strstr(text, "\"models\":");
+		if (!load_again(other))
+			break;
+	}
+	ok(unloaded == UNLOADS && good == UNLOADS, "a model is unloaded amid %d times, and its documents come %d times",
+	   unloaded, good);
 }
 
 int main(void)
@@ -169,6 +210,7 @@ int main(void)
 	ring_open_bare(&busy);
 	require(pthread_create(&thread, NULL, keep_busy, &busy) == 0, "a busy session");
 	test_leaving(sock);
+	test_all_leave(sock);
 	test_many();
 	test_refused(sock);
 	atomic_store(&stop, true);
