@@ -70,6 +70,7 @@ struct job_view {
 };
 
 struct ask;
+struct bus_reader;
 
 struct bus {
 	struct service *service;
@@ -98,7 +99,10 @@ struct bus {
 	uint32_t trace_job;                        /* the recording that was asked for here */
 	sd_bus_slot *trace_watch, *trace_question; /* of its caller */
 
-	struct documents figures; /* what they are made of (bus-figures.c), and when it was made */
+	struct bus_reader *readers; /* of documents (bus-documents.c) */
+	uint32_t n_readers;
+
+	struct documents figures; /* what they are made of (bus-figures.c), and until when that is news */
 	uint64_t figures_ns;
 
 	/* Views of the object that was found last. */
@@ -137,6 +141,13 @@ double bus_job_progress(const struct bus *b, const struct job *job);
 
 /* The interfaces with the figures. 0 or -errno. */
 int bus_add_figures(struct bus *b);
+
+/* -- bus-documents.c ---------------------------------------------------------------------------------------------- */
+
+/* Answers the call when the document is there. 1, or an error. */
+int bus_want_document(struct bus *b, sd_bus_message *call, uint32_t what, sd_bus_error *ret_error);
+/* The link has gone, and all who asked over it. */
+void bus_forget_readers(struct bus *b);
 
 /* -- bus-words.c -------------------------------------------------------------------------------------------------- */
 

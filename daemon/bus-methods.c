@@ -314,21 +314,12 @@ int bus_on_list_jobs(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
 	return answer_list(userdata, m, "(ussdo)", append_jobs);
 }
 
-static int answer_document(struct bus *b, sd_bus_message *call, uint32_t what, sd_bus_error *ret_error)
-{
-	_cleanup_free_ char *text = NULL;
-	struct moe_error err;
-	int r = document_make(b->service, what, &text, &err);
-
-	return r < 0 ? bus_error(ret_error, r, &err) : sd_bus_reply_method_return(call, "s", text);
-}
-
 int bus_on_get_status(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
 {
-	return answer_document(userdata, m, MOE_QUERY_STATUS, ret_error);
+	return bus_want_document(userdata, m, MOE_QUERY_STATUS, ret_error);
 }
 
 int bus_on_get_stats(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
 {
-	return answer_document(userdata, m, MOE_QUERY_STATS, ret_error);
+	return bus_want_document(userdata, m, MOE_QUERY_STATS, ret_error);
 }

@@ -86,6 +86,7 @@ static void complain(struct bus *b, const char *state, const char *why)
 static void unlink_bus(struct bus *b)
 {
 	bus_forget_asks(b);
+	bus_forget_readers(b);
 	bus_forget_trace(b);
 	unwatch(b);
 	jobs_unheard(&b->service->jobs);

@@ -11,6 +11,7 @@
 #define DAEMON_BUS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "moe-error.h"
 
@@ -29,6 +30,11 @@ void bus_note(struct bus *bus);
 
 /* In each turn of the reactor: tells what has changed, a bounded part of it. True: did something. Takes NULL. */
 bool bus_turn(struct bus *bus);
+
+/* Of those who wait for a document (drafts.h), enum moe_query: those who do now get the one that is begun; they get it,
+ * a memfd that stays the caller's, or -errno and *err. Both take NULL. */
+void bus_begin_document(struct bus *bus, uint32_t what);
+void bus_send_document(struct bus *bus, int fd, uint64_t bytes, const struct moe_error *err);
 
 /* How it is with the bus that config asks for: a constant word, and why where that helps, else "". */
 void bus_state(const struct service *service, const char **ret_state, const char **ret_why);

@@ -223,27 +223,9 @@ json_t *document_end_one(struct document *d)
 	return done.status ? done.status : done.stats ? done.stats : done.models;
 }
 
-/* -- at once ------------------------------------------------------------------------------------------------------ */
-
 size_t document_flags(uint32_t what)
 {
 	return what == MOE_QUERY_HEAT ? JSON_COMPACT : JSON_INDENT(1); /* the former is large */
-}
-
-int document_make(const struct service *service, uint32_t what, char **ret, struct moe_error *err)
-{
-	struct document *d;
-	json_t *document;
-	int r = document_begin(&d, service, what, err);
-
-	if (r < 0)
-		return r;
-	while (document_go_on(d))
-		;
-	document = document_end_one(d);
-	*ret = document ? json_dumps(document, document_flags(what)) : NULL;
-	json_decref(document);
-	return *ret ? 0 : moe_error_sys(err, -ENOMEM, "query");
 }
 
 bool documents_make(const struct service *service, struct documents *ret)

@@ -39,8 +39,6 @@ void document_forget(struct document *document, const struct session *session);
 void document_end(struct document *document, struct documents *ret);
 json_t *document_end_one(struct document *document);
 
-/* At once: *ret is malloc'ed text. Errors as of document_begin. */
-int document_make(const struct service *service, uint32_t what, char **ret, struct moe_error *err);
 /* How the text of one is written: flags of json_dumps. */
 size_t document_flags(uint32_t what);
 

@@ -72,6 +72,7 @@ static void answer(struct service *s, int fd, uint64_t bytes, const struct moe_e
 		if (peer->drafted)
 			peer_send_document(peer, fd, bytes, err);
 	}
+	bus_send_document(s->bus, fd, bytes, err);
 }
 
 static void fail(struct service *s, int r, const struct moe_error *err)
@@ -86,18 +87,30 @@ static void fail(struct service *s, int r, const struct moe_error *err)
 
 /* -- making one --------------------------------------------------------------------------------------------------- */
 
+/* Figures have every second turn, since a scraper does not wait for ever; the others go round. */
+static uint32_t choose(struct drafts *d)
+{
+	const bool figures = d->wanted >> DOCUMENT_FIGURES & 1;
+
+	if (figures && (d->what != DOCUMENT_FIGURES || d->wanted == 1u << DOCUMENT_FIGURES))
+		return DOCUMENT_FIGURES;
+	do
+		d->turn = d->turn % (DOCUMENT_KINDS - 1) + 1;
+	while (!(d->wanted >> d->turn & 1));
+	return d->turn;
+}
+
 static void begin(struct service *s)
 {
 	struct drafts *d = &s->drafts;
 	struct moe_error err = {0};
 	int r;
 
-	do
-		d->what = (d->what + 1) % DOCUMENT_KINDS;
-	while (!(d->wanted >> d->what & 1));
+	d->what = choose(d);
 	d->wanted &= ~(1u << d->what);
 	for (struct peer *peer = s->peers; peer; peer = peer->next)
 		peer->drafted = peer->asks && peer->asks == d->what;
+	bus_begin_document(s->bus, d->what);
 	if (d->what == MOE_QUERY_HEAT)
 		service_take_heat(s);
 	r = document_begin(&d->document, s, d->what, &err);

@@ -41,14 +41,15 @@ struct scribe {
 /* All zero: nothing is wanted. */
 struct drafts {
 	uint32_t wanted;           /* kinds, a bit each */
-	uint32_t what;             /* the kind of the one that is being made, and the last one */
+	uint32_t what;             /* the kind of the one that is being made, or was last */
+	uint32_t turn;             /* the same, of those that are no figures */
 	struct document *document; /* being made, or NULL */
 	struct scribe *scribe;     /* writing it, or NULL */
 	uint64_t rest_ns;          /* no piece before */
 	bool ended;
 };
 
-/* Who waits is told by peer.h's `asks`; the exporter is always given what it wants. */
+/* Who waits is told by peer.h's `asks` and by the bus; the exporter is always given what it wants. */
 void drafts_want(struct drafts *drafts, uint32_t what);
 
 /* A piece, or what else there is to do. `busy`: the rings had work just now. False: nothing was to be done. */

@@ -186,28 +186,28 @@ static void test_flood(sd_bus *bus)
 
 static _Atomic bool over;
 
-static void *call_nops(void *userdata)
+static void *begin_steps(void *userdata)
 {
-	while (!atomic_load(&over))
-		moe_nop(userdata, NULL);
+	for (uint64_t step = 1; !atomic_load(&over); step++)
+		moe_phase(userdata, MOE_STEP_DECODE, step, false, NULL);
 	return NULL;
 }
 
 static uint64_t counts[BACKLOG];
 static uint32_t n_counts, unread;
 
-/* Of GetStats: how many NOPs of the session the daemon has counted when it made this answer. */
-static int on_stats(sd_bus_message *m, void *userdata, sd_bus_error *error)
+/* Of the session's Step: the one that the daemon had been told of when it made this answer. */
+static int on_step(sd_bus_message *m, void *userdata, sd_bus_error *error)
 {
-	const char *text, *at = sd_bus_message_read(m, "s", &text) >= 0 ? strstr(text, "\"nop\": ") : NULL;
+	const bool good = sd_bus_message_read(m, "v", "t", &counts[n_counts]) >= 0;
 
-	unread += !at;
-	counts[n_counts++] = at ? strtoull(at + 7, NULL, 10) : 0;
+	unread += !good;
+	n_counts++;
 	return 0;
 }
 
 /* A daemon that was stopped finds many calls at once. How often it served the session between two of them. */
-static uint32_t between_calls(sd_bus *bus)
+static uint32_t between_calls(sd_bus *bus, const char *path)
 {
 	uint32_t steps = 0;
 	uint64_t end = 0;
@@ -215,7 +215,8 @@ static uint32_t between_calls(sd_bus *bus)
 	n_counts = 0;
 	kill(fixture.pid, SIGSTOP);
 	for (int i = 0; i < BACKLOG; i++)
-		sd_bus_call_method_async(bus, NULL, BUS_NAME, BUS_ROOT, BUS_MANAGER, "GetStats", on_stats, NULL, NULL);
+		sd_bus_call_method_async(bus, NULL, BUS_NAME, path, "org.freedesktop.DBus.Properties", "Get", on_step,
+					 NULL, "ss", BUS_NAME ".Session1", "Step");
 	sd_bus_flush(bus);
 	kill(fixture.pid, SIGCONT);
 	while (n_counts < BACKLOG && tap_wait(&end))
@@ -235,19 +236,56 @@ static void test_backlog(sd_bus *bus)
 	struct moe_client *client = NULL;
 	struct moe_session *session = NULL;
 	struct moe_error err = {0};
+	struct moe_session_info info;
+	char path[128];
 	uint32_t steps = 0;
 	pthread_t thread;
 
 	require(moe_open(&client, fixture.socket, &err) == 0 && moe_attach(client, &session, &params, &err) == 0,
 		"a session: %s", err.text);
-	pthread_create(&thread, NULL, call_nops, session);
+	moe_session_info(session, &info);
+	snprintf(path, sizeof path, BUS_ROOT "/session/%llu", (unsigned long long)info.session);
+	pthread_create(&thread, NULL, begin_steps, session);
 	for (int i = 0; i < 20 && steps < 10; i++)
-		steps = between_calls(bus);
+		steps = between_calls(bus, path);
 	atomic_store(&over, true);
 	pthread_join(thread, NULL);
 	ok(steps >= 10, "rings are served between the calls of a backlog");
 	moe_detach(session);
 	moe_close(client);
+}
+
+static int on_document(sd_bus_message *m, void *userdata, sd_bus_error *error)
+{
+	uint32_t *n = userdata;
+	const char *text;
+
+	if (sd_bus_message_read(m, "s", &text) >= 0 && strstr(text, "\"models\""))
+		n[0]++;
+	else if (sd_bus_error_has_name(sd_bus_message_get_error(m), BUS_NAME ".Error.Busy"))
+		n[1]++;
+	else
+		n[2]++;
+	return 0;
+}
+
+/* So many wait for the same document, the others are refused; each hears of it. */
+static void test_documents(sd_bus *bus)
+{
+	uint32_t n[3] = {0}; /* documents, refused, other answers */
+	uint64_t end = 0;
+
+	kill(fixture.pid, SIGSTOP);
+	for (int i = 0; i < BACKLOG; i++)
+		sd_bus_call_method_async(bus, NULL, BUS_NAME, BUS_ROOT, BUS_MANAGER, i % 2 ? "GetStats" : "GetStatus",
+					 on_document, n, NULL);
+	sd_bus_flush(bus);
+	kill(fixture.pid, SIGCONT);
+	while (n[0] + n[1] + n[2] < BACKLOG && tap_wait(&end))
+		while (sd_bus_process(bus, NULL) > 0)
+			;
+	ok(n[0] >= 256 && n[2] == 0 && n[0] + n[1] == BACKLOG,
+	   "of %u calls at once %u get their documents, %u are refused", BACKLOG, n[0], n[1]);
 }
 
 int main(void)
@@ -267,6 +305,7 @@ int main(void)
 	else
 		tap_skip("not root: there is no other user to be");
 	test_backlog(bus);
+	test_documents(bus);
 	test_flood(bus);
 	ok(fixture_stop(&fixture) == 0, "the daemon ends well");
 	sd_bus_close_unref(bus);
