@@ -8,13 +8,15 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "tests/fixture.h"
+#include "tests/raw-client.h"
 
 static char folder[64], text[2048];
 static int notify;
@@ -285,6 +287,100 @@ static void test_activated(void)
 	unlink(path);
 }
 
+/* -- a store with little room ------------------------------------------------------------------------------------- */
+
+static _Atomic uint32_t stored, removed; /* descriptors, of any daemon; removed: of sessions */
+static atomic_bool listening;
+
+static void *count_stored(void *arg)
+{
+	while (atomic_load(&listening)) {
+		struct pollfd p = {.fd = notify, .events = POLLIN};
+		char message[2048];
+		ssize_t n;
+
+		if (poll(&p, 1, 10) != 1)
+			continue;
+		n = recv(notify, message, sizeof message - 1, MSG_CMSG_CLOEXEC); /* descriptors are closed at once */
+		message[n > 0 ? n : 0] = '\0';
+		atomic_fetch_add(&stored, strncmp(message, "FDSTORE=1", 9) == 0);
+		atomic_fetch_add(&removed, strstr(message, "FDSTOREREMOVE=1") && strstr(message, "FDNAME=s"));
+	}
+	return NULL;
+}
+
+/* All that has been said is counted. */
+static void settle(void)
+{
+	struct pollfd p = {.fd = notify, .events = POLLIN};
+
+	while (poll(&p, 1, 0) == 1)
+		usleep(1000);
+	usleep(20000);
+}
+
+struct seen {
+	uint32_t at_start, by_attach, by_arena; /* stored */
+	uint32_t removed;
+	bool served;
+};
+
+/* A life with so much room: a session comes, and registers an arena. */
+static struct seen see_life(uint32_t room)
+{
+	const int data = memfd_new("data", DATA_BYTES, NULL);
+	const struct moe_sqe nop = {.op = MOE_OP_NOP};
+	struct seen seen;
+	struct ring r;
+	char number[16];
+
+	snprintf(number, sizeof number, "%u", room);
+	setenv("FDSTORE", number, 1);
+	atomic_store(&stored, 0);
+	atomic_store(&removed, 0);
+	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--threads", "1", NULL});
+	settle();
+	seen.at_start = atomic_load(&stored);
+	ring_open_bare(&r);
+	settle();
+	seen.by_attach = atomic_load(&stored) - seen.at_start;
+	require(arena(r.sock, data, DATA_BYTES, MOE_ARENA_DATA) == (MOE_MSG_ARENA | MOE_MSG_REPLY), "an arena");
+	settle();
+	seen.by_arena = atomic_load(&stored) - seen.at_start - seen.by_attach;
+	seen.removed = atomic_load(&removed);
+	seen.served = ring_call(&r, &nop, NULL) == 0;
+	ring_close(&r);
+	close(data);
+	require(fixture_stop(&fixture) == 0, "it ends");
+	unsetenv("FDSTORE");
+	return seen;
+}
+
+/* A session of which not all is kept is not kept at all, and goes on until this daemon ends. */
+static void test_little_room(void)
+{
+	struct seen wide, arena_out, attach_out;
+	pthread_t thread;
+
+	atomic_store(&listening, true);
+	require(pthread_create(&thread, NULL, count_stored, NULL) == 0, "a thread that listens");
+	wide = see_life(4096);
+	ok(wide.by_attach == 5 && wide.by_arena == 1 && wide.removed == 0 && wide.served,
+	   "with room a session is stored, with its arena (%u, %u and %u)", wide.at_start, wide.by_attach,
+	   wide.by_arena);
+	arena_out = see_life(wide.at_start + wide.by_attach);
+	ok(arena_out.by_attach == 5 && arena_out.by_arena == 0 && arena_out.removed == 5,
+	   "without room for its arena it is taken out again (%u)", arena_out.removed);
+	ok(arena_out.served, "and is served");
+	attach_out = see_life(wide.at_start + wide.by_attach - 1);
+	ok(attach_out.by_attach == 4 && attach_out.by_arena == 0 && attach_out.removed == 4,
+	   "without room for all of it as well (%u), and its arena is not stored (%u)", attach_out.removed,
+	   attach_out.by_arena);
+	ok(attach_out.served, "and is served");
+	atomic_store(&listening, false);
+	pthread_join(thread, NULL);
+}
+
 int main(void)
 {
 	char path[128];
@@ -299,6 +395,7 @@ int main(void)
 	test_life();
 	test_not_ours();
 	test_activated();
+	test_little_room();
 	unlink(path);
 	snprintf(text, sizeof text, "rm -r %s", folder);
 	return system(text) == 0 ? tap_done() : 1;
