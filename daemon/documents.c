@@ -143,6 +143,9 @@ static void add_session(struct document *d, struct session *s)
 		json_array_append_new(d->list, session_json(s));
 }
 
+/* A list of sessions has few words of each: so many at once, so that those of few are of one moment. */
+#define LISTED 8
+
 /* False: there is none any more. */
 static bool next_session(struct document *d)
 {
@@ -178,6 +181,8 @@ static bool next_heat(struct document *d)
 
 bool document_go_on(struct document *d)
 {
+	for (int i = 1; d->what == MOE_QUERY_SESSIONS && i < LISTED; i++)
+		next_session(d);
 	return next_session(d) || (d->stats && stats_add_layer(d->stats)) || next_heat(d);
 }
 

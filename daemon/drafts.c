@@ -17,6 +17,7 @@
 
 /* What of the reactor's time is left to the rings after a piece, in times of the piece. */
 #define REST 4
+#define STACK_BYTES (256u << 10)
 
 void drafts_want(struct drafts *d, uint32_t what)
 {
@@ -25,17 +26,48 @@ void drafts_want(struct drafts *d, uint32_t what)
 
 /* -- the scribe --------------------------------------------------------------------------------------------------- */
 
+static int flush(struct scribe *s)
+{
+	const int r = memfd_append(s->fd, s->buffer, s->filled);
+
+	s->bytes += s->filled;
+	s->filled = 0;
+	return r;
+}
+
+/* For json_dump_callback: 0, or -1. */
+static int take_text(const char *text, size_t bytes, void *userdata)
+{
+	struct scribe *s = userdata;
+
+	while (bytes > 0) {
+		const size_t n = MIN(bytes, sizeof s->buffer - s->filled);
+
+		memcpy(s->buffer + s->filled, text, n);
+		s->filled += n;
+		text += n;
+		bytes -= n;
+		if (s->filled == sizeof s->buffer && flush(s) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+/* Without a copy of all of it: what a thread frees stays with that thread's part of the heap. */
 static void write_text(struct scribe *s)
 {
-	char *text = json_dumps(s->document, document_flags(s->what));
+	int r = s->fd = memfd_open("moe-document", 0);
 
+	if (r >= 0)
+		r = json_dump_callback(s->document, take_text, s, document_flags(s->what)) < 0 ? -ENOMEM : flush(s);
+	if (r >= 0)
+		r = memfd_seal(s->fd);
 	json_decref(s->document);
-	s->fd = text ? 0 : moe_error_sys(&s->err, -ENOMEM, "query");
-	if (text) {
-		s->bytes = strlen(text);
-		s->fd = memfd_new_sealed("moe-document", text, s->bytes, &s->err);
-	}
-	free(text);
+	if (r >= 0)
+		return;
+	if (s->fd >= 0)
+		close_fd(s->fd);
+	s->fd = moe_error_sys(&s->err, r, "query: cannot write the document");
 }
 
 static void *run_scribe(void *arg)
@@ -51,13 +83,16 @@ static void *run_scribe(void *arg)
 /* False: there is no memory, or no thread. */
 static bool start_scribe(struct scribe *s)
 {
-	sigset_t all, old;
+	pthread_attr_t attr;
+	sigset_t all;
 	int r;
 
 	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	r = pthread_create(&s->thread, NULL, run_scribe, s);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_init(&attr);
+	pthread_attr_setsigmask_np(&attr, &all);
+	pthread_attr_setstacksize(&attr, STACK_BYTES);
+	r = pthread_create(&s->thread, &attr, run_scribe, s);
+	pthread_attr_destroy(&attr);
 	return r == 0;
 }
 

@@ -36,6 +36,8 @@ struct scribe {
 	uint64_t bytes;
 	struct moe_error err;
 	_Atomic bool done;
+	size_t filled;
+	char buffer[16384];
 };
 
 /* All zero: nothing is wanted. */

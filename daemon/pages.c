@@ -76,7 +76,8 @@ int pages_rung_from_name(const char *name, int *ret_want)
 /* In pieces: the lock on the address space is let go of between two, and others' page faults go on. */
 void pages_free(struct pages *pages)
 {
-	const uint64_t piece = MAX(rungs[pages->rung].bytes, UNMAP_PIECE);
+	/* What a daemon before has left may name no rung; then nothing is mapped. */
+	const uint64_t piece = pages->map ? MAX(rungs[pages->rung].bytes, UNMAP_PIECE) : 0;
 
 	for (uint64_t done = 0; pages->map && done < pages->bytes; done += piece)
 		munmap((uint8_t *)pages->map + done, MIN(pages->bytes - done, piece));

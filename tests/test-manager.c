@@ -192,6 +192,13 @@ static void test_life(void)
 	unsetenv("WATCHDOG_USEC");
 }
 
+/* What the daemon before has still said. */
+static void forget_heard(void)
+{
+	while (recv(notify, text, sizeof text - 1, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) >= 0)
+		;
+}
+
 /* Somebody else is to be watched: the watchdog of a parent concerns no child. */
 static void test_not_ours(void)
 {
@@ -200,6 +207,7 @@ static void test_not_ours(void)
 
 	setenv("WATCHDOG_USEC", "1000", 1);
 	setenv("WATCHDOG_PID", "1", 1);
+	forget_heard();
 	fixture_start(&f, NULL, NULL);
 	hear_until("READY=1", "WATCHDOG=1", &other);
 	for (int i = 0; i < 20 && !other; i++) {
@@ -336,6 +344,7 @@ static struct seen see_life(uint32_t room)
 
 	snprintf(number, sizeof number, "%u", room);
 	setenv("FDSTORE", number, 1);
+	settle(); /* of what the life before has said */
 	atomic_store(&stored, 0);
 	atomic_store(&removed, 0);
 	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--threads", "1", NULL});

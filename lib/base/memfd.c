@@ -76,26 +76,39 @@ int memfd_new_sparse(const char *name, uint64_t bytes, uint64_t with_pages, stru
 	return steal_fd(&fd);
 }
 
-int memfd_new_sealed(const char *name, const void *content, uint64_t bytes, struct moe_error *err)
+int memfd_append(int fd, const void *content, uint64_t bytes)
 {
-	_cleanup_close_ int fd = memfd_open(name, 0);
 	uint64_t done = 0;
 
-	if (fd < 0)
-		return moe_error_sys(err, fd, "memfd_create(%s)", name);
 	while (done < bytes) {
 		ssize_t n = write(fd, (const char *)content + done, bytes - done);
 
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0)
-			return moe_error_sys(err, n < 0 ? -errno : -EIO, "memfd %s: cannot write %llu bytes", name,
-					     (unsigned long long)bytes);
+			return n < 0 ? -errno : -EIO;
 		done += (uint64_t)n;
 	}
-	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
-		return moe_error_sys(err, -errno, "memfd %s: cannot seal it", name);
-	return steal_fd(&fd);
+	return 0;
+}
+
+int memfd_seal(int fd)
+{
+	return fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0 ? -errno : 0;
+}
+
+int memfd_new_sealed(const char *name, const void *content, uint64_t bytes, struct moe_error *err)
+{
+	_cleanup_close_ int fd = memfd_open(name, 0);
+	int r;
+
+	if (fd < 0)
+		return moe_error_sys(err, fd, "memfd_create(%s)", name);
+	r = memfd_append(fd, content, bytes);
+	if (r < 0)
+		return moe_error_sys(err, r, "memfd %s: cannot write %llu bytes", name, (unsigned long long)bytes);
+	r = memfd_seal(fd);
+	return r < 0 ? moe_error_sys(err, r, "memfd %s: cannot seal it", name) : steal_fd(&fd);
 }
 
 int memfd_reopen_readonly(int fd)

@@ -30,6 +30,9 @@ int memfd_make_pages(int fd, uint64_t offset, uint64_t bytes);
 
 /* As memfd_new, with `bytes` of content and F_SEAL_WRITE: an immutable document. */
 int memfd_new_sealed(const char *name, const void *content, uint64_t bytes, struct moe_error *err);
+/* The same in parts: writes at the file's end, and seals it. 0 or -errno. */
+int memfd_append(int fd, const void *content, uint64_t bytes);
+int memfd_seal(int fd);
 
 /* A second, read-only open of the same memory (through /proc/self/fd): what a peer of another user may hold without
  * being able to write. Returns the fd or -errno (-ENOENT where /proc is not mounted; -EAGAIN, and no wait, where
