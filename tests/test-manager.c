@@ -159,6 +159,22 @@ static void test_stuck(const struct fixture *f)
 
 /* -- a life ------------------------------------------------------------------------------------------------------- */
 
+/* Until it is ready. A daemon that had no CPU while the sample was loaded has nothing to tell of it. */
+static void hear_of_load(void)
+{
+	bool asks = false, whole = false;
+
+	do {
+		hear();
+		asks |= says("EXTEND_TIMEOUT_USEC=") && says("STATUS=loading tinymoe: ");
+		whole |= says("STATUS=loading tinymoe: 100 %");
+	} while (!says("READY=1"));
+	if (asks)
+		ok(whole, "then it asks for time, when something has moved, and says how far it is, up to the end");
+	else
+		tap_skip("the load was over before the reactor looked at it");
+}
+
 static void test_life(void)
 {
 	const char *const options[] = {"--threads", "1", NULL};
@@ -169,13 +185,8 @@ static void test_life(void)
 	fixture_start(&f, fixture_sample(), options);
 	hear();
 	ok(says("STATUS=loading tinymoe: preparing memory"), "first it says what it loads: %s", heard());
-	hear_until("EXTEND_TIMEOUT_USEC=", "READY=1", &other);
-	ok(!other && says("STATUS=loading tinymoe: "), "then it asks for time, when something has moved: %s", heard());
-	if (!says("STATUS=loading tinymoe: 100 %"))
-		hear_until("STATUS=loading tinymoe: 100 %", "READY=1", &other);
-	ok(!other, "up to the end: %s", heard());
-	hear_until("READY=1", "STOPPING=1", &other);
-	ok(!other && says("STATUS=serving 1 model with 1 CPU thread"), "then that it is ready: %s", heard());
+	hear_of_load();
+	ok(says("STATUS=serving 1 model with 1 CPU thread"), "then that it is ready: %s", heard());
 	for (int i = 0; i < 5; i++)
 		hear_until("WATCHDOG=1", "STATUS=stuck", &other);
 	ok(!other, "an idle one lives");
