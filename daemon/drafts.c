@@ -153,6 +153,16 @@ static void begin(struct service *s)
 		fail(s, r, &err);
 }
 
+/* It has written: all who wait get it. */
+static void give_out(struct service *s, struct scribe *scribe)
+{
+	s->drafts.scribe = NULL;
+	answer(s, scribe->fd, scribe->bytes, &scribe->err);
+	if (scribe->fd >= 0)
+		close_fd(scribe->fd);
+	free(scribe);
+}
+
 static void hand_to_scribe(struct service *s, json_t *document)
 {
 	struct drafts *d = &s->drafts;
@@ -171,11 +181,7 @@ static void hand_to_scribe(struct service *s, json_t *document)
 	if (start_scribe(scribe))
 		return;
 	write_text(scribe); /* without a thread the rings wait */
-	d->scribe = NULL;
-	answer(s, scribe->fd, scribe->bytes, &scribe->err);
-	if (scribe->fd >= 0)
-		close_fd(scribe->fd);
-	free(scribe);
+	give_out(s, scribe);
 }
 
 static void end(struct service *s)
@@ -191,18 +197,6 @@ static void end(struct service *s)
 	}
 	document_end(document, &figures);
 	exporter_give(s->exporter, &figures);
-}
-
-static void finish_scribe(struct service *s)
-{
-	struct scribe *scribe = s->drafts.scribe;
-
-	s->drafts.scribe = NULL;
-	pthread_join(scribe->thread, NULL);
-	answer(s, scribe->fd, scribe->bytes, &scribe->err);
-	if (scribe->fd >= 0)
-		close_fd(scribe->fd);
-	free(scribe);
 }
 
 static void piece(struct service *s)
@@ -223,7 +217,8 @@ bool drafts_turn(struct service *s, bool busy)
 	if (d->scribe) {
 		if (!atomic_load(&d->scribe->done))
 			return false;
-		finish_scribe(s);
+		pthread_join(d->scribe->thread, NULL);
+		give_out(s, d->scribe);
 		return true;
 	}
 	if (!d->document && exporter_wants(s->exporter))
