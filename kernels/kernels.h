@@ -13,6 +13,7 @@
  *                 accumulation
  *   PACK_I8_ROW   8-bit integers with one scale for the row: error of each at most max|x| / 254 (and 2^-22 of it more)
  *   PACK_I8_BLOCK the same with a scale for each `block` columns; integer dot products, FP32 over the groups
+ *   PACK_I8_PAIRS the same with codes of at most `most` instead of 127: error of each at most max|x| / (2 * most)
  *
  * Against the exact product of the weights with what the packed activations stand for, the error of a dot product of n
  * terms is at most (n + 8) * 2^-23 * sum |w_i x_i| (a bound over any order of summation, Higham 2002, section 4.2) plus
@@ -26,9 +27,9 @@
  * asked for occupy (of panels: all 16 rows of the last one) and writes exactly `rows` results per token. Codes of
  * panels and their scales lie on 64-byte and 16-byte boundaries; no other alignment is required. Denormals, infinities
  * and NaNs go the way IEEE 754 says, but that PACK_BF16 may take denormal weights, activations and products for zero,
- * and that PACK_I8_BLOCK multiplies weight scale * activation scale with the integer dot product of a group: where the
- * former is infinite (a scale or minimum that is, or an overflow) the result is an infinity or NaN, which of them need
- * not be what the single products would add up to.
+ * and that I8_BLOCK and I8_PAIRS multiply weight scale * activation scale with the integer dot product of a group: where
+ * the former is infinite (a scale or minimum that is, or an overflow) the result is an infinity or NaN, which of them
+ * need not be what the single products would add up to.
  * Thread-safe: no state.
  */
 #ifndef MOE_KERNELS_H
@@ -75,7 +76,7 @@ static inline struct kernel_matrix kernel_rows(const struct kernel_matrix *m, si
 	return rest;
 }
 
-enum kernel_pack { PACK_F32, PACK_BF16, PACK_F16, PACK_I8_ROW, PACK_I8_BLOCK };
+enum kernel_pack { PACK_F32, PACK_BF16, PACK_F16, PACK_I8_ROW, PACK_I8_BLOCK, PACK_I8_PAIRS };
 
 #define KERNEL_HEAD 64 /* bytes of a packed row that begins with a struct; the codes follow */
 
@@ -97,12 +98,17 @@ struct kernel_f16_row {
  * boundary. Codes behind the last column are zero, up to the boundary. */
 #define KERNEL_LINE(bytes) (((bytes) + 63) & ~(size_t)63)
 #define KERNEL_I8_SCALES(cols) KERNEL_LINE(cols)
-#define KERNEL_I8_SUMS(cols, block) (KERNEL_LINE(cols) + KERNEL_LINE(((cols) + (block)-1) / (block) * sizeof(float)))
+#define KERNEL_I8_NUMBERS(cols, block) KERNEL_LINE(((cols) + (block)-1) / (block) * sizeof(float))
+#define KERNEL_I8_SUMS(cols, block) (KERNEL_I8_SCALES(cols) + KERNEL_I8_NUMBERS(cols, block))
+
+/* I8_PAIRS: the same, then the blocks' shares (int32_t) of products of sums (kernels/vec/panel_pairs.h). */
+#define KERNEL_I8_SHARES(cols, block) (KERNEL_I8_SUMS(cols, block) + KERNEL_I8_NUMBERS(cols, block))
 
 /* How a level computes with matrices of one format. */
 struct kernel_ops {
 	enum kernel_pack pack;
-	uint32_t block; /* of PACK_I8_BLOCK: columns, a multiple or divisor of the format's group */
+	uint32_t block; /* of PACK_I8_BLOCK and _PAIRS: columns, a multiple or divisor of the format's group */
+	int most;       /* of PACK_I8_PAIRS: the largest code */
 
 	/* Packs a row of activations; NULL with PACK_F32. `packed` has kernel_packed_bytes() bytes. */
 	void (*pack_row)(size_t cols, uint32_t block, const float *x, void *packed);
@@ -151,8 +157,9 @@ static inline size_t kernel_packed_bytes(const struct kernel_ops *ops, size_t co
 	else if (ops->pack == PACK_I8_ROW)
 		bytes = KERNEL_HEAD + KERNEL_LINE(cols);
 	else if (ops->pack == PACK_I8_BLOCK)
-		bytes = KERNEL_I8_SUMS(cols, ops->block) +
-			KERNEL_LINE((cols + ops->block - 1) / ops->block * sizeof(int32_t));
+		bytes = KERNEL_I8_SUMS(cols, ops->block) + KERNEL_I8_NUMBERS(cols, ops->block);
+	else if (ops->pack == PACK_I8_PAIRS)
+		bytes = KERNEL_I8_SHARES(cols, ops->block) + KERNEL_I8_NUMBERS(cols, ops->block);
 	return bytes | 64;
 }
 

@@ -39,6 +39,7 @@ extern const struct kernel_ops ops_panel_avx512_novbmi, ops_panel_fine_avx512_no
 extern const struct kernel_ops ops_panel_avx512_paged, ops_panel_fine_avx512_paged;
 extern const struct kernel_ops ops_panel_avx512_streamed, ops_panel_fine_avx512_streamed;
 extern const struct kernel_ops ops_panel_avx512_unasked, ops_panel_fine_avx512_unasked;
+extern const struct kernel_ops ops_pairs_4_avx512_unasked, ops_pairs_5_avx512_unasked, ops_pairs_e2m1_avx512;
 extern const struct kernel_ops ops_panel_amx, ops_panel_fine_amx;
 
 uint64_t peak_f32_avx2(uint64_t rounds);

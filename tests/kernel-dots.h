@@ -54,6 +54,29 @@ static inline bool unpack_codes(const int8_t *codes, size_t n, float scale, int3
 	return isnan(scale) || found == sum;
 }
 
+/* What products of sums take off for 32 codes (kernels/vec/panel_pairs.h). */
+static inline int32_t share_of(const int8_t *codes, int most)
+{
+	int32_t share = 0;
+
+	for (int i = 0; i < 32; i++) {
+		const int factor = i % 8 < 4 ? most : most - 128;
+
+		share -= factor * codes[i] + (i % 8 < 4 ? codes[i] * codes[i + 4] : 0);
+	}
+	return share;
+}
+
+static inline bool unpack_shares(const struct kernel_ops *ops, size_t cols, const char *packed)
+{
+	bool good = true;
+
+	for (size_t c = 0; c < cols; c += ops->block)
+		good = good && load_i32(packed + KERNEL_I8_SHARES(cols, ops->block), c / ops->block) ==
+				       share_of((const int8_t *)packed + c, ops->most);
+	return good;
+}
+
 static inline bool unpack_blocks(const struct kernel_ops *ops, size_t cols, const char *packed, double *x)
 {
 	bool good = true;
@@ -94,6 +117,8 @@ static inline bool unpack(const struct kernel_ops *ops, size_t cols, const char 
 		return unpack_codes((const int8_t *)packed + 64, cols, load_f32(packed, 0), load_i32(packed, 1), x);
 	case PACK_I8_BLOCK:
 		return unpack_blocks(ops, cols, packed, x);
+	case PACK_I8_PAIRS:
+		return unpack_blocks(ops, cols, packed, x) && unpack_shares(ops, cols, packed);
 	case PACK_BF16:
 		for (size_t c = 0; c < cols; c++)
 			x[c] = decode_half((const uint8_t *)packed, c, true);
@@ -122,9 +147,9 @@ static inline double nearest_bf16(double x)
 	return fabs(rounded) >= 0x1p128 ? copysign(INFINITY, x) : rounded;
 }
 
-/* Codes of a group of columns with one scale: within max|x| (1 / 254 + 2^-22), or NaN; 2^-126 more where the scale
- * would be denormal. */
-static inline bool group_good(const float *x, size_t n, const double *got)
+/* Codes of a group of columns with one scale, of 127 or `codes` at most: within max|x| (1 / (2 * codes) + 2^-22), or
+ * NaN; 2^-126 more where the scale would be denormal. */
+static inline bool group_good(int codes, const float *x, size_t n, const double *got)
 {
 	double most = 0.0;
 	bool good = true, finite = true;
@@ -134,7 +159,7 @@ static inline bool group_good(const float *x, size_t n, const double *got)
 		most = fmax(most, fabs((double)x[i]));
 	}
 	for (size_t i = 0; i < n; i++)
-		good = good && (finite ? fabs(got[i] - (double)x[i]) <= most * (1.0 / 254 + 0x1p-22) + 0x1p-126
+		good = good && (finite ? fabs(got[i] - (double)x[i]) <= most * (0.5 / codes + 0x1p-22) + 0x1p-126
 				       : isnan(got[i]));
 	return good;
 }
@@ -160,12 +185,13 @@ static inline bool halves_good(const float *x, size_t n, const double *got)
 /* Whether what a packed row stands for is as near to x as its kind promises. */
 static inline bool pack_good(const struct kernel_ops *ops, size_t cols, const float *x, const double *got)
 {
-	const size_t group = ops->pack == PACK_I8_BLOCK ? ops->block : cols;
+	const size_t group = ops->pack == PACK_I8_ROW ? cols : ops->block;
+	const int codes = ops->pack == PACK_I8_PAIRS ? ops->most : 127;
 	bool good = true;
 
-	if (ops->pack == PACK_I8_ROW || ops->pack == PACK_I8_BLOCK) {
+	if (ops->pack == PACK_I8_ROW || ops->pack == PACK_I8_BLOCK || ops->pack == PACK_I8_PAIRS) {
 		for (size_t c = 0; c < cols; c += group)
-			good = good && group_good(x + c, least(cols - c, group), got + c);
+			good = good && group_good(codes, x + c, least(cols - c, group), got + c);
 		return good;
 	}
 	if (ops->pack == PACK_F16)

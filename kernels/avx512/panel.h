@@ -100,6 +100,27 @@ static inline ivec ivec_upper(ivec v, ivec more, int left, int mask)
 	return _mm512_ternarylogic_epi32(v, more, _mm512_set1_epi8((char)mask), 0xf8);
 }
 
+static inline ivec ivec_add(ivec a, ivec b)
+{
+	return _mm512_add_epi32(a, b);
+}
+
+static inline ivec ivec_sub(ivec a, ivec b)
+{
+	return _mm512_sub_epi32(a, b);
+}
+
+/* In each byte. */
+static inline ivec ivec_add8(ivec a, ivec b)
+{
+	return _mm512_add_epi8(a, b);
+}
+
+static inline ivec ivec_dot(ivec sums, ivec a, ivec x)
+{
+	return _mm512_dpbusd_epi32(sums, a, x);
+}
+
 /* sums + a0 . x0 + a1 . x1: in each element four products of an unsigned with a signed byte. */
 static inline ivec ivec_dot2(int wide, ivec sums, ivec a0, ivec x0, ivec a1, ivec x1)
 {
@@ -170,6 +191,19 @@ static inline int32_t panel_quantise(size_t n, const float *x, float up, float s
 		sum = _mm512_add_epi32(sum, whole);
 	}
 	return _mm512_reduce_add_epi32(sum);
+}
+
+/* Of 32 codes: -(most x0 - less x1 + x0 x1), as panel_pairs.h has it, x0 the first, third ... four of them, x1 the
+ * others. Each multiplied with its partner and twice its factor, which gives twice the sum. */
+static inline int32_t panel_share(int most, const int8_t *codes)
+{
+	const __m256i x = _mm256_loadu_si256((const __m256i *)codes), partners = _mm256_shuffle_epi32(x, 0xb1);
+	const __m512i factors = _mm512_mask_blend_epi64(0xaa, _mm512_set1_epi16((int16_t)(2 * most)),
+							_mm512_set1_epi16((int16_t)(2 * (most - 128))));
+	const __m512i twice = _mm512_madd_epi16(_mm512_cvtepi8_epi16(x),
+						_mm512_add_epi16(_mm512_cvtepi8_epi16(partners), factors));
+
+	return -_mm512_reduce_add_epi32(twice) / 2;
 }
 
 #endif

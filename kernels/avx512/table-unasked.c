@@ -16,11 +16,14 @@ const struct kernels kernels_avx512_unasked = {
 			[MOE_FORMAT_FP8_BLOCK] = &ops_fp8_bf16_unasked_avx512,
 			[MOE_FORMAT_FP8_ROW] = &ops_fp8_bf16_unasked_avx512,
 			[MOE_FORMAT_INT8] = &ops_int8_unasked_avx512,
-			[MOE_FORMAT_INT4_G32_F16... MOE_FORMAT_INT4_G128_BF16_ZP] = &ops_panel_avx512_unasked,
-			[MOE_FORMAT_Q8_0... MOE_FORMAT_Q5_K] = &ops_panel_avx512_unasked,
+			/* Byte additions have pipes of their own: products of sums (docs/decisions/0081). */
+			[MOE_FORMAT_INT4_G32_F16... MOE_FORMAT_INT4_G128_BF16_ZP] = &ops_pairs_4_avx512_unasked,
+			[MOE_FORMAT_Q8_0] = &ops_panel_avx512_unasked,
+			[MOE_FORMAT_Q4_0... MOE_FORMAT_Q4_K] = &ops_pairs_4_avx512_unasked,
+			[MOE_FORMAT_Q5_K] = &ops_pairs_5_avx512_unasked,
 			[MOE_FORMAT_Q6_K] = &ops_panel_fine_avx512_unasked,
 			/* Codes that are looked up keep the core busier: one stream, asked for ahead, is faster. */
-			[MOE_FORMAT_MXFP4] = &ops_panel_avx512,
+			[MOE_FORMAT_MXFP4] = &ops_pairs_e2m1_avx512,
 			[MOE_FORMAT_IQ4_XS] = &ops_panel_avx512,
 		},
 };

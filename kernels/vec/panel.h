@@ -61,7 +61,11 @@ static inline struct panel_x panel_x(uint32_t format, const void *const *rows, s
 {
 	const size_t unit = panel_unit(format), at = c / unit * sizeof(float);
 
-	return (struct panel_x){rows, c, KERNEL_I8_SCALES(cols) + at, KERNEL_I8_SUMS(cols, unit) + at};
+	return (struct panel_x){.rows = rows,
+				.codes = c,
+				.scales = KERNEL_I8_SCALES(cols) + at,
+				.sums = KERNEL_I8_SUMS(cols, unit) + at,
+				.shares = KERNEL_I8_SHARES(cols, unit) + at};
 }
 
 /* The panel that is read after the one at `row`, `step` panels on: in the run, in the other matrix, what the

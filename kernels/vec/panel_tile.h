@@ -19,6 +19,7 @@
 #include <stdbool.h>
 
 #include "kernels/vec/panel_codes.h"
+#include "kernels/vec/panel_pairs.h"
 
 #define PANEL_COLS 512 /* of a column block: 16 KiB of decoded bytes for two panels. A multiple of all scale blocks. */
 #define PANEL_UNITS (PANEL_COLS / 16)
@@ -53,12 +54,13 @@ struct panel_bytes {
 	_Alignas(64) uint8_t codes[PANEL_COLS * MOE_PANEL_ROWS];
 	_Alignas(64) float scales[PANEL_UNITS][MOE_PANEL_ROWS];
 	_Alignas(64) float more[PANEL_UNITS][MOE_PANEL_ROWS];
+	_Alignas(64) int32_t shares[PANEL_UNITS][MOE_PANEL_ROWS]; /* where PANEL_PAIRS */
 };
 
 /* Packed activations at a column block: codes, scales and sums of tokens. */
 struct panel_x {
 	const void *const *rows;
-	size_t codes, scales, sums; /* bytes from where a row begins */
+	size_t codes, scales, sums, shares; /* bytes from where a row begins */
 };
 
 /* What units of a token contribute beside their codes: the activation scale, and what belongs to offsets (an integer),
@@ -66,6 +68,7 @@ struct panel_x {
 struct panel_extra {
 	_Alignas(64) float scales[PANEL_UNITS];
 	_Alignas(64) float more[PANEL_UNITS];
+	_Alignas(64) int32_t shares[PANEL_UNITS]; /* where PANEL_PAIRS: with what belongs to offsets */
 };
 
 struct panel_few_extra {
@@ -76,6 +79,7 @@ struct panel_few_extra {
 /* The same where a tile reads them: of the first token, and floats from token to token. */
 struct tile_extra {
 	const float *scales, *more;
+	const int32_t *shares; /* of many tokens */
 	size_t stride;
 };
 
@@ -115,7 +119,21 @@ PANEL_INLINE void tile_extra(uint32_t format, size_t units, const char *scales, 
 	}
 }
 
-/* What the sum of a unit begins with. */
+#if PANEL_PAIRS
+/* After tile_extra(). */
+PANEL_INLINE void tile_shares(uint32_t format, size_t units, const char *packed, struct panel_extra *extra)
+{
+	const bool offset = moe_formats[format].zero != MOE_ZERO_U8 && !panel_has_minimum(format);
+
+	for (size_t u = 0; u < units; u += VEC_FLOATS) {
+		const ivec share = ivec_load(packed + u * sizeof(int32_t));
+
+		ivec_store(extra->shares + u, offset ? ivec_add(share, ivec_load(extra->more + u)) : share);
+	}
+}
+#endif
+
+/* What the sum of a unit begins with, apart from products of sums. */
 PANEL_INLINE ivec tile_begin(uint32_t format, ivec zero, const float *more)
 {
 	if (moe_formats[format].zero == MOE_ZERO_U8)
@@ -174,6 +192,13 @@ PANEL_INLINE ivec tile_zero(uint32_t format, const struct tile_unit *unit, size_
 	return ivec_load(unit->bytes[s / PANEL_VECS].more[unit->c / panel_unit(format)] + s % PANEL_VECS * VEC_FLOATS);
 }
 
+#if PANEL_PAIRS
+PANEL_INLINE ivec tile_share(const struct tile_unit *unit, size_t u, size_t s)
+{
+	return ivec_load(unit->bytes[s / PANEL_VECS].shares[u] + s % PANEL_VECS * VEC_FLOATS);
+}
+#endif
+
 #define TILE_VECS ((PANEL_TILE_PANELS > PANEL_SIDE ? PANEL_TILE_PANELS : PANEL_SIDE) * PANEL_VECS)
 #define TILE_TOKENS (PANEL_TILE_TOKENS > PANEL_FEW ? PANEL_TILE_TOKENS : PANEL_FEW)
 
@@ -213,6 +238,45 @@ PANEL_INLINE void panel_ask(uint32_t format, uintptr_t ahead, int v)
 		_mm_prefetch((const char *)(ahead + (uintptr_t)line * 64), _MM_HINT_T0);
 }
 
+/* What the sums of a unit begin with. */
+PANEL_INLINE void tile_begins(uint32_t format, size_t vecs, size_t tokens, const struct tile_unit *unit,
+			      const struct tile_extra *extra, ivec sums[TILE_VECS][TILE_TOKENS])
+{
+	const size_t u = unit->c / panel_unit(format);
+
+#pragma GCC unroll 4
+	for (size_t s = 0; s < vecs; s++) {
+		const ivec zero = tile_zero(format, unit, s);
+
+#pragma GCC unroll 8
+		for (size_t t = 0; t < tokens; t++) {
+			const size_t at = t * extra->stride + u;
+
+#if PANEL_PAIRS
+			if (!unit->few) {
+				const ivec share = tile_share(unit, u, s);
+
+				sums[s][t] = ivec_add(share, ivec_all(extra->shares + at));
+				if (moe_formats[format].zero == MOE_ZERO_U8)
+					sums[s][t] = ivec_add(sums[s][t], tile_begin(format, zero, extra->more + at));
+				continue;
+			}
+#endif
+			sums[s][t] = tile_begin(format, zero, extra->more + at);
+		}
+	}
+}
+
+/* sums[t] + the products of two vectors of columns. */
+PANEL_INLINE ivec tile_dot(uint32_t format, const struct tile_unit *unit, ivec sums, const ivec a[2], ivec x0, ivec x1)
+{
+#if PANEL_PAIRS
+	if (!unit->few)
+		return pairs_dot(sums, a, x0, x1);
+#endif
+	return ivec_dot2(panel_wide(format), sums, a[0], x0, a[1], x1);
+}
+
 /* totals[s][t] += the unit's products. */
 PANEL_INLINE void tile_unit(uint32_t format, size_t panels, size_t tokens, const struct tile_unit *unit,
 			    const int8_t *const *x, const struct tile_extra *extra, vec totals[TILE_VECS][TILE_TOKENS])
@@ -221,14 +285,7 @@ PANEL_INLINE void tile_unit(uint32_t format, size_t panels, size_t tokens, const
 	const int end = unit->v + (int)panel_unit(format) / 4;
 	ivec sums[TILE_VECS][TILE_TOKENS];
 
-#pragma GCC unroll 4
-	for (size_t s = 0; s < vecs; s++) {
-		const ivec zero = tile_zero(format, unit, s);
-
-#pragma GCC unroll 8
-		for (size_t t = 0; t < tokens; t++)
-			sums[s][t] = tile_begin(format, zero, extra->more + t * extra->stride + u);
-	}
+	tile_begins(format, vecs, tokens, unit, extra, sums);
 #pragma GCC unroll 4
 	for (int v = unit->v; v < end; v += 2) {
 		const size_t c = unit->c / MOE_BLOCK_COLS * MOE_BLOCK_COLS + v * 4;
@@ -246,7 +303,7 @@ PANEL_INLINE void tile_unit(uint32_t format, size_t panels, size_t tokens, const
 
 #pragma GCC unroll 4
 			for (size_t s = 0; s < vecs; s++)
-				sums[s][t] = ivec_dot2(panel_wide(format), sums[s][t], a[s][0], x0, a[s][1], x1);
+				sums[s][t] = tile_dot(format, unit, sums[s][t], a[s], x0, x1);
 		}
 	}
 #pragma GCC unroll 4
@@ -301,7 +358,7 @@ PANEL_INLINE void tile_many(uint32_t format, size_t panels, size_t tokens, const
 	const size_t vecs = panels * PANEL_VECS;
 	vec totals[TILE_VECS][TILE_TOKENS];
 	struct panel_extra extra[TILE_TOKENS];
-	const struct tile_extra extras = {extra->scales, extra->more, sizeof(*extra) / sizeof(float)};
+	const struct tile_extra extras = {extra->scales, extra->more, extra->shares, sizeof(*extra) / sizeof(float)};
 	const int8_t *codes[TILE_TOKENS];
 
 #pragma GCC unroll 8
@@ -311,6 +368,9 @@ PANEL_INLINE void tile_many(uint32_t format, size_t panels, size_t tokens, const
 		codes[t] = (const int8_t *)row + x->codes;
 		tile_extra(format, cols / panel_unit(format), row + x->scales, row + x->sums, extra[t].scales,
 			   extra[t].more);
+#if PANEL_PAIRS
+		tile_shares(format, cols / panel_unit(format), row + x->shares, &extra[t]);
+#endif
 #pragma GCC unroll 4
 		for (size_t s = 0; s < vecs; s++)
 			totals[s][t] = vec_load(kept[s / PANEL_VECS][first + t] + s % PANEL_VECS * VEC_FLOATS);
@@ -326,7 +386,8 @@ PANEL_INLINE void tile_many(uint32_t format, size_t panels, size_t tokens, const
 /* Panels as they lie in the record: `streams` streams of them. */
 PANEL_INLINE void tile_few(uint32_t format, size_t streams, size_t tokens, const struct panel_few *few)
 {
-	const struct tile_extra extra = {few->extra->scales, few->extra->more, sizeof(*few->extra) / sizeof(float)};
+	const struct tile_extra extra = {few->extra->scales, few->extra->more, NULL,
+					 sizeof(*few->extra) / sizeof(float)};
 	struct panel_at at[PANEL_SIDE];
 	const int8_t *codes[PANEL_FEW];
 
@@ -385,10 +446,13 @@ PANEL_INLINE void panel_decode(uint32_t format, const struct panel_at *at, size_
 
 			if (part == 0)
 				panel_ask(format, ahead, (int)v);
-			panel_pair(format, at->codes + c * f->bits * MOE_PANEL_ROWS / 8, (int)v, part, pair);
+			panel_decoded(format, at->codes + c * f->bits * MOE_PANEL_ROWS / 8, (int)v, part, pair);
 			ivec_store(to, pair[0]);
 			ivec_store(to + 64, pair[1]);
 		}
+#if PANEL_PAIRS
+		pairs_share(bytes->codes + c / 4 * 64, bytes->shares[c / unit]);
+#endif
 	}
 	for (size_t c = 0; c < cols; c += unit)
 #pragma GCC unroll 2
