@@ -156,7 +156,8 @@ have_proc() { [ -r /proc/self/smaps ]; }
 
 # start_daemon OPTION...: returns when its models are loaded; its words are in $dir/daemon.log.
 start_daemon() {
-	[ -p "$dir/ready" ] || mkfifo "$dir/ready" || return 1
+	rm -f "$dir/ready" # a daemon before this one may not have closed its end yet
+	mkfifo "$dir/ready" || return 1
 	"$expertd" --socket "$socket" --ready-fd 3 "$@" 3>"$dir/ready" 2>"$dir/daemon.log" >&2 &
 	daemon=$!
 	started="$started $daemon"
