@@ -8,7 +8,7 @@
  *   TEST_COMPANIES=4        problems for each format that are also run in pieces (32, of twins 4)
  *   TEST_FORMAT=q4_k        this format only
  *   TEST_TABLE=avx512+vnni  this table only
- *   TEST_SEED=N TEST_PROBLEM=I  one problem again
+ *   TEST_SEED=N TEST_SHAPES=N TEST_PROBLEM=I  one problem again
  */
 #include <signal.h>
 
@@ -58,10 +58,10 @@ static void describe(const struct subject *s, const char *what)
 
 	diag("%s %s, %s: rows %zu cols %zu tokens %zu from row %zu column %zu, %s data, bias %d%d, pack %d, act %d "
 	     "limit %g; "
-	     "TEST_SEED=%llu TEST_FORMAT=%s TEST_PROBLEM=%ld",
+	     "TEST_SEED=%llu TEST_SHAPES=%ld TEST_FORMAT=%s TEST_PROBLEM=%ld",
 	     s->table, moe_formats[p->format].name, what, p->rows, p->cols, p->tokens, p->row0, p->col0,
 	     p->data == DATA_PLAIN ? "plain" : "special", p->m[0].bias != NULL, p->m[1].bias != NULL, (int)s->ops->pack,
-	     (int)p->act.kind, (double)p->act.limit, base_seed, moe_formats[p->format].name, at_problem);
+	     (int)p->act.kind, (double)p->act.limit, base_seed, shapes, moe_formats[p->format].name, at_problem);
 }
 
 static void fatal(int number)
@@ -217,7 +217,8 @@ static void shape_large(struct problem *p, uint32_t format)
 
 static void check_problem(uint32_t format, long i)
 {
-	const bool large = i % LARGE_EVERY == LARGE_EVERY - 1;
+	const long every = shapes < 2 * LARGE_EVERY ? shapes / 2 + 1 : LARGE_EVERY; /* one at least */
+	const bool large = i % every == every - 1;
 
 	seed = (base_seed * 31 + format) * 0x9e3779b97f4a7c15ULL + (unsigned long long)i * 0xd1342543de82ef95ULL + 1;
 	tap_random(&seed);
