@@ -145,13 +145,22 @@ static void *run(void *userdata)
 {
 	struct heat_save *save = userdata;
 
+	struct moe_error err;
+	int r;
+
 	pthread_setname_np(pthread_self(), "moe-heat");
-	save->code = heat_file_write(save->folder, save->copy, &save->error);
+	if (save->before)
+		save->code = heat_save_join(save->before, &save->error);
+	r = heat_file_write(save->folder, save->copy, &err);
+	if (r < 0 && save->code == 0) {
+		save->code = r;
+		save->error = err;
+	}
 	atomic_store(&save->done, true);
 	return NULL;
 }
 
-int heat_save_start(struct heat_save **ret, const char *folder, const struct heat_page *page)
+int heat_save_start(struct heat_save **ret, const char *folder, const struct heat_page *page, struct heat_save *before)
 {
 	struct heat_save *save = calloc(1, sizeof *save);
 	int r = -ENOMEM;
@@ -160,6 +169,7 @@ int heat_save_start(struct heat_save **ret, const char *folder, const struct hea
 		save->copy = malloc(heat_bytes(page->rows, page->experts));
 	if (save && save->copy) {
 		save->folder = folder;
+		save->before = before;
 		heat_encode(save->copy, page);
 		r = -pthread_create(&save->thread, NULL, run, save);
 	}

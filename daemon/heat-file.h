@@ -4,7 +4,7 @@
  *
  * Law: a file is there whole or not at all: it is written under another name, brought to disk, and renamed. Reading
  * takes no longer than the table allows, whatever lies there; what is no regular file is refused. A save runs on a
- * thread of its own, one at a time: a disk that hangs holds up nobody but itself.
+ * thread of its own, after the one before it: a disk that hangs holds up nobody but itself.
  */
 #ifndef DAEMON_HEAT_FILE_H
 #define DAEMON_HEAT_FILE_H
@@ -22,16 +22,18 @@ int heat_file_remove(const char *folder, const struct heat_page *page, struct mo
 /* A save that runs. */
 struct heat_save {
 	pthread_t thread;
-	const char *folder; /* the caller's, who keeps it */
+	struct heat_save *before; /* whose end it waits for */
+	const char *folder;       /* the caller's, who keeps it */
 	struct heat_page *copy;
 	_Atomic bool done;
 	int code;
 	struct moe_error error;
 };
 
-/* 0 or -errno. *ret is to be joined, which waits for its end. */
-int heat_save_start(struct heat_save **ret, const char *folder, const struct heat_page *page);
-/* Its end, as heat_file_write says it. */
+/* 0 or -errno. *ret is to be joined, which waits for its end. It begins when `before` (NULL: none) has ended, which is
+ * its to join then. */
+int heat_save_start(struct heat_save **ret, const char *folder, const struct heat_page *page, struct heat_save *before);
+/* Its end, as heat_file_write says it: the first failure of it and those before. */
 int heat_save_join(struct heat_save *save, struct moe_error *err);
 
 #endif

@@ -146,6 +146,8 @@ void heats_join(struct heats *h, struct handover *handover, struct entry *entry)
 	struct heats_table *t = find(h, m);
 	struct moe_error err;
 
+	if (!t && h->parted)
+		heats_end(h); /* it may be this one's */
 	if (!t && table_new(&t, h, handover, m, &err) < 0) {
 		log_warning("%s: it is served without heat that lasts: %s", m->name, err.text);
 		return;
@@ -161,14 +163,14 @@ void heats_join(struct heats *h, struct handover *handover, struct entry *entry)
 
 static void saved(struct heats *h, struct heats_table *t, int r, const struct moe_error *err)
 {
-	if (r < 0)
+	if (r < 0 && t)
 		t->page->saved_steps = 0;
 	if (r < 0 && !h->complained)
 		event_log(EVENT_HEAT_UNSAVED, FACTS(.path = h->folder, .reason = err->text), "%s", err->text);
 	h->complained = r < 0;
 }
 
-static void end_save(struct heats *h)
+void heats_end(struct heats *h)
 {
 	struct moe_error err;
 	int r;
@@ -176,44 +178,57 @@ static void end_save(struct heats *h)
 	if (!h->save)
 		return;
 	r = heat_save_join(steal_ptr(h->save), &err);
+	h->parted = false;
 	saved(h, steal_ptr(h->saving), r, &err);
 }
 
-/* Waits for it: nobody is served any more, or not of this model. */
+/* Waits for it, for want of a thread. */
 static void save_now(struct heats *h, struct heats_table *t)
 {
 	struct heat_page *copy;
 	struct moe_error err;
 	int r;
 
-	if (!h->folder || t->page->steps == t->page->saved_steps)
-		return;
 	copy = malloc(heat_bytes(t->page->rows, t->page->experts));
 	if (!copy)
 		return;
+	heats_end(h);
 	heat_encode(copy, t->page);
 	r = heat_file_write(h->folder, copy, &err);
 	free(copy);
-	if (r == 0)
-		t->page->saved_steps = t->page->steps;
 	saved(h, t, r, &err);
 }
 
 void heats_look(struct heats *h, uint64_t now)
 {
 	if (h->save && atomic_load(&h->save->done))
-		end_save(h);
+		heats_end(h);
 	if (!h->folder || h->save || now - h->saved_ns < HEATS_SAVE_NS)
 		return;
 	for (struct heats_table *t = h->first; t; t = t->next) {
 		if (t->page->steps - t->page->saved_steps < HEATS_SAVE_STEPS ||
-		    heat_save_start(&h->save, h->folder, t->page) < 0)
+		    heat_save_start(&h->save, h->folder, t->page, NULL) < 0)
 			continue;
 		h->saving = t;
 		h->saved_ns = now;
 		t->page->saved_steps = t->page->steps;
 		return;
 	}
+}
+
+/* Behind the one in progress, which may be its own and fail. */
+static void save_parting(struct heats *h, struct heats_table *t)
+{
+	const bool unsaved = h->saving == t || t->page->steps != t->page->saved_steps;
+
+	if (h->saving == t)
+		h->saving = NULL;
+	if (!h->folder || !unsaved)
+		return;
+	if (heat_save_start(&h->save, h->folder, t->page, h->save) == 0)
+		h->parted = true;
+	else
+		save_now(h, t);
 }
 
 void heats_part(struct heats *h, struct handover *handover, struct entry *entry)
@@ -223,8 +238,7 @@ void heats_part(struct heats *h, struct handover *handover, struct entry *entry)
 
 	if (!t || --t->users > 0)
 		return;
-	end_save(h);
-	save_now(h, t);
+	save_parting(h, t);
 	if (handover)
 		handover_drop(handover, "%s", kept_name(name, t->page->digest));
 	while (*at != t)
@@ -240,7 +254,7 @@ int heats_forget(struct heats *h, struct entry *entry, struct moe_error *err)
 
 	if (!t)
 		return moe_error_set(err, -ENOENT, "model '%s' has no heat that lasts", entry->model->manifest->name);
-	end_save(h); /* it would come back */
+	heats_end(h); /* it would come back */
 	r = h->folder ? heat_file_remove(h->folder, t->page, err) : 0;
 	if (r == 0 || r == -ENOENT)
 		heat_table_forget(t->page);

@@ -5,7 +5,8 @@
  * Law: a table is there as long as a model of its digest is loaded. It begins with what a daemon before has left in
  * memory (with the keeper), else with what is on disk, else empty. It is saved when its steps have grown by
  * HEATS_SAVE_STEPS, at most every HEATS_SAVE_NS, and when its last model is unloaded or the daemon ends; without a
- * folder it is never saved. What cannot be read or saved is said once, and costs nobody anything but heat.
+ * folder it is never saved. Saving waits for no disk, but at the daemon's end, and when a model is loaded whose heat
+ * is still on its way there. What cannot be read or saved is said once, and costs nobody anything but heat.
  */
 #ifndef DAEMON_HEATS_H
 #define DAEMON_HEATS_H
@@ -37,6 +38,7 @@ struct heats {
 	uint64_t every;
 	struct heat_save *save; /* in progress */
 	struct heats_table *saving;
+	bool parted; /* of a table that is gone, among others */
 	uint64_t saved_ns, looked_ns;
 	bool complained; /* a save has failed, and none was good since */
 };
@@ -45,9 +47,10 @@ struct heats {
 void heats_keep(struct handover *handover, const struct heats_table *table);
 /* A model that is loaded gets its table; without memory it has none, and the log says so. */
 void heats_join(struct heats *heats, struct handover *handover, struct entry *entry);
-/* Before it is unloaded: its sessions have told theirs. Saves what is new, and waits for it. Without `handover` it
- * stays kept. */
+/* Before it is unloaded: its sessions have told theirs. Begins to save what is new. Without `handover` it stays kept. */
 void heats_part(struct heats *heats, struct handover *handover, struct entry *entry);
+/* At the end: waits for what is being saved. */
+void heats_end(struct heats *heats);
 
 /* Saves what is due, without waiting. */
 void heats_look(struct heats *heats, uint64_t now);

@@ -486,6 +486,7 @@ struct service *service_free(struct service *s)
 	sched_free(s->sched);
 	for (struct entry *e = s->registry.head; e; e = e->next)
 		heats_part(&s->heats, s->leaves ? NULL : s->handover, e);
+	heats_end(&s->heats);
 	registry_clear(&s->registry);
 	loop_free(s->loop); /* where io_uring takes nothing any more, the last sources go only now */
 	closer_settle();    /* what they gave to the closer is let go of as well */

@@ -163,13 +163,13 @@ static void test_files(const char *folder)
 	snprintf(path, sizeof path, "%s/heat-ab010203000000000000000000000000", folder);
 	ok(heat_file_read(folder, q, &err) == -ENOENT, "no file: %s", err.text);
 	fill(p);
-	ok(heat_save_start(&save, folder, p) == 0 && heat_save_join(save, &err) == 0, "saved beside the reactor");
+	ok(heat_save_start(&save, folder, p, NULL) == 0 && heat_save_join(save, &err) == 0, "saved beside the reactor");
 	ok(stat(path, &st) == 0 && (st.st_mode & 0777) == 0600, "for nobody else to read");
 	ok(heat_file_read(folder, q, &err) == 0 && memcmp(q->cells, p->cells, CELLS * 4) == 0, "and read again");
 	snprintf(other, sizeof other, "%s.new", path);
 	ok(access(other, F_OK) != 0, "nothing else is left");
 	put(other, "half", 4);
-	ok(heat_save_start(&save, folder, p) == 0 && heat_save_join(save, &err) == 0 && access(other, F_OK) != 0,
+	ok(heat_save_start(&save, folder, p, NULL) == 0 && heat_save_join(save, &err) == 0 && access(other, F_OK) != 0,
 	   "what a killed daemon has left is no hindrance");
 	put(path, "short", 5);
 	ok(heat_file_read(folder, q, &err) == -EBADMSG && strstr(err.text, path), "one that is short: %s", err.text);
@@ -180,10 +180,10 @@ static void test_files(const char *folder)
 	ok(mkfifo(path, 0600) == 0 && heat_file_read(folder, q, &err) == -EBADMSG, "a pipe: %s", err.text);
 	unlink(path);
 	ok(mkdir(path, 0700) == 0 && heat_file_read(folder, q, &err) < 0, "a folder: %s", err.text);
-	ok(heat_save_start(&save, folder, p) == 0 && heat_save_join(save, &err) < 0 && strstr(err.text, path),
+	ok(heat_save_start(&save, folder, p, NULL) == 0 && heat_save_join(save, &err) < 0 && strstr(err.text, path),
 	   "which nothing can be saved over: %s", err.text);
 	rmdir(path);
-	ok(heat_save_start(&save, "/nowhere/at/all", p) == 0 && heat_save_join(save, &err) == -ENOENT, "no folder: %s",
+	ok(heat_save_start(&save, "/nowhere/at/all", p, NULL) == 0 && heat_save_join(save, &err) == -ENOENT, "no folder: %s",
 	   err.text);
 	free(p);
 	free(q);

@@ -189,7 +189,8 @@ score --experts cpu
 ok $? 'a score' "$dir/err"
 "$moectl" --socket "$socket" unload tiny 2>"$dir/err"
 ok $? 'unloaded' "$dir/err"
-[ "$(wc -c <"$dir/state/$saved")" -gt 100 ]
+written() { [ "$(wc -c <"$dir/state/$saved")" -gt 100 ]; }
+wait_for written
 ok $? 'the file is written over then'
 stop_daemon
 is $? 0 'it ends'

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Heat on its way to a disk that does not answer: unloading waits for nothing, whether or not a save is in progress; a
+ * model that is loaded again has what it had; saves end in their order, and what fails is said and tried once more.
+ *
+ * fsync() is the test's: it waits for a gate.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/heats.h"
+#include "daemon/registry.h"
+#include "tests/tap.h"
+
+#define ROWS 2
+#define EXPERTS 5
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static bool shut;
+static unsigned waiting, asked;
+static int refuse; /* so many of them fail */
+
+int fsync(int fd)
+{
+	int r = 0;
+
+	(void)fd;
+	pthread_mutex_lock(&lock);
+	asked++;
+	waiting++;
+	pthread_cond_broadcast(&changed);
+	while (shut)
+		pthread_cond_wait(&changed, &lock);
+	waiting--;
+	if (refuse > 0) {
+		refuse--;
+		r = -1;
+	}
+	pthread_mutex_unlock(&lock);
+	errno = EIO;
+	return r;
+}
+
+static void gate(bool close)
+{
+	pthread_mutex_lock(&lock);
+	shut = close;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&lock);
+}
+
+/* Until a save stands before the gate. */
+static void stands(void)
+{
+	pthread_mutex_lock(&lock);
+	while (!waiting)
+		pthread_cond_wait(&changed, &lock);
+	pthread_mutex_unlock(&lock);
+}
+
+static void *open_later(void *unused)
+{
+	(void)unused;
+	usleep(50000);
+	gate(false);
+	return NULL;
+}
+
+struct warm {
+	struct moe_manifest manifest;
+	struct resident resident;
+	struct entry entry;
+};
+
+static void warm_init(struct warm *m, uint8_t digest, const char *name)
+{
+	*m = (struct warm){.manifest = {.n_moe_layers = ROWS, .n_experts = EXPERTS}};
+	m->manifest.digest[0] = digest;
+	strcpy(m->manifest.name, name);
+	m->resident.manifest = &m->manifest;
+	m->entry.model = &m->resident;
+}
+
+/* Steps that a table has seen; one of its cells says how many. */
+static void heat(struct warm *m, uint32_t steps)
+{
+	heat_table_add(m->entry.lasting->page, 3, steps);
+	m->entry.lasting->page->steps += steps;
+}
+
+static uint64_t steps_of(const struct warm *m)
+{
+	return m->entry.lasting ? m->entry.lasting->page->steps : 0;
+}
+
+static void test_unload(struct heats *h)
+{
+	struct warm a;
+	pthread_t opener;
+
+	warm_init(&a, 1, "a");
+	heats_join(h, NULL, &a.entry);
+	require(a.entry.lasting, "a table");
+	heat(&a, 7);
+	gate(true);
+	heats_part(h, NULL, &a.entry);
+	ok(!a.entry.lasting && h->save && !h->first, "unloading waits for no disk");
+	stands();
+	heats_look(h, 1);
+	ok(h->save, "nor does looking after it");
+	require(pthread_create(&opener, NULL, open_later, NULL) == 0, "a thread");
+	heats_join(h, NULL, &a.entry);
+	ok(steps_of(&a) == 7 && !h->save, "loaded again it waits, and has what it had (%llu)",
+	   (unsigned long long)steps_of(&a));
+	pthread_join(opener, NULL);
+	asked = 0;
+	heats_part(h, NULL, &a.entry);
+	heats_end(h);
+	ok(asked == 0, "nothing new: nothing is written");
+}
+
+static void test_side_by_side(struct heats *h)
+{
+	struct warm a, b;
+
+	warm_init(&a, 1, "a");
+	warm_init(&b, 2, "b");
+	heats_join(h, NULL, &a.entry);
+	heats_join(h, NULL, &b.entry);
+	heat(&a, HEATS_SAVE_STEPS);
+	gate(true);
+	heats_look(h, HEATS_SAVE_NS + 1);
+	ok(h->save && h->saving == a.entry.lasting, "what has grown is being saved");
+	stands();
+	heat(&b, 5);
+	heats_part(h, NULL, &b.entry);
+	heat(&a, 1);
+	heats_part(h, NULL, &a.entry);
+	ok(!h->first && h->save && !h->saving, "two more are unloaded meanwhile, one of them the same");
+	gate(false);
+	heats_end(h);
+	ok(!h->save && waiting == 0, "all of them end");
+	heats_join(h, NULL, &a.entry);
+	heats_join(h, NULL, &b.entry);
+	ok(steps_of(&a) == 7 + HEATS_SAVE_STEPS + 1 && steps_of(&b) == 5,
+	   "the later save of one model is the one that stays");
+	heats_part(h, NULL, &a.entry);
+	heats_part(h, NULL, &b.entry);
+}
+
+static void test_failures(struct heats *h)
+{
+	struct warm a, c;
+
+	warm_init(&a, 1, "a");
+	warm_init(&c, 3, "c");
+	heats_join(h, NULL, &a.entry);
+	heats_join(h, NULL, &c.entry);
+	heat(&a, HEATS_SAVE_STEPS);
+	gate(true);
+	heats_look(h, 3 * HEATS_SAVE_NS);
+	stands();
+	heat(&c, 9);
+	refuse = 1;
+	heats_part(h, NULL, &c.entry);
+	gate(false);
+	heats_end(h);
+	ok(h->complained && a.entry.lasting->page->saved_steps == 0,
+	   "a save that failed before another is not forgotten");
+	heats_look(h, 5 * HEATS_SAVE_NS);
+	ok(h->save, "it is tried again");
+	heats_end(h);
+	ok(!h->complained, "and is good");
+	heats_join(h, NULL, &c.entry);
+	ok(steps_of(&c) == 9, "the one behind it was written all the same");
+
+	heat(&a, HEATS_SAVE_STEPS);
+	gate(true);
+	heats_look(h, 7 * HEATS_SAVE_NS);
+	stands();
+	refuse = 1;
+	heats_part(h, NULL, &a.entry);
+	gate(false);
+	heats_end(h);
+	heats_join(h, NULL, &a.entry);
+	ok(steps_of(&a) == 7 + 3 * HEATS_SAVE_STEPS + 1, "unloaded while its own save fails: it is written again");
+	heats_part(h, NULL, &a.entry);
+	heats_part(h, NULL, &c.entry);
+	heats_end(h);
+}
+
+int main(void)
+{
+	char folder[] = "/tmp/moe-heats.XXXXXX", command[64];
+	struct heats h = {.every = 1 << 20};
+
+	require(mkdtemp(folder), "a folder");
+	h.folder = folder;
+	alarm(TAP_PATIENCE_S);
+	test_unload(&h);
+	test_side_by_side(&h);
+	test_failures(&h);
+	snprintf(command, sizeof command, "rm -r %s", folder);
+	ok(system(command) == 0, "the folder is there");
+	return tap_done();
+}
