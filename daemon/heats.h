@@ -47,7 +47,8 @@ struct heats {
 void heats_keep(struct handover *handover, const struct heats_table *table);
 /* A model that is loaded gets its table; without memory it has none, and the log says so. */
 void heats_join(struct heats *heats, struct handover *handover, struct entry *entry);
-/* Before it is unloaded: its sessions have told theirs. Begins to save what is new. Without `handover` it stays kept. */
+/* Before it is unloaded: its sessions have told theirs. Begins to save what is new. Without `handover` it stays kept.
+ */
 void heats_part(struct heats *heats, struct handover *handover, struct entry *entry);
 /* At the end: waits for what is being saved. */
 void heats_end(struct heats *heats);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * test-cuda-pack - activations are packed on the device bit by bit as on the CPU, by every table that this CPU runs: all
- * packings that a device has, which are all but the pairs of a CPU whose additions are free (kernels/vec/panel_pairs.h).
+ * test-cuda-pack - activations are packed on the device bit by bit as on the CPU, by every table that this CPU runs:
+ * all packings that a device has, which are all but the pairs of a CPU whose additions are free
+ * (kernels/vec/panel_pairs.h).
  */
 #include "kernels/cuda/launch.h"
 #include "kernels/detect.h"

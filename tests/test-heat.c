@@ -183,8 +183,8 @@ static void test_files(const char *folder)
 	ok(heat_save_start(&save, folder, p, NULL) == 0 && heat_save_join(save, &err) < 0 && strstr(err.text, path),
 	   "which nothing can be saved over: %s", err.text);
 	rmdir(path);
-	ok(heat_save_start(&save, "/nowhere/at/all", p, NULL) == 0 && heat_save_join(save, &err) == -ENOENT, "no folder: %s",
-	   err.text);
+	ok(heat_save_start(&save, "/nowhere/at/all", p, NULL) == 0 && heat_save_join(save, &err) == -ENOENT,
+	   "no folder: %s", err.text);
 	free(p);
 	free(q);
 }

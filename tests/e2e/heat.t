@@ -189,6 +189,7 @@ score --experts cpu
 ok $? 'a score' "$dir/err"
 "$moectl" --socket "$socket" unload tiny 2>"$dir/err"
 ok $? 'unloaded' "$dir/err"
+# shellcheck disable=SC2317 # wait_for calls it
 written() { [ "$(wc -c <"$dir/state/$saved")" -gt 100 ]; }
 wait_for written
 ok $? 'the file is written over then'
