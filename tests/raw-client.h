@@ -186,6 +186,17 @@ static void ring_bell(struct ring *r)
 		diag("doorbell: %s", strerror(errno));
 }
 
+/* -1: refused. */
+__attribute__((unused)) static int connect_greeted(void)
+{
+	const int sock = connect_raw();
+
+	if (hello(sock) == (MOE_MSG_HELLO | MOE_MSG_REPLY))
+		return sock;
+	close(sock);
+	return -1;
+}
+
 /*
  * Descriptors of the daemon once all connections but the one that asks are closed, and what a session had, which goes a
  * little later: it waits for at most `most` of them, -1: any number. -1 without /proc.
@@ -194,17 +205,17 @@ __attribute__((unused)) static int quiet_fds(int most)
 {
 	char text[1 << 14];
 	struct moe_msg_query q = {.what = MOE_QUERY_STATUS};
-	const int sock = connect_raw();
 	uint64_t end = 0;
 	long found = -1;
-	int n;
+	int n = -1, sock = -1;
 
-	hello(sock);
 	begin(&q, sizeof q, MOE_MSG_QUERY, 0);
 	do {
 		const char *at = NULL;
 		ssize_t bytes;
 
+		if (sock < 0 && (sock = connect_greeted()) < 0)
+			continue; /* those that have hung up still count */
 		if (exchange(sock, &q, sizeof q, NULL, 0) == (MOE_MSG_QUERY | MOE_MSG_REPLY) && n_answer_fds == 1) {
 			bytes = pread(answer_fds[0], text, sizeof text - 1, 0);
 			text[bytes > 0 ? bytes : 0] = '\0';
