@@ -70,6 +70,14 @@ else
 fi
 "$moectl" --socket "$socket" models --json >"$dir/models" 2>"$dir/err"
 is "$(json "$dir/models" 'models.#')" 1 'what was loaded is unloaded'
+mkdir "$dir/gguf"
+"$mkmodel" quantize "$sample" "$dir/gguf/tiny.gguf" --format q8_0 >/dev/null 2>"$dir/err"
+ok $? 'the model as GGUF' "$dir/err"
+for path in "$dir/gguf/tiny.gguf" "$dir/gguf"; do
+	run load "$path" --samples 1
+	within "$(field raw_gbs)" 0.000001 100000 'the raw rate of GGUF'
+	within "$(field share)" 0.000001 100000 'and a share of it'
+done
 stop_daemon
 
 start_daemon --keep --model "$sample" --threads 2

@@ -64,9 +64,9 @@ void *limit_memory(uint64_t bytes);
 
 /* -- limit-disk.c ------------------------------------------------------------------------------------------------- */
 
-/* Bytes per nanosecond of O_DIRECT reads of all *.safetensors of the folder, queue depth 32, 512 KiB. -errno below
- * 0. */
-double limit_disk(const char *folder, uint64_t *ret_bytes);
+/* Bytes per nanosecond of O_DIRECT reads of a model's files, all *.safetensors of a folder or a GGUF model (a file, its
+ * parts, or a folder with one), queue depth 32, 512 KiB. -errno below 0. */
+double limit_disk(const char *path, uint64_t *ret_bytes);
 
 /* -- pingpong.c --------------------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * limit-disk - how fast a folder's files can be read at all: one behind the other, around the page cache, with as many
+ * limit-disk - how fast a model's files can be read at all: one behind the other, around the page cache, with as many
  * reads of the same size in flight as a load has.
  *
  * Law: the clock runs only while there is something to read. Files are open, buffers are there and registered before;
@@ -20,6 +20,7 @@
 #include "base/cleanup.h"
 #include "base/util.h"
 #include "bench.h"
+#include "model/gguf.h"
 
 /* The loader's (daemon/loader.h). */
 #define BLOCK (512u << 10)
@@ -49,13 +50,12 @@ static int is_shard(const struct dirent *entry)
 	return suffix && strcmp(suffix, ".safetensors") == 0;
 }
 
-static int open_file(struct disk *d, const char *folder, const char *name)
+static int open_file(struct disk *d, int dir, const char *name)
 {
-	_cleanup_close_ int dir = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	struct disk_file *file = &d->files[d->n_files];
 	struct stat st;
 
-	file->fd = dir < 0 ? -1 : openat(dir, name, O_RDONLY | O_DIRECT | O_CLOEXEC);
+	file->fd = openat(dir, name, O_RDONLY | O_DIRECT | O_CLOEXEC);
 	if (file->fd < 0)
 		return -errno;
 	d->n_files++;
@@ -65,22 +65,41 @@ static int open_file(struct disk *d, const char *folder, const char *name)
 	return file->bytes > 0 ? 0 : -ENODATA;
 }
 
-static int open_files(struct disk *d, const char *folder)
+static int open_shards(struct disk *d, const char *folder)
 {
+	_cleanup_close_ int dir = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	struct dirent **entries;
-	const int n = scandir(folder, &entries, is_shard, alphasort);
+	const int n = dir < 0 ? -1 : scandir(folder, &entries, is_shard, alphasort);
 	int r = n < 0 ? -errno : n == 0 ? -ENOENT : 0;
 
-	if (n <= 0)
+	if (n < 0)
 		return r;
-	d->files = calloc((size_t)n, sizeof *d->files);
-	r = d->files ? 0 : -ENOMEM;
+	d->files = calloc((size_t)n + 1, sizeof *d->files);
+	r = d->files ? r : -ENOMEM;
 	for (int i = 0; i < n; i++) {
 		if (r == 0)
-			r = open_file(d, folder, entries[i]->d_name);
+			r = open_file(d, dir, entries[i]->d_name);
 		free(entries[i]);
 	}
 	free(entries);
+	return r;
+}
+
+/* Which files those are, the daemon's loader says. */
+static int open_gguf(struct disk *d, const char *path)
+{
+	struct moe_error err;
+	uint32_t n = 0;
+	char **files;
+	int r = gguf_files(path, &files, &n, &err);
+
+	if (r < 0)
+		return r;
+	d->files = calloc(n, sizeof *d->files);
+	r = d->files ? 0 : -ENOMEM;
+	for (uint32_t i = 0; i < n && r == 0; i++)
+		r = open_file(d, AT_FDCWD, files[i]);
+	gguf_files_free(files, n);
 	return r;
 }
 
@@ -159,11 +178,11 @@ static void close_disk(struct disk *d)
 		munmap(d->buffers, ROOM);
 }
 
-double limit_disk(const char *folder, uint64_t *ret_bytes)
+double limit_disk(const char *path, uint64_t *ret_bytes)
 {
 	struct disk disk = {.buffers = limit_memory(ROOM)}; /* on huge pages: few segments a read */
 	uint64_t begin, ns, bytes = 0;
-	int r = disk.buffers ? open_files(&disk, folder) : -ENOMEM;
+	int r = disk.buffers ? gguf_is(path) ? open_gguf(&disk, path) : open_shards(&disk, path) : -ENOMEM;
 
 	if (r == 0)
 		r = open_ring(&disk);

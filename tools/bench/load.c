@@ -204,7 +204,7 @@ int bench_load(const struct options *o)
 	int r;
 
 	if (!path) {
-		moe_error_set(&err, -EINVAL, "load: DIR is missing or does not exist");
+		moe_error_set(&err, -EINVAL, "load: PATH is missing or does not exist");
 		return bench_fail(&err);
 	}
 	r = samples ? moe_open(&client, o->socket, &err) : -ENOMEM;

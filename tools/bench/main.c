@@ -45,7 +45,7 @@ static const struct verb {
 	{"policy", bench_policy, 50, "policy [--slots N] [OPTION]...",
 	 "a cache policy alone, in this process: one event", 8},
 	{"plan", bench_plan, 20, "plan", "planning which GPU holds which experts, beside sorting their loads"},
-	{"load", bench_load, 5, "load DIR", "loading, beside bare O_DIRECT reads"},
+	{"load", bench_load, 5, "load PATH", "loading, beside bare O_DIRECT reads"},
 	{"attach", bench_attach, 100, "attach [--hold N --seconds S]",
 	 "time to attach; or N idle sessions for S seconds"},
 	{"restart", bench_restart, 20, "restart [--hold N]",
