@@ -11,7 +11,7 @@
  *
  * Law: a total is one chain over the units in order: total += dot * (scale * activation scale), then total += minimum *
  * (activation scale * sum of activation codes), each a fused multiply-add. So a result has the same bits in every tile,
- * and on every level.
+ * and on every level that packs alike.
  */
 #ifndef KERNELS_VEC_PANEL_TILE_H
 #define KERNELS_VEC_PANEL_TILE_H

@@ -91,7 +91,7 @@ mistake 2 'is status meant?' "$moectl" --socket "$socket" satus
 mistake 2 'is stats meant?' "$moectl" --socket "$socket" stat
 mistake 2 'see moectl --help' "$moectl" --socket "$socket" frobnicate
 mistake 2 'see moectl --help' "$moectl" --sokcet "$socket" status
-mistake 2 'load DIR [--name NAME]' "$moectl" --socket "$socket" load
+mistake 2 'load PATH [--name NAME]' "$moectl" --socket "$socket" load
 mistake 2 'see moe-expertd --help' "$expertd" --sokcet "$dir/s"
 mistake 2 'expected generate or score' "$worker" generat
 mistake 2 'see moe-worker --help' "$worker" generate --model "$sample" --prompt x --solts 3

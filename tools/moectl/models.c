@@ -79,7 +79,7 @@ int verb_models(const struct arguments *arg)
 		print_json(document);
 	} else {
 		if (json_array_size(models) == 0)
-			printf("no model is loaded: moectl load DIR\n");
+			printf("no model is loaded: moectl load PATH\n");
 		json_array_foreach (models, i, model)
 			print_model(model);
 	}

@@ -299,7 +299,7 @@ static int print_once(const struct arguments *arg)
 		print_json(document);
 	} else {
 		if (json_array_size(json_object_get(document, "models")) == 0)
-			printf("no model is loaded: moectl load DIR\n");
+			printf("no model is loaded: moectl load PATH\n");
 		json_array_foreach (json_object_get(document, "models"), i, model)
 			print_model(model);
 		print_sessions(json_object_get(document, "sessions"));

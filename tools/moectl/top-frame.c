@@ -311,7 +311,7 @@ static void draw_models(struct frame *f, const struct top_view *v)
 
 	put(f, FRAME_PLAIN, "%s", "");
 	if (!v->n_models) {
-		put(f, FRAME_PLAIN, "no model is loaded: moectl load DIR");
+		put(f, FRAME_PLAIN, "no model is loaded: moectl load PATH");
 		return;
 	}
 	put_row(f, chosen, NULL);
