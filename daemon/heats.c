@@ -29,12 +29,20 @@ static const char *kept_name(char to[48], const uint8_t *digest)
 	return to;
 }
 
-static struct heats_table *find(const struct heats *h, const struct moe_manifest *m)
+/* Where the list has it, or its end. */
+static struct heats_table **find(struct heats_table **list, const struct moe_manifest *m)
 {
-	struct heats_table *t = h->first;
+	while (*list && (memcmp((*list)->page->digest, m->digest, sizeof m->digest) != 0))
+		list = &(*list)->next;
+	return list;
+}
 
-	while (t && (memcmp(t->page->digest, m->digest, sizeof m->digest) != 0))
-		t = t->next;
+static struct heats_table *unlinked(struct heats_table **at)
+{
+	struct heats_table *t = *at;
+
+	if (t)
+		*at = t->next;
 	return t;
 }
 
@@ -143,11 +151,11 @@ void heats_keep(struct handover *handover, const struct heats_table *t)
 void heats_join(struct heats *h, struct handover *handover, struct entry *entry)
 {
 	const struct moe_manifest *m = entry->model->manifest;
-	struct heats_table *t = find(h, m);
+	struct heats_table *t = *find(&h->first, m);
 	struct moe_error err;
 
-	if (!t && h->parted)
-		heats_end(h); /* it may be this one's */
+	if (!t && (t = unlinked(find(&h->parting, m))))
+		heats_keep(handover, t);
 	if (!t && table_new(&t, h, handover, m, &err) < 0) {
 		log_warning("%s: it is served without heat that lasts: %s", m->name, err.text);
 		return;
@@ -161,9 +169,10 @@ void heats_join(struct heats *h, struct handover *handover, struct entry *entry)
 
 /* -- saving ------------------------------------------------------------------------------------------------------- */
 
-static void saved(struct heats *h, struct heats_table *t, int r, const struct moe_error *err)
+/* Which of several saves has failed is not said: all count as unsaved then. */
+static void saved(struct heats *h, int r, const struct moe_error *err)
 {
-	if (r < 0 && t)
+	for (struct heats_table *t = h->first; t && r < 0; t = t->next)
 		t->page->saved_steps = 0;
 	if (r < 0 && !h->complained)
 		event_log(EVENT_HEAT_UNSAVED, FACTS(.path = h->folder, .reason = err->text), "%s", err->text);
@@ -178,8 +187,9 @@ void heats_end(struct heats *h)
 	if (!h->save)
 		return;
 	r = heat_save_join(steal_ptr(h->save), &err);
-	h->parted = false;
-	saved(h, steal_ptr(h->saving), r, &err);
+	saved(h, r, &err);
+	while (h->parting)
+		table_free(unlinked(&h->parting));
 }
 
 /* Waits for it, for want of a thread. */
@@ -196,7 +206,7 @@ static void save_now(struct heats *h, struct heats_table *t)
 	heat_encode(copy, t->page);
 	r = heat_file_write(h->folder, copy, &err);
 	free(copy);
-	saved(h, t, r, &err);
+	saved(h, r, &err);
 }
 
 void heats_look(struct heats *h, uint64_t now)
@@ -209,26 +219,23 @@ void heats_look(struct heats *h, uint64_t now)
 		if (t->page->steps - t->page->saved_steps < HEATS_SAVE_STEPS ||
 		    heat_save_start(&h->save, h->folder, t->page, NULL) < 0)
 			continue;
-		h->saving = t;
 		h->saved_ns = now;
 		t->page->saved_steps = t->page->steps;
 		return;
 	}
 }
 
-/* Behind the one in progress, which may be its own and fail. */
-static void save_parting(struct heats *h, struct heats_table *t)
+/* Behind the one in progress, which may be its own and fail. True: it has begun. */
+static bool save_parting(struct heats *h, struct heats_table *t)
 {
-	const bool unsaved = h->saving == t || t->page->steps != t->page->saved_steps;
-
-	if (h->saving == t)
-		h->saving = NULL;
-	if (!h->folder || !unsaved)
-		return;
-	if (heat_save_start(&h->save, h->folder, t->page, h->save) == 0)
-		h->parted = true;
-	else
-		save_now(h, t);
+	if (!h->folder || (!h->save && t->page->steps == t->page->saved_steps))
+		return false;
+	if (heat_save_start(&h->save, h->folder, t->page, h->save) == 0) {
+		t->page->saved_steps = t->page->steps;
+		return true;
+	}
+	save_now(h, t);
+	return false;
 }
 
 void heats_part(struct heats *h, struct handover *handover, struct entry *entry)
@@ -238,13 +245,17 @@ void heats_part(struct heats *h, struct handover *handover, struct entry *entry)
 
 	if (!t || --t->users > 0)
 		return;
-	save_parting(h, t);
 	if (handover)
 		handover_drop(handover, "%s", kept_name(name, t->page->digest));
 	while (*at != t)
 		at = &(*at)->next;
-	*at = t->next;
-	table_free(t);
+	unlinked(at);
+	if (!save_parting(h, t)) {
+		table_free(t);
+		return;
+	}
+	t->next = h->parting;
+	h->parting = t;
 }
 
 int heats_forget(struct heats *h, struct entry *entry, struct moe_error *err)

@@ -5,8 +5,9 @@
  * Law: a table is there as long as a model of its digest is loaded. It begins with what a daemon before has left in
  * memory (with the keeper), else with what is on disk, else empty. It is saved when its steps have grown by
  * HEATS_SAVE_STEPS, at most every HEATS_SAVE_NS, and when its last model is unloaded or the daemon ends; without a
- * folder it is never saved. Saving waits for no disk, but at the daemon's end, and when a model is loaded whose heat
- * is still on its way there. What cannot be read or saved is said once, and costs nobody anything but heat.
+ * folder it is never saved. Nobody waits for a save, but at the daemon's end and to forget: what is unloaded stays in
+ * memory until it is over, and is taken from there when it is loaded again. What cannot be read or saved is said once,
+ * and costs nobody anything but heat.
  */
 #ifndef DAEMON_HEATS_H
 #define DAEMON_HEATS_H
@@ -36,9 +37,8 @@ struct heats {
 	struct heats_table *first;
 	char *folder; /* NULL: none */
 	uint64_t every;
-	struct heat_save *save; /* in progress */
-	struct heats_table *saving;
-	bool parted; /* of a table that is gone, among others */
+	struct heat_save *save;      /* in progress */
+	struct heats_table *parting; /* unloaded, until it is over */
 	uint64_t saved_ns, looked_ns;
 	bool complained; /* a save has failed, and none was good since */
 };
