@@ -86,11 +86,12 @@ test_kernel() {
 	grep -aq '^kmod: exit 0' "$dir/console" && [ "$code" = 0 ]
 }
 
-# A program and the libraries that it is linked with, for the guest: they lie there as here, ours in /lib.
+# A program and the libraries that it is linked with, for the guest: they lie there as here, ours in /lib. Without what
+# is for debuggers: the machine has its files in memory, twice while it boots.
 add_program() {
 	case $1 in
-	*.so.*) cp -L "$1" "$dir/guest/lib/" ;;
-	*) cp "$1" "$dir/guest/" ;;
+	*.so.*) strip --strip-debug -o "$dir/guest/lib/${1##*/}" "$1" ;;
+	*) strip --strip-debug -o "$dir/guest/${1##*/}" "$1" ;;
 	esac || return 1
 	ldd "$1" | sed -n 's,.*[ \t]\(/[^ ]*\) (0x.*,\1,p' | while read -r library; do
 		case $library in
