@@ -91,6 +91,15 @@ static uint64_t steps_of(const struct warm *m)
 	return m->entry.lasting ? m->entry.lasting->page->steps : 0;
 }
 
+/* So many steps that they are saved, and a disk that does not answer. */
+static void save_stuck(struct heats *h, struct warm *m, uint64_t now)
+{
+	heat(m, HEATS_SAVE_STEPS);
+	gate(true);
+	heats_look(h, now);
+	stands();
+}
+
 static void test_unload(struct heats *h)
 {
 	struct warm a;
@@ -123,11 +132,8 @@ static void test_side_by_side(struct heats *h)
 	warm_init(&b, 2, "b");
 	heats_join(h, NULL, &a.entry);
 	heats_join(h, NULL, &b.entry);
-	heat(&a, HEATS_SAVE_STEPS);
-	gate(true);
-	heats_look(h, HEATS_SAVE_NS + 1);
+	save_stuck(h, &a, HEATS_SAVE_NS + 1);
 	ok(h->save, "what has grown is being saved");
-	stands();
 	heat(&b, 5);
 	heats_part(h, NULL, &b.entry);
 	heat(&a, 1);
@@ -152,10 +158,7 @@ static void test_failures(struct heats *h)
 	warm_init(&c, 3, "c");
 	heats_join(h, NULL, &a.entry);
 	heats_join(h, NULL, &c.entry);
-	heat(&a, HEATS_SAVE_STEPS);
-	gate(true);
-	heats_look(h, 3 * HEATS_SAVE_NS);
-	stands();
+	save_stuck(h, &a, 3 * HEATS_SAVE_NS);
 	heat(&c, 9);
 	refuse = 1;
 	heats_part(h, NULL, &c.entry);
@@ -170,10 +173,7 @@ static void test_failures(struct heats *h)
 	heats_join(h, NULL, &c.entry);
 	ok(steps_of(&c) == 9, "the one behind it was written all the same");
 
-	heat(&a, HEATS_SAVE_STEPS);
-	gate(true);
-	heats_look(h, 7 * HEATS_SAVE_NS);
-	stands();
+	save_stuck(h, &a, 7 * HEATS_SAVE_NS);
 	refuse = 1;
 	heats_part(h, NULL, &a.entry);
 	gate(false);
