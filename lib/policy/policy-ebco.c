@@ -10,13 +10,15 @@
  *
  * Nothing is decayed: W stands here times a unit that grows by 8/7 in each event, so that an event writes what its
  * tokens touch, no more. When the unit has grown too large it loses a power of two, and so does each row when it is
- * next looked at: that is exact.
+ * next looked at: that is exact. W is symmetric, and half of it is kept.
  *
- * Beside it W stands in binary32, times another power of two: `near`. Its rows are added up for all experts at once,
+ * Beside it all of W stands in binary32, times a power of two: `near`. Its rows are added up for all experts at once,
  * and whoever may leave is sorted by these sums when the first victim of an event is asked for, 64 experts by
  * themselves; a victim is the least of the heads. A sum of binary64 is made for those only whom sums of binary32 cannot
  * tell from the least. Sums of binary64 that ought to be equal are apart by their rounding, less than 2^-44 of them;
  * SAME takes those for equal that are nearer than that, and parts what differs in the last 200 events.
+ *
+ * What an event costs is the lines of both that it touches, which no first cache holds: hence the half.
  */
 #include <math.h>
 #include <string.h>
@@ -28,21 +30,21 @@
 #define NEW 0.125
 #define SAME (1 + 0x1p-42)
 #define UNIT_MAX 0x1p960 /* 2^63 of which are finite: more than the greatest weights of all pairs add up to */
-#define UNIT_STEP 0x1p-480
-#define STEPS_LEFT 5 /* after as many nothing is left */
+#define UNIT_STEP 0x1p-64
+#define STEPS_LEFT 33 /* after as many nothing is left */
 
-/* Near numbers are off by NEAR_PART of themselves, or by NEAR_NONE where they are 0: subnormal numbers are slow. */
+/* Near numbers are off by NEAR_PART of themselves, or by NEAR_NONE where that is more. Such small ones are 0 after a
+ * step: sums of subnormal numbers are slow. */
+#define NEAR_OF 0x1p-896 /* of what W is: the unit is 2^64 at most, and 2^63 of that are finite in binary32 as well */
 #define NEAR_PART 0x1p-24
 #define NEAR_NONE 0x1p-100f
-#define NEAR_MAX 0x1p64 /* the unit's bound here; 2^63 of which are finite in binary32 as well */
-#define NEAR_STEP 0x1p-64f
 #define NEAR_STEPS_LEFT 4
 
 #define EXPERTS_MAX 4096
 #define WORD 64           /* experts that are sorted together */
 #define PLACES (WORD + 8) /* theirs, and at least one of NOBODY */
 #define NOBODY INT32_MAX  /* behind all others */
-#define NEVER UINT64_MAX  /* no token had it: its row is 0 */
+#define NEVER UINT32_MAX  /* no token had it: its row is 0 */
 #define CHOSEN 64         /* of a token, at once */
 
 typedef float near_vector __attribute__((vector_size(32), aligned(4), may_alias));
@@ -52,13 +54,13 @@ typedef int32_t key_vector __attribute__((vector_size(32), aligned(4), may_alias
 struct ebco {
 	bool soft, in_event, stale;
 	uint32_t n_experts, n_active, n_words, width; /* width: of a row of near */
-	uint64_t steps, near_steps;                   /* that the unit has lost, and the near one */
+	uint32_t steps;                               /* that the unit has lost */
 	double share;                                 /* of an event, in W */
-	double unit, near_of;                         /* near_of: a power of two, what near is of W */
-	double *w;                                    /* [n_experts][n_experts], in units */
+	double unit;                                  /* what 1 in W is here */
+	double *w;                                    /* row i: [i + 1], in units */
 	float *near;                                  /* [n_experts][width] */
-	uint64_t *taken, *near_taken;                 /* [n_experts]: how many of the steps the row has taken; NEVER */
 	double *sum;                                  /* [n_experts]: of W, where it is known */
+	uint32_t *taken;                              /* [n_experts]: how many of the steps the row has taken; NEVER */
 	int32_t *active;                              /* [n_experts]: requested by this event, or by the last one */
 	int32_t *close;                               /* [n_experts]: scratch, who may be the least */
 	uint64_t known[EXPERTS_MAX / WORD];
@@ -71,8 +73,8 @@ static size_t ebco_bytes(uint32_t n_experts, uint32_t n_slots)
 {
 	const size_t n = n_experts, width = ALIGN_UP(n, WORD);
 
-	return sizeof(struct ebco) + (n * n + 3 * n) * sizeof(double) + CACHE_LINE + n * width * sizeof(float) +
-	       (2 * n + width / WORD * PLACES) * sizeof(int32_t);
+	return sizeof(struct ebco) + CACHE_LINE + n * width * sizeof(float) + (n * (n + 1) / 2 + n) * sizeof(double) +
+	       (3 * n + width / WORD * PLACES) * sizeof(int32_t);
 }
 
 static void init(struct ebco *o, bool soft, uint32_t n_experts, uint32_t n_slots)
@@ -84,13 +86,11 @@ static void init(struct ebco *o, bool soft, uint32_t n_experts, uint32_t n_slots
 	o->width = ALIGN_UP(n_experts, WORD);
 	o->n_words = o->width / WORD;
 	o->unit = UNIT_MAX * UNIT_STEP;
-	o->near_of = 1 / o->unit;
 	o->near = (float *)ALIGN_UP((uintptr_t)(o + 1), CACHE_LINE);
 	o->w = (double *)(o->near + n * o->width);
-	o->taken = (uint64_t *)(o->w + n * n);
-	o->near_taken = o->taken + n;
-	o->sum = (double *)(o->near_taken + n);
-	o->active = (int32_t *)(o->sum + n);
+	o->sum = o->w + n * (n + 1) / 2;
+	o->taken = (uint32_t *)(o->sum + n);
+	o->active = (int32_t *)(o->taken + n);
 	o->close = o->active + n;
 	o->order = o->close + n;
 	memset(o->taken, 0xff, n * sizeof *o->taken);
@@ -119,18 +119,12 @@ static __attribute__((noinline)) void begin_event(struct ebco *o)
 	o->n_active = 0;
 	if (o->share == 1) { /* nothing of what was is left, and the unit stays */
 		o->steps += STEPS_LEFT;
-		o->near_steps += NEAR_STEPS_LEFT;
 		return;
 	}
 	o->unit /= 1 - o->share;
 	if (o->unit >= UNIT_MAX) {
 		o->unit *= UNIT_STEP;
-		o->near_of /= UNIT_STEP;
 		o->steps++;
-	}
-	if (o->unit * o->near_of >= NEAR_MAX) {
-		o->near_of *= NEAR_STEP;
-		o->near_steps++;
 	}
 }
 
@@ -140,9 +134,16 @@ static inline void begin(struct ebco *o)
 		begin_event(o);
 }
 
-static double *row_of(const struct ebco *o, int32_t expert)
+static double *row_of(const struct ebco *o, uint32_t expert)
 {
-	return o->w + (size_t)expert * o->n_experts;
+	return o->w + expert * (expert + 1) / 2;
+}
+
+static double *pair_of(const struct ebco *o, int32_t one, int32_t other)
+{
+	const uint32_t a = (uint32_t)one, b = (uint32_t)other, high = MAX(a, b);
+
+	return row_of(o, high) + (a + b - high); /* a + b: without a branch, which nobody could foresee */
 }
 
 static float *near_of(const struct ebco *o, int32_t expert)
@@ -150,37 +151,38 @@ static float *near_of(const struct ebco *o, int32_t expert)
 	return o->near + (size_t)expert * o->width;
 }
 
-/* Seldom, and out of the way: what calls them would have to save registers for their vectors. */
-static __attribute__((noinline)) void take_steps(struct ebco *o, int32_t expert)
-{
-	double *row = row_of(o, expert);
-	uint64_t behind = o->steps - o->taken[expert];
-
-	o->taken[expert] = o->steps;
-	if (behind >= STEPS_LEFT)
-		memset(row, 0, o->n_experts * sizeof *row);
-	else
-		for (; behind > 0; behind--)
-			for (uint32_t i = 0; i < o->n_experts; i++)
-				row[i] *= UNIT_STEP;
-}
-
-static __attribute__((noinline)) void take_near_steps(struct ebco *o, int32_t expert)
+static void take_near_steps(const struct ebco *o, int32_t expert, uint32_t behind)
 {
 	float *row = near_of(o, expert);
-	uint64_t behind = o->near_steps - o->near_taken[expert];
 
-	o->near_taken[expert] = o->near_steps;
 	if (behind >= NEAR_STEPS_LEFT) {
 		memset(row, 0, o->width * sizeof *row);
 		return;
 	}
 	for (; behind > 0; behind--)
 		for (uint32_t i = 0; i < o->width; i++) {
-			const float value = row[i] * NEAR_STEP;
+			const float value = row[i] * (float)UNIT_STEP;
 
 			row[i] = value >= NEAR_NONE ? value : 0;
 		}
+}
+
+/* Seldom, and out of the way: who calls it would have to save registers for its vectors. */
+static __attribute__((noinline)) void take_steps(struct ebco *o, int32_t expert)
+{
+	double *row = row_of(o, (uint32_t)expert);
+	uint32_t behind = o->steps - o->taken[expert];
+
+	if (o->taken[expert] == NEVER)
+		behind = STEPS_LEFT;
+	o->taken[expert] = o->steps;
+	take_near_steps(o, expert, behind);
+	if (behind >= STEPS_LEFT)
+		memset(row, 0, ((size_t)expert + 1) * sizeof *row);
+	else
+		for (; behind > 0; behind--)
+			for (int32_t i = 0; i <= expert; i++)
+				row[i] *= UNIT_STEP;
 }
 
 /* Before its row is read or written. */
@@ -188,20 +190,20 @@ static inline void look_at(struct ebco *o, int32_t expert)
 {
 	if (o->taken[expert] != o->steps)
 		take_steps(o, expert);
-	if (o->near_taken[expert] != o->near_steps)
-		take_near_steps(o, expert);
 }
 
 struct chosen { /* a token's experts */
 	uint32_t n;
 	int32_t id[CHOSEN];
 	double weight[CHOSEN];
-	double *row[CHOSEN];
 	float *near[CHOSEN];
 };
 
 static void list_chosen(struct ebco *o, const struct policy_tokens *t, size_t at, uint32_t n, struct chosen *ret)
 {
+	const bool known = o->soft && t->weights;
+	const double alike = o->soft ? 1.0 / t->topk : 1;
+
 	ret->n = 0;
 	for (size_t i = at; i < at + n; i++) {
 		const int32_t expert = t->ids[i];
@@ -210,32 +212,30 @@ static void list_chosen(struct ebco *o, const struct policy_tokens *t, size_t at
 			continue;
 		look_at(o, expert);
 		ret->id[ret->n] = expert;
-		ret->weight[ret->n] = o->soft ? policy_weight(t, i) : 1;
-		ret->row[ret->n] = row_of(o, expert);
+		ret->weight[ret->n] = known ? policy_weight(t, i) : alike;
 		ret->near[ret->n++] = near_of(o, expert);
 	}
 }
 
-/* The i-th of c and the j-th of d. W is symmetric: one sum, two places. */
-static inline void add_pair(const struct chosen *c, uint32_t i, const struct chosen *d, uint32_t j, double share,
-			    double near_of)
+/* The i-th of c and the j-th of d. */
+static inline void add_pair(const struct ebco *o, const struct chosen *c, uint32_t i, const struct chosen *d,
+			    uint32_t j, double share)
 {
-	const double value = c->row[i][d->id[j]] + share;
-	const float rounded = (float)(value * near_of), near = rounded >= NEAR_NONE ? rounded : 0;
+	double *pair = pair_of(o, c->id[i], d->id[j]);
 
-	c->row[i][d->id[j]] = d->row[j][c->id[i]] = value;
-	c->near[i][d->id[j]] = d->near[j][c->id[i]] = near;
+	*pair += share;
+	c->near[i][d->id[j]] = d->near[j][c->id[i]] = (float)(*pair * NEAR_OF);
 }
 
-static void add_pairs(const struct chosen *c, const struct chosen *d, double share, double near_of)
+static void add_pairs(const struct ebco *o, const struct chosen *c, const struct chosen *d, double share)
 {
 	for (uint32_t i = 0; i < c->n; i++) {
 		const double mine = share * c->weight[i];
 
 		for (uint32_t j = 0; j < (c == d ? i : d->n); j++)
-			add_pair(c, i, d, j, mine * d->weight[j] * (c->id[i] == d->id[j] ? 2 : 1), near_of);
+			add_pair(o, c, i, d, j, mine * d->weight[j] * (c->id[i] == d->id[j] ? 2 : 1));
 		if (c == d)
-			add_pair(c, i, c, i, mine * c->weight[i], near_of);
+			add_pair(o, c, i, c, i, mine * c->weight[i]);
 	}
 }
 
@@ -246,10 +246,10 @@ static void add_token(struct ebco *o, const struct policy_tokens *t, size_t firs
 
 	for (uint32_t i = 0; i < t->topk; i += CHOSEN) {
 		list_chosen(o, t, first + i, MIN(t->topk - i, CHOSEN), &c);
-		add_pairs(&c, &c, share, o->near_of);
+		add_pairs(o, &c, &c, share);
 		for (uint32_t j = 0; j < i; j += CHOSEN) {
 			list_chosen(o, t, first + j, CHOSEN, &d);
-			add_pairs(&c, &d, share, o->near_of);
+			add_pairs(o, &c, &d, share);
 		}
 	}
 }
@@ -389,12 +389,11 @@ static void ebco_release(void *state, int32_t expert)
 }
 
 /*
- * In ascending order of the requested ones. In W's own unit, times no near_of: whole sums are compared with each other
+ * In ascending order of the requested ones. In W's own unit, not times NEAR_OF: whole sums are compared with each other
  * only, and those of what is 5,500 events old would be nothing in the unit of `near`, and equal.
  */
 static double whole_sum(struct ebco *o, int32_t expert)
 {
-	const double *row = row_of(o, expert);
 	double sum = 0;
 
 	if (o->known[expert / WORD] >> expert % WORD & 1)
@@ -402,7 +401,7 @@ static double whole_sum(struct ebco *o, int32_t expert)
 	if (o->taken[expert] != NEVER) {
 		look_at(o, expert);
 		for (uint32_t i = 0; i < o->n_active; i++)
-			sum += row[o->active[i]];
+			sum += *pair_of(o, expert, o->active[i]);
 	}
 	o->known[expert / WORD] |= UINT64_C(1) << expert % WORD;
 	return o->sum[expert] = sum;
