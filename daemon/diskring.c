@@ -198,12 +198,17 @@ static void await(struct diskring *r, uint64_t wait_ns)
 	}
 }
 
+void diskring_submit(struct diskring *r)
+{
+	if (r->broken)
+		return;
+	arm_wake(r);
+	submit(r);
+}
+
 void diskring_turn(struct diskring *r, uint64_t wait_ns)
 {
-	if (!r->broken) {
-		arm_wake(r);
-		submit(r);
-	}
+	diskring_submit(r);
 	/* What the kernel does not take now is offered again, and not when something else has ended. */
 	if (r->in_flight > 0)
 		await(r, r->refused_ns ? MIN(wait_ns, (uint64_t)NO_WAIT_US * 1000) : wait_ns);

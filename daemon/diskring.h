@@ -76,6 +76,9 @@ static inline bool diskring_has_room(const struct diskring *ring)
 /* There is room. */
 void diskring_add(struct diskring *ring, struct diskread *read);
 
+/* Hands over what was added, and waits for nothing. */
+void diskring_submit(struct diskring *ring);
+
 /* Hands over what was added, and while anything is in flight waits: for an end of a read, a wake-up, or so long
  * (UINT64_MAX: for ever). */
 void diskring_turn(struct diskring *ring, uint64_t wait_ns);

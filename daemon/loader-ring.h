@@ -18,6 +18,7 @@
 #define LOADER_TICK_NS 200000000u
 
 struct loader_slot {
+	struct loader_slot *next; /* the reader's */
 	struct block block;
 	struct diskread read;
 	uint8_t *memory;

@@ -102,6 +102,7 @@ static void *work_thread(void *argument)
 	struct loader *l = workers->loader;
 	struct loader_slot *slot;
 
+	team_step_back(); /* behind the reader: a disk that has nothing to read is what a load cannot make up for */
 	host_bind_thread(&l->params->nodes[workers->node]); /* for speed; unbound it works as well */
 	while ((slot = next_full(l, &l->queues[workers->node]))) {
 		if (!atomic_load(&l->failed))

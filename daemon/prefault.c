@@ -185,6 +185,7 @@ static void *run_thread(void *argument)
 	uint64_t stripe;
 	bool last;
 
+	team_step_back();
 	/* Binding is for speed here: where pages go is the mapping's memory policy. */
 	if (run->job.node)
 		host_bind_thread(run->job.node);
@@ -268,7 +269,8 @@ int prefault_start(struct prefault_run **ret, const struct prefault *prefault, s
 	const uint64_t some = MIN(ALIGN_UP(DIV_UP(prefault->bytes, STRIPES), HUGE_BYTES), STRIPE_BYTES_MAX);
 	const uint64_t stripe_bytes = MAX(some, prefault->page_bytes);
 	const uint64_t n_stripes = DIV_UP(prefault->bytes, stripe_bytes);
-	const uint32_t threads = prefault->node ? MAX(prefault->node->n_cpus, 1u) : UNPINNED_THREADS;
+	/* But one CPU, which is for who reads meanwhile: the kernel does not stop for others while it clears. */
+	const uint32_t threads = prefault->node ? MAX(prefault->node->n_cpus, 2u) - 1 : UNPINNED_THREADS;
 	struct prefault_run *run = calloc(1, sizeof *run);
 	int r;
 

@@ -2,6 +2,7 @@
 #include "daemon/team.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 
 #include "base/error.h"
@@ -23,6 +24,13 @@ int team_start(struct team *ret, const char *name, uint32_t n, void *(*run)(void
 	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return ret->n > 0 ? 0 : moe_error_sys(err, r ? -r : -EINVAL, "cannot start a thread (%s)", name);
+}
+
+void team_step_back(void)
+{
+	const struct sched_param none = {0};
+
+	sched_setscheduler(0, SCHED_BATCH, &none);
 }
 
 void team_join(struct team *team)

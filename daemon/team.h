@@ -24,6 +24,10 @@ struct team {
 int team_start(struct team *ret, const char *name, uint32_t n, void *(*run)(void *), void *argument,
 	       struct moe_error *err);
 
+/* For the calling thread, whose work is long and waits for nobody: whoever else wakes up on its CPU goes first, and it
+ * pushes nobody aside. Where that is refused it works as well. */
+void team_step_back(void);
+
 /* Waits for all; a team that was never started (n == 0) is fine. */
 void team_join(struct team *team);
 

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -74,7 +75,7 @@ static void turn(uint8_t *to, const uint8_t *from, uint64_t granule, uint64_t fi
 		to[first * granule + i] = granule == 1 ? from[i] : (uint8_t)(from[i] + 37 * (first + i / granule));
 }
 
-static _Atomic bool strayed;
+static _Atomic bool strayed, pushy;
 
 /* The share's bytes of `bytes` that belong at `at` in a whole record. */
 static void put_share(const struct record_share *to, uint64_t at, const uint8_t *bytes, uint64_t n)
@@ -100,6 +101,9 @@ static void turn_piece(const struct repack *repack, const struct record_share *t
 	const uint64_t granule = repack->granule_bytes;
 	uint8_t *turned;
 
+	/* Whoever repacks lets the reader go first. */
+	if (sched_getscheduler(0) != SCHED_BATCH)
+		atomic_store(&pushy, true);
 	if (n == 0 || (first + n) * granule > repack->bytes || repack->parameter[0] + repack->bytes > RECORD_BYTES) {
 		atomic_store(&strayed, true);
 		return;
@@ -560,6 +564,7 @@ int main(void)
 	test_random(plain, "1");
 	test_random(small, "1 to 300");
 	test_random(large, "up to 25,000");
+	ok(!atomic_load(&pushy), "workers let the reader go first");
 	test_read_bytes(plain, true);
 	test_read_bytes(small, false);
 	test_large();

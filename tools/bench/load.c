@@ -100,7 +100,9 @@ struct loads {
 };
 
 /* Bytes per nanosecond of making as much memory as the model takes, as the daemon makes it, and giving it back: where a
- * hypervisor takes free memory away this costs more than any read. -errno below 0. */
+ * hypervisor takes free memory away this costs more than any read. It is no part of what a load does, and what the bare
+ * reads go into was made before their clock: so this comes right before each load, which finds what was used just now.
+ * -errno below 0. */
 static double memory_rate(const struct host *host, uint64_t bytes, struct moe_error *err)
 {
 	const uint64_t begin = now_ns();
@@ -119,8 +121,16 @@ static int read_once(const char *path, double *ret_rate, uint64_t *ret_bytes, st
 	return *ret_rate < 0 ? moe_error_sys(err, (int)*ret_rate, "%s: O_DIRECT reads", path) : 0;
 }
 
-/* A load and a bare read right behind each other, in one order and the other by turns: what comes second finds a disk
- * that has been busy. */
+static int load_into_used(struct loads *l, uint32_t i, const char *path, const struct host *host,
+			  struct moe_client *client, struct moe_error *err)
+{
+	l->memories[i] = memory_rate(host, l->files, err);
+	if (l->memories[i] < 0)
+		return (int)l->memories[i];
+	return load_once(client, path, &l->rates[i], &l->bytes, err);
+}
+
+/* A load and a bare read in one order and the other by turns: what comes second finds a disk that has been busy. */
 static int measure_round(struct loads *l, uint32_t i, const char *path, const struct host *host,
 			 struct moe_client *client, struct moe_error *err)
 {
@@ -129,14 +139,11 @@ static int measure_round(struct loads *l, uint32_t i, const char *path, const st
 	if (i % 2 == 0)
 		r = read_once(path, &l->raws[i], &l->files, err);
 	if (r == 0)
-		r = load_once(client, path, &l->rates[i], &l->bytes, err);
+		r = load_into_used(l, i, path, host, client, err);
 	if (r == 0 && i % 2)
 		r = read_once(path, &l->raws[i], &l->files, err);
-	if (r < 0)
-		return r;
-	l->shares[i] = l->rates[i] / l->raws[i];
-	l->memories[i] = memory_rate(host, l->files, err);
-	return l->memories[i] < 0 ? (int)l->memories[i] : 0;
+	l->shares[i] = r == 0 ? l->rates[i] / l->raws[i] : 0;
+	return r;
 }
 
 static int measure(struct loads *l, const char *path, struct moe_client *client, uint32_t n, struct moe_error *err)
@@ -185,7 +192,8 @@ static void print_result(const struct options *o, const struct loads *l, const s
 		printf("ready at %.2f GB/s (%.2f to %.2f in %u rounds, %llu bytes)\n"
 		       "bare O_DIRECT reads %.2f GB/s (%.2f to %.2f)\n"
 		       "share %.2f of the medians (%.2f to %.2f in a round)\n"
-		       "memory alone is made at %.2f GB/s; the daemon's own memory at most %.1f MiB\n",
+		       "memory alone is made at %.2f GB/s, before each load; the daemon's own memory at most %.1f "
+		       "MiB\n",
 		       rate.p50, rate.best, rate.worst, o->samples, (unsigned long long)l->bytes, raw.p50, raw.best,
 		       raw.worst, share, shares.best, shares.worst, memory, (double)w->peak / (1 << 20));
 }
