@@ -4,8 +4,12 @@
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/util.h"
 
 int team_start(struct team *ret, const char *name, uint32_t n, void *(*run)(void *), void *argument,
@@ -28,9 +32,14 @@ int team_start(struct team *ret, const char *name, uint32_t n, void *(*run)(void
 
 void team_step_back(void)
 {
+	static _Atomic bool said;
 	const struct sched_param none = {0};
 
-	sched_setscheduler(0, SCHED_BATCH, &none);
+	if (sched_setscheduler(0, SCHED_BATCH, &none) < 0 && !atomic_exchange(&said, true))
+		log_notice(
+			"threads that load cannot step back behind others, which slows down both: sched_setscheduler: "
+			"%s; a filter of system calls that permits it does no harm with RestrictRealtime=",
+			strerrordesc_np(errno));
 }
 
 void team_join(struct team *team)

@@ -25,7 +25,7 @@ int team_start(struct team *ret, const char *name, uint32_t n, void *(*run)(void
 	       struct moe_error *err);
 
 /* For the calling thread, whose work is long and waits for nobody: whoever else wakes up on its CPU goes first, and it
- * pushes nobody aside. Where that is refused it works as well. */
+ * pushes nobody aside. Where that is refused it works as well, and the log says so once. */
 void team_step_back(void);
 
 /* Waits for all; a team that was never started (n == 0) is fine. */

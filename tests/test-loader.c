@@ -504,6 +504,11 @@ static int no_register(void)
 	return forbid_call(SYS_io_uring_register, ENOMEM) ? load_once(true) : 77;
 }
 
+static int no_policy(void)
+{
+	return forbid_call(SYS_sched_setscheduler, EPERM) ? load_once(host->io_uring_works) : 77;
+}
+
 static int no_submit(void)
 {
 	struct task *t = malloc(sizeof *t);
@@ -590,6 +595,7 @@ int main(void)
 		check_child(no_register, "no locked memory: plain reads");
 		check_child(no_submit, "io_uring that takes no reads: an error, nothing leaks");
 	}
+	check_child(no_policy, "no other scheduling: loaded all the same");
 	check_child(no_threads, "no threads to be had: an error, nothing leaks");
 	for (int i = 0; i < SHARDS; i++) {
 		char path[96];

@@ -66,7 +66,7 @@ mounts = {m["mountPath"]: m["name"] for m in main["volumeMounts"]}
 folder, file = main["args"][main["args"].index("--config") + 1].rsplit("/", 1)
 hold(mounts.get(folder) == "config" and file in config["data"], "its configuration is mounted where --config says")
 for call in "io_uring_setup io_uring_enter io_uring_register mbind set_mempolicy get_mempolicy move_pages memfd_create mlock " \
-    "sched_setaffinity futex eventfd2 recvmsg sendmsg execve clone3 setgroups setuid setgid capset".split():
+    "sched_setaffinity sched_setscheduler futex eventfd2 recvmsg sendmsg execve clone3 setgroups setuid setgid capset".split():
     hold(call in names, "seccomp.json does not allow " + call)
 for call in "ptrace mount bpf kexec_load init_module keyctl userfaultfd unshare reboot".split():
     hold(call not in names, "seccomp.json allows " + call)

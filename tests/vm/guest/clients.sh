@@ -18,6 +18,7 @@ step 'a member of the group can' as member moectl status
 step 'but loads nothing' refuses as member moectl load /srv/tinymoe
 note "$(head -n 1 refused)"
 step 'moectl load as root' moectl load /srv/tinymoe || return 1
+step 'by threads that step back' refuses contains "$(journalctl -q -u "$unit" -o cat)" 'cannot step back'
 step 'the model is there' equal "$(moectl models --json | jq -r '.models[].name')" tinymoe
 step 'on huge pages' equal "$(rungs)" 2m
 step 'its bytes are counted' contains "$(status .weight_bytes_read)" '^[1-9][0-9]{6,}$'
