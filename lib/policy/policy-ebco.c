@@ -44,7 +44,7 @@
 #define WORD 64           /* experts that are sorted together */
 #define PLACES (WORD + 8) /* theirs, and at least one of NOBODY */
 #define NOBODY INT32_MAX  /* behind all others */
-#define NEVER UINT32_MAX  /* no token had it: its row is 0 */
+#define NEVER UINT64_MAX  /* no token had it: its row is 0 */
 #define CHOSEN 64         /* of a token, at once */
 
 typedef float near_vector __attribute__((vector_size(32), aligned(4), may_alias));
@@ -54,13 +54,13 @@ typedef int32_t key_vector __attribute__((vector_size(32), aligned(4), may_alias
 struct ebco {
 	bool soft, in_event, stale;
 	uint32_t n_experts, n_active, n_words, width; /* width: of a row of near */
-	uint32_t steps;                               /* that the unit has lost */
+	uint64_t steps;                               /* that the unit has lost */
 	double share;                                 /* of an event, in W */
 	double unit;                                  /* what 1 in W is here */
 	double *w;                                    /* row i: [i + 1], in units */
 	float *near;                                  /* [n_experts][width] */
 	double *sum;                                  /* [n_experts]: of W, where it is known */
-	uint32_t *taken;                              /* [n_experts]: how many of the steps the row has taken; NEVER */
+	uint64_t *taken;                              /* [n_experts]: how many of the steps the row has taken; NEVER */
 	int32_t *active;                              /* [n_experts]: requested by this event, or by the last one */
 	int32_t *close;                               /* [n_experts]: scratch, who may be the least */
 	uint64_t known[EXPERTS_MAX / WORD];
@@ -73,8 +73,8 @@ static size_t ebco_bytes(uint32_t n_experts, uint32_t n_slots)
 {
 	const size_t n = n_experts, width = ALIGN_UP(n, WORD);
 
-	return sizeof(struct ebco) + CACHE_LINE + n * width * sizeof(float) + (n * (n + 1) / 2 + n) * sizeof(double) +
-	       (3 * n + width / WORD * PLACES) * sizeof(int32_t);
+	return sizeof(struct ebco) + CACHE_LINE + n * width * sizeof(float) +
+	       (n * (n + 1) / 2 + 2 * n) * sizeof(double) + (2 * n + width / WORD * PLACES) * sizeof(int32_t);
 }
 
 static void init(struct ebco *o, bool soft, uint32_t n_experts, uint32_t n_slots)
@@ -89,7 +89,7 @@ static void init(struct ebco *o, bool soft, uint32_t n_experts, uint32_t n_slots
 	o->near = (float *)ALIGN_UP((uintptr_t)(o + 1), CACHE_LINE);
 	o->w = (double *)(o->near + n * o->width);
 	o->sum = o->w + n * (n + 1) / 2;
-	o->taken = (uint32_t *)(o->sum + n);
+	o->taken = (uint64_t *)(o->sum + n);
 	o->active = (int32_t *)(o->taken + n);
 	o->close = o->active + n;
 	o->order = o->close + n;
@@ -151,7 +151,7 @@ static float *near_of(const struct ebco *o, int32_t expert)
 	return o->near + (size_t)expert * o->width;
 }
 
-static void take_near_steps(const struct ebco *o, int32_t expert, uint32_t behind)
+static void take_near_steps(const struct ebco *o, int32_t expert, uint64_t behind)
 {
 	float *row = near_of(o, expert);
 
@@ -171,7 +171,7 @@ static void take_near_steps(const struct ebco *o, int32_t expert, uint32_t behin
 static __attribute__((noinline)) void take_steps(struct ebco *o, int32_t expert)
 {
 	double *row = row_of(o, (uint32_t)expert);
-	uint32_t behind = o->steps - o->taken[expert];
+	uint64_t behind = o->steps - o->taken[expert];
 
 	if (o->taken[expert] == NEVER)
 		behind = STEPS_LEFT;
