@@ -28,6 +28,7 @@ static const char *const names[CRASH_POINTS] = {
 	[CRASH_JOURNALLED] = "journalled",
 	[CRASH_LAST] = "last",
 	[CRASH_CQE] = "cqe",
+	[CRASH_ALONE] = "alone",
 	[CRASH_SEQ] = "seq",
 	[CRASH_TAIL] = "tail",
 	[CRASH_EFFECT] = "effect",

@@ -19,6 +19,7 @@ enum crash_point {
 	CRASH_JOURNALLED,                    /* sq_head is not stored */
 	CRASH_LAST,                          /* no CQE yet */
 	CRASH_CQE,                           /* its seq is not stored: nobody has seen it */
+	CRASH_ALONE,                         /* a lone request is given out, but not in its place */
 	CRASH_SEQ,                           /* cq_tail is not stored */
 	CRASH_TAIL,                          /* no effect yet, the slot is not cleared */
 	CRASH_EFFECT,                        /* the slot is not cleared */

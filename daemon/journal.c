@@ -120,9 +120,9 @@ int journal_open(struct journal *ret, int fd, struct moe_error *err)
 
 	if (pread(fd, &head, sizeof head, 0) != sizeof head || head.magic != JOURNAL_MAGIC)
 		r = moe_error_set(err, -EBADMSG, "journal: not one of moe-expertd's");
-	else if (head.version != JOURNAL_VERSION || !entries_good(head.entries))
-		r = moe_error_set(err, -EPROTO, "journal: version %u with %u entries found, version %d expected",
-				  head.version, head.entries, JOURNAL_VERSION);
+	else if (head.version < JOURNAL_VERSION_MIN || head.version > JOURNAL_VERSION || !entries_good(head.entries))
+		r = moe_error_set(err, -EPROTO, "journal: version %u with %u entries found, versions %d to %d expected",
+				  head.version, head.entries, JOURNAL_VERSION_MIN, JOURNAL_VERSION);
 	else
 		r = memfd_verify(fd, journal_bytes(head.entries), F_SEAL_SHRINK | F_SEAL_GROW, &j.bytes, "journal",
 				 err);
@@ -254,14 +254,24 @@ static int by_counter(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-int journal_recover(struct journal *j, struct moe_daemon_page *page, const struct moe_cqe *cqes, uint32_t *slots)
+/* The client may have seen it: it is given out. */
+static void recover_tail(const struct journal_page *p, struct moe_daemon_page *page, struct moe_cqe *cqes)
+{
+	struct moe_cqe *cqe = &cqes[page->cq_tail & (p->entries - 1)];
+	const uint32_t seq = page->cq_tail + 1;
+
+	if (page->alone_able && page->alone.seq == seq && cqe->seq != seq)
+		journal_give_out(cqe, &page->alone, seq);
+	if (cqe->seq == seq)
+		journal_put(&page->cq_tail, seq);
+}
+
+int journal_recover(struct journal *j, struct moe_daemon_page *page, struct moe_cqe *cqes, uint32_t *slots)
 {
 	struct journal_page *p = j->page;
 	int n = 0;
 
-	/* The client may have seen it: it is given out. */
-	if (cqes[page->cq_tail & (p->entries - 1)].seq == page->cq_tail + 1)
-		journal_put(&page->cq_tail, page->cq_tail + 1);
+	recover_tail(p, page, cqes);
 	if (page->cq_tail - p->used > 1 || (page->cq_tail != p->used && !p->last))
 		return -EBADMSG;
 	if (p->used != page->cq_tail)

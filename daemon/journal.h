@@ -9,8 +9,10 @@
  *
  *   claim     slot.counter, slot.sqe | slot.inflight = 1 | next = counter + 1 | page.sq_head
  *   complete  last = slot, CQE | its seq | page.cq_tail | effect | slot.inflight = 0 | used = cq_tail
- *   recover   the CQE at cq_tail has its seq: page.cq_tail + 1 | used != page.cq_tail: effect, inflight = 0 of `last` |
- *             used = cq_tail | next | page.sq_head | run again
+ *             (of a lone request before the CQE: page.alone, the same | its seq)
+ *   recover   page.alone has the seq of the CQE at cq_tail: that CQE, the same | its seq | the CQE at cq_tail has its
+ *             seq: page.cq_tail + 1 | used != page.cq_tail: effect, inflight = 0 of `last` | used = cq_tail | next |
+ *             page.sq_head | run again
  *
  * The counter is the number of the claim; its lower half is the index of the submission queue. What is in flight runs
  * again in its order: all requests but those with an effect are pure, and those have it only once they are completed;
@@ -40,7 +42,9 @@
 #include "uapi/moe_ring.h"
 
 #define JOURNAL_MAGIC 0x316c6e6a656f6dull /* "moejnl1" */
-#define JOURNAL_VERSION 3
+/* 4: its session may have lone requests, of which a daemon that takes over only 3 knows nothing. */
+#define JOURNAL_VERSION 4
+#define JOURNAL_VERSION_MIN 3
 #define JOURNAL_LEASES_MAX 65536
 #define JOURNAL_EXPERTS_MAX 32768u /* of a layer, where a lease must say which record it holds */
 
@@ -138,6 +142,25 @@ static inline enum journal_effect journal_effect(const struct journal *journal, 
 	return (enum journal_effect)journal->page->slots[slot].effect;
 }
 
+/* Word by word, as they were written: a wider load would wait until those stores have left the core. The seq is the
+ * last one; its partner is the client's load of it. */
+static inline void journal_give_out(struct moe_cqe *to, const struct moe_cqe *from, uint32_t seq)
+{
+	to->user_data = from->user_data;
+	to->status = from->status;
+	to->op = from->op;
+	to->layer = from->layer;
+	to->wait_ns = from->wait_ns;
+	to->work_ns = from->work_ns;
+	to->pairs = from->pairs;
+	to->bytes = from->bytes;
+	to->lease = from->lease;
+	to->offset = from->offset;
+	__asm__ volatile("" ::: "memory");
+	crash_at(CRASH_CQE);
+	journal_put(&to->seq, seq);
+}
+
 /* Before the CQE is written; after cq_tail is stored. The latter does the effect. */
 static inline void journal_last(struct journal *journal, uint32_t slot)
 {
@@ -161,7 +184,7 @@ void journal_drop(struct journal *journal, uint32_t slot);
 
 /* The recovery of the law, up to running again; `cqes` are the page's, [entries]. Writes the slots in flight, in their
  * order, to `slots` [entries] and returns how many; -EBADMSG: page and journal are not of one session. */
-int journal_recover(struct journal *journal, struct moe_daemon_page *page, const struct moe_cqe *cqes, uint32_t *slots);
+int journal_recover(struct journal *journal, struct moe_daemon_page *page, struct moe_cqe *cqes, uint32_t *slots);
 
 /* A lease that is free, not taken yet, whose place may be still to make: 0 when all are lent. Whether one is held. How
  * many are. */

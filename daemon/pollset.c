@@ -22,7 +22,7 @@
 #define PAID_TURN 1024
 /* Looks at the only session's tail in one turn, a pause behind each: nobody else waits for the reactor but the pool and
  * a client that shares its CPU, which gets it after some turns (SPINS_TURN of the loop). */
-#define AWAIT_ONLY 3
+#define AWAIT_ONLY 5
 /* Doorbells armed at once before a sleep: each is a system call and a half. */
 #define ARMED_ONCE 16
 

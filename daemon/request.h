@@ -35,9 +35,10 @@ struct request {
 	uint64_t cost;             /* KiB that it moves to and from memory, and arithmetic as if it were: about */
 	uint64_t order, charged;   /* the scheduler's: virtual end, and what the cost counts for */
 	struct modqueue *modqueue; /* with a tag */
-	uint32_t tag;              /* of the kernel module's queue, + 1; 0: it came by the ring */
-	void *copy;                /* ids and weights of a COMPUTE */
-	struct tier_wait *tier;    /* of a tiered model: the records that it needs in memory, NULL: none */
+	bool alone;             /* its entry lay beside sq_tail, and its client looks for the answer beside the queue */
+	uint32_t tag;           /* of the kernel module's queue, + 1; 0: it came by the ring */
+	void *copy;             /* ids and weights of a COMPUTE */
+	struct tier_wait *tier; /* of a tiered model: the records that it needs in memory, NULL: none */
 	union {
 		struct pool_compute compute;
 		struct pool_copy fill;

@@ -144,23 +144,18 @@ static struct moe_cqe *session_cqes(const struct session *s)
 	return (struct moe_cqe *)((uint8_t *)s->page + MOE_RING_PAGE);
 }
 
-/* Word by word, as they were written: a wider load would wait until those stores have left the core. The seq is the
- * last one; its partner is the client's load of it. */
-static void give_out(struct moe_cqe *to, const struct moe_cqe *from, uint32_t seq)
+/* A lone request's client looks beside the queue. The one after the next request must not find its seq there, left from
+ * 2^32 requests ago. */
+static ALWAYS_INLINE void give_out(struct session *s, const struct request *q, uint32_t seq)
 {
-	to->user_data = from->user_data;
-	to->status = from->status;
-	to->op = from->op;
-	to->layer = from->layer;
-	to->wait_ns = from->wait_ns;
-	to->work_ns = from->work_ns;
-	to->pairs = from->pairs;
-	to->bytes = from->bytes;
-	to->lease = from->lease;
-	to->offset = from->offset;
-	__asm__ volatile("" ::: "memory");
-	crash_at(CRASH_CQE);
-	__atomic_store_n(&to->seq, seq, __ATOMIC_RELEASE);
+	if (q->alone) {
+		journal_give_out(&s->page->alone, &q->cqe, seq);
+		s->alone_seq = seq;
+		crash_at(CRASH_ALONE);
+	} else if (s->alone_seq == seq + 1) {
+		journal_put(&s->page->alone.seq, s->alone_seq = seq);
+	}
+	journal_give_out(&session_cqes(s)[(seq - 1) & (s->entries - 1)], &q->cqe, seq);
 	crash_at(CRASH_SEQ);
 }
 
@@ -219,7 +214,7 @@ static ALWAYS_INLINE void complete(struct session *s, struct request *q)
 	}
 	journal_last(&s->journal, slot_of(q));
 	crash_at(CRASH_LAST);
-	give_out(&session_cqes(s)[s->cq_tail & (s->entries - 1)], &q->cqe, s->cq_tail + 1);
+	give_out(s, q, s->cq_tail + 1);
 	s->completed[s->cq_tail & (s->entries - 1)] = q;
 	__atomic_store_n(&s->page->cq_tail, ++s->cq_tail, __ATOMIC_RELEASE);
 	crash_at(CRASH_TAIL);
@@ -245,10 +240,30 @@ static uint64_t entry_offset(const struct session *s)
 	return MOE_RING_PAGE + (s->sq_head & (s->entries - 1)) * sizeof(struct moe_sqe);
 }
 
+/* By two words, as the journal will read them: a wider load would wait for narrower stores. */
+static void copy_alone(struct moe_sqe *ret, const struct moe_client_page *page)
+{
+	typedef uint64_t words __attribute__((vector_size(16), aligned(8), may_alias));
+	const words *from = (const words *)page->alone;
+	words *to = (words *)ret;
+
+	to[0] = from[0];
+	to[1] = from[1];
+	to[2] = from[2];
+	to[3] = (words){page->alone[6], 0};
+}
+
 /* The one copy that counts; what the client writes there afterwards is of no interest. */
 static void copy_entry(struct session *s, struct request *q)
 {
-	memcpy(&q->sqe, client_at(&s->client, entry_offset(s)), sizeof q->sqe);
+	const struct moe_client_page *page = client_page(s);
+	const uint32_t number = s->sq_head + 1;
+
+	q->alone = number != 0 && __atomic_load_n(&page->sq_alone, __ATOMIC_RELAXED) == number;
+	if (q->alone)
+		copy_alone(&q->sqe, page);
+	else
+		memcpy(&q->sqe, client_at(&s->client, entry_offset(s)), sizeof q->sqe);
 	__asm__ volatile("" ::: "memory"); /* the compiler must not read the ring again in place of the copy */
 }
 
@@ -370,6 +385,7 @@ bool ringsrv_enter(struct session *s, struct sched *sched, const struct moe_sqe 
 	q->session = s;
 	q->modqueue = s->modqueue;
 	q->tag = tag + 1;
+	q->alone = false;
 	q->sqe = *sqe;
 	*read += ringsrv_read_bytes(s, sqe);
 	journal_note(&s->journal, slot_of(q), sqe, seq);
@@ -506,6 +522,7 @@ void ringsrv_revive(struct session *s, struct sched *sched)
 
 	s->sq_head = s->page->sq_head;
 	s->cq_tail = s->page->cq_tail;
+	s->alone_seq = s->page->alone.seq;
 	revive_completed(s, revive_free(s));
 	if (n < 0)
 		s->broken = "its journal and its ring are not of one session";
@@ -516,6 +533,7 @@ void ringsrv_revive(struct session *s, struct sched *sched)
 		crash_at(CRASH_RECOVERY);
 		q->session = s;
 		q->tag = 0;
+		q->alone = false; /* its client will look at its place as well */
 		q->sqe = s->journal.page->slots[slots[i]].sqe;
 		claim(s, sched, q);
 	}

@@ -244,6 +244,7 @@ static void begin_books(struct session *s)
 		.waits_offset = s->waits_offset,
 		.heat_offset = s->heat_offset,
 		.hottest_offset = hottest_offset(s->entries),
+		.alone_able = 1,
 	};
 	p->model = s->entry->model->manifest->epoch;
 	p->attach = s->attach;

@@ -49,6 +49,7 @@ struct session {
 	bool polled;               /* or parked */
 	uint32_t entries, sq_head, cq_tail, cq_head;
 	uint32_t polls;
+	uint32_t alone_seq; /* as in the page's `alone` */
 	uint64_t worked_ns; /* when it had work last, to a few turns */
 
 	struct session *next; /* of the service's */

@@ -28,6 +28,7 @@ int queue_init(struct queue *queue, struct moe_client_page *client, const struct
 		.sqes = (struct moe_sqe *)((uint8_t *)client + daemon->sqe_offset),
 		.cqes = (const struct moe_cqe *)((const uint8_t *)daemon + daemon->cqe_offset),
 		.entries = daemon->sq_entries,
+		.alone_able = daemon->alone_able == 1,
 		.doorbell = doorbell,
 		.socket = socket,
 	};
@@ -79,6 +80,13 @@ static void retire(struct queue *queue, const struct moe_cqe *cqe)
 	op_move(op, MOE_REQUEST_COMPLETED, MOE_REQUEST_RETIRED);
 }
 
+/* Under the lock. */
+static void take(struct queue *queue, const struct moe_cqe *cqe)
+{
+	retire(queue, cqe);
+	__atomic_store_n(&queue->client->cq_head, ++queue->cq_head, __ATOMIC_RELEASE);
+}
+
 static void drain_module(struct queue *queue)
 {
 	struct moe_cqe cqe;
@@ -116,10 +124,8 @@ static void drain(struct queue *queue)
 			drain_module(queue);
 		return;
 	}
-	for (; given_out(queue, queue->cq_head); any = true) {
-		retire(queue, &queue->cqes[queue->cq_head & (queue->entries - 1)]);
-		__atomic_store_n(&queue->client->cq_head, ++queue->cq_head, __ATOMIC_RELEASE);
-	}
+	for (; given_out(queue, queue->cq_head); any = true)
+		take(queue, &queue->cqes[queue->cq_head & (queue->entries - 1)]);
 	if (any)
 		wake_followers(queue);
 }
@@ -267,18 +273,51 @@ static uint32_t spin_of(const struct moe_sqe *sqe, bool wakes)
 	return wakes ? SPIN_WAKE_US : SPIN_US;
 }
 
-/* Under the lock. */
-static int publish(struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op)
+/* Under the lock: may the entry that comes lie beside the tail (the law of the lone request)? */
+static bool may_be_alone(const struct queue *queue)
+{
+	return queue->alone_able && !queue->module && queue->in_flight == 0 && queue->sq_tail + 1 != 0;
+}
+
+/* By few stores, next to each other in time: the daemon looks at that line. */
+static void post_alone(struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op)
+{
+	typedef uint64_t words __attribute__((vector_size(16), aligned(8), may_alias));
+	uint64_t *to = (uint64_t *)queue->client->alone;
+	const uint64_t *from = (const uint64_t *)sqe;
+
+	assert(from[7] == 0);
+	for (int i = 1; i < 7; i += 2)
+		*(words *)&to[i] = *(const words *)&from[i];
+	to[0] = (uintptr_t)op;
+	queue->sq_alone = queue->sq_tail + 1;
+	__atomic_store_n(&queue->client->sq_alone, queue->sq_alone, __ATOMIC_RELEASE);
+}
+
+static void post_in_queue(struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op)
 {
 	struct moe_sqe *entry = &queue->sqes[queue->sq_tail & (queue->entries - 1)];
 
-	if (queue->module)
-		return publish_by_module(queue, sqe, op);
-	atomic_store_explicit(&op->state, MOE_REQUEST_FREE, memory_order_relaxed);
 	*entry = *sqe;
 	entry->user_data = (uintptr_t)op;
+	if (queue->sq_alone == queue->sq_tail + 1) { /* of 2^32 entries ago */
+		queue->sq_alone = 0;
+		__atomic_store_n(&queue->client->sq_alone, 0, __ATOMIC_RELAXED);
+	}
+}
+
+/* Under the lock. */
+static int publish(struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op, bool alone)
+{
+	if (queue->module)
+		return publish_by_module(queue, sqe, op);
 	op->wakes = __atomic_load_n(&queue->daemon->sq_wait, __ATOMIC_RELAXED);
 	op->spin_us = spin_of(sqe, op->wakes);
+	atomic_store_explicit(&op->state, MOE_REQUEST_FREE, memory_order_relaxed);
+	if (alone)
+		post_alone(queue, sqe, op);
+	else
+		post_in_queue(queue, sqe, op);
 	op_move(op, MOE_REQUEST_FREE, MOE_REQUEST_POSTED);
 	queue->in_flight++;
 	op_move(op, MOE_REQUEST_POSTED, MOE_REQUEST_PUBLISHED);
@@ -309,7 +348,7 @@ int queue_submit(struct queue *queue, const struct moe_sqe *sqe, struct queue_op
 	pthread_mutex_lock(&queue->lock);
 	r = find_room(queue);
 	if (r == 0)
-		r = publish(queue, sqe, op);
+		r = publish(queue, sqe, op, false);
 	pthread_mutex_unlock(&queue->lock);
 	if (r == 0)
 		ring_doorbell(queue);
@@ -381,27 +420,37 @@ void queue_give_up(struct queue *queue)
 	pthread_mutex_unlock(&queue->lock);
 }
 
-/* Under the lock, when nothing else is in flight and the daemon is awake. */
-static void await_brief(struct queue *queue)
+/* Under the lock: where nothing else is in flight, and the daemon is awake. */
+static void await_alone(struct queue *queue)
 {
-	for (int i = 0; i < BRIEF_POLLS && !given_out(queue, queue->cq_head); i++)
+	const struct moe_cqe *cqe = &queue->daemon->alone;
+
+	for (int i = 0; i < BRIEF_POLLS; i++) {
+		if (__atomic_load_n(&cqe->seq, __ATOMIC_ACQUIRE) == queue->cq_head + 1) {
+			take(queue, cqe);
+			return;
+		}
 		cpu_relax(); /* at each: a look takes the line from the daemon, which is about to write it */
+	}
 	drain(queue);
 }
 
 int queue_call(struct queue *queue, const struct moe_sqe *sqe, struct moe_cqe *ret_cqe)
 {
 	struct queue_op op = {0};
+	bool alone = false;
 	int r;
 
 	pthread_mutex_lock(&queue->lock);
 	r = find_room(queue);
-	if (r == 0)
-		r = publish(queue, sqe, &op);
+	if (r == 0) {
+		alone = may_be_alone(queue) && is_brief(sqe);
+		r = publish(queue, sqe, &op, alone);
+	}
 	if (r == 0) {
 		ring_doorbell(queue);
-		if (!queue->module && is_brief(sqe) && !op.wakes && queue->in_flight == 1)
-			await_brief(queue);
+		if (alone && !op.wakes)
+			await_alone(queue);
 	}
 	pthread_mutex_unlock(&queue->lock);
 	if (r == 0)

@@ -39,6 +39,8 @@ struct queue {
 	const struct moe_cqe *cqes;
 	uint32_t entries;
 	uint32_t sq_tail, cq_head; /* ours, under the lock */
+	uint32_t sq_alone;         /* likewise */
+	bool alone_able;           /* the daemon knows of it */
 	uint32_t in_flight;        /* under the lock */
 	bool leading;              /* a thread waits on cq_tail; under the lock */
 	uint32_t followers;        /* the other waiters that sleep on `turn`; under the lock */

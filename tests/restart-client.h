@@ -40,7 +40,9 @@ static const uint8_t *pool;
 static uint8_t *slots;
 static struct flight flights[ENTRIES];
 static uint64_t posted, ended, lost, doubled, wrong, refused, cancelled;
-static uint64_t ahead; /* completions that were taken by their seq before cq_tail said so */
+static uint64_t ahead;  /* completions that were taken by their seq before cq_tail said so */
+static bool lone;       /* one request at a time, beside the tail */
+static uint64_t beside; /* completions that were taken beside the queue */
 static struct lent leases[2 * ENTRIES];
 static uint32_t n_leases, out;
 static uint8_t *content;  /* of all records, in their order: bytes of a FILL */
@@ -186,8 +188,14 @@ static uint64_t pick_target(void)
 static void post_by_ring(uint32_t i)
 {
 	struct moe_sqe *sqes = (struct moe_sqe *)((uint8_t *)ring.client + ring.daemon->sqe_offset);
+	const struct moe_sqe e = entry_of(i);
 
-	sqes[ring.tail & (ring.daemon->sq_entries - 1)] = entry_of(i);
+	if (lone) {
+		memcpy(ring.client->alone, &e, sizeof ring.client->alone);
+		__atomic_store_n(&ring.client->sq_alone, ring.tail + 1, __ATOMIC_RELEASE);
+	} else {
+		sqes[ring.tail & (ring.daemon->sq_entries - 1)] = e;
+	}
 	die_at(MOE_REQUEST_POSTED);
 	__atomic_store_n(&ring.client->sq_tail, ++ring.tail, __ATOMIC_RELEASE);
 	die_at(MOE_REQUEST_PUBLISHED);
@@ -326,8 +334,15 @@ static bool drain(void)
 
 	if (module.fd >= 0)
 		return drain_module();
-	while (ring_answered(&ring)) {
-		const struct moe_cqe cqe = cqes[ring.head & (ring.daemon->cq_entries - 1)];
+	for (;;) {
+		/* By turns; after a daemon's end it may be in its place only. */
+		const bool there = lone && __atomic_load_n(&ring.daemon->alone.seq, __ATOMIC_ACQUIRE) == ring.head + 1;
+		struct moe_cqe cqe;
+
+		if (!there && !ring_answered(&ring))
+			break;
+		cqe = there ? ring.daemon->alone : cqes[ring.head & (ring.daemon->cq_entries - 1)];
+		beside += there;
 
 		ahead += __atomic_load_n(&ring.daemon->cq_tail, __ATOMIC_RELAXED) == ring.head;
 		__atomic_store_n(&ring.client->cq_head, ++ring.head, __ATOMIC_RELEASE);
@@ -381,17 +396,18 @@ static bool work(uint32_t more)
 	uint32_t since = 0;
 
 	while (since < more) {
-		const uint32_t burst = 1 + pick(ENTRIES);
+		const uint32_t burst = lone ? 1 : 1 + pick(ENTRIES);
 
 		for (uint32_t i = 0; i < burst && out < ENTRIES; i++)
 			post((enum kind)pick(KINDS));
-		if (!wait_until(pick(ENTRIES)))
+		if (!wait_until(lone ? 0 : pick(ENTRIES)))
 			break;
 		since = plan_left() == left ? since + burst : 0;
 		left = plan_left();
-		if (left && since > more)
+		if (left && since >= more) {
 			kill_daemon();
-		since = left && since > more ? 0 : since;
+			since = 0;
+		}
 	}
 	lost += wait_until(0) ? 0 : out;
 	return lost == 0;

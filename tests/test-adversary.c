@@ -48,15 +48,20 @@ static void *rewrite(void *userdata)
 {
 	unsigned long long state = 11;
 	uint64_t *sqes = (uint64_t *)((uint8_t *)ring.client + ring.daemon->sqe_offset);
-	uint64_t *data = (uint64_t *)ring.data;
+	uint64_t *data = (uint64_t *)ring.data, *alone = (uint64_t *)ring.client->alone;
 
 	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
 		for (int i = 0; i < rewrites; i++) {
 			const uint64_t at = tap_random(&state) % (ring.daemon->sq_entries * 8ull);
 
 			__atomic_store_n(&sqes[at], draw_word(&state), __ATOMIC_RELAXED);
+			__atomic_store_n(&alone[tap_random(&state) % 7], draw_word(&state), __ATOMIC_RELAXED);
 			__atomic_store_n(&data[tap_random(&state) % (65536 / 8)], tap_random(&state), __ATOMIC_RELAXED);
 		}
+		/* Of what waits, any may lie beside the tail. */
+		__atomic_store_n(&ring.client->sq_alone,
+				 __atomic_load_n(&ring.client->sq_tail, __ATOMIC_RELAXED) - tap_random(&state) % 64,
+				 __ATOMIC_RELAXED);
 		if (atomic_load_explicit(&lawless, memory_order_relaxed) && tap_random(&state) % 512 == 0) {
 			__atomic_store_n(&ring.client->cq_head, (uint32_t)tap_random(&state), __ATOMIC_RELAXED);
 			__atomic_store_n(&ring.client->sq_tail, (uint32_t)tap_random(&state), __ATOMIC_RELAXED);

@@ -110,6 +110,27 @@ static void test_clients(uint32_t kills)
 	ok(asked("models", "leases") == 0, "nor of their leases");
 }
 
+/* One request at a time, beside the tail (the law of the lone request): what is given out beside the queue first. */
+static void lone_requests(uint32_t kills)
+{
+	static const char *const points[] = {"inflight", "journalled", "last", "cqe",
+					     "alone",    "seq",        "tail", "cleared"};
+	char what[64];
+
+	if (module.fd >= 0)
+		return;
+	lone = true;
+	for (size_t i = 0; i < sizeof points / sizeof points[0]; i++) {
+		snprintf(what, sizeof what, "%s, lone requests", points[i]);
+		plan(points[i], kills, true);
+		kill_daemon();
+		work(50);
+		check_books(what);
+	}
+	lone = false;
+	ok(beside >= kills, "%llu completions were taken beside the queue", (unsigned long long)beside);
+}
+
 int main(void)
 {
 	static const char *const points[] = {"claimed", "queued", "running", "done",     "completed",  "retired",
@@ -137,6 +158,7 @@ int main(void)
 	/* Half of those that the point `seq` has given out. */
 	ok(ahead >= kills / 16 || module.fd >= 0, "%llu completions were taken before cq_tail counted them",
 	   (unsigned long long)ahead);
+	lone_requests(kills);
 	for (uint32_t i = 0; i < kills; i++) {
 		struct timespec t = {.tv_nsec = pick(2000000)};
 

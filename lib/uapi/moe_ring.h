@@ -18,6 +18,14 @@
  * follows, and may stay behind while a daemon that was killed between the two has no successor yet. So a client that
  * polls looks at one cache line, that of the completion at its head; cq_tail is what it sleeps on.
  *
+ * Law of the lone request. Lines that are met again and again stay near; the places of a queue do not. So a client
+ * with nothing in flight, whose daemon says alone_able, may put an entry beside sq_tail, in `alone`, instead of in its
+ * place: first the words of it, then sq_alone = its index + 1, then sq_tail, as ever. sq_alone = 0 names none, so an
+ * entry with index 2^32 - 1 does not lie there, and one that lies in its place must not be named by a sq_alone that was
+ * left from another. Such an entry's completion is given out in the daemon page's `alone` first, by its seq there, and
+ * then in its place in the queue, as ever: a client may look at either. After a daemon's end it may be given out in its
+ * place only. The seq in `alone` is never that of a completion that is still to come.
+ *
  * Law of sleeping. Daemon, before it sleeps or polls this ring no more: store sq_wait = 1, full fence, look at the tail
  * again, then wait for the doorbell (an eventfd). Client after a tail store: full fence; if sq_wait is set, write 1 to
  * the doorbell. The other way about: client stores cq_wait = 1, full fence, loads cq_tail, looks at the completion at
@@ -228,7 +236,8 @@ struct moe_ghost_stats {
 /* At offset 0 of the client region. One cache line per word that the other side polls. */
 struct moe_client_page {
 	__u32 sq_tail;
-	__u32 pad0[15];
+	__u32 sq_alone; /* index + 1 of the entry that lies in `alone`; 0: of none */
+	__u64 alone[7]; /* a struct moe_sqe but for its last word, which is zero */
 	__u32 cq_head;
 	__u32 pad1[15];
 	__u32 cq_wait; /* 1: the client sleeps on cq_tail */
@@ -267,7 +276,9 @@ struct moe_daemon_page {
 	__u64 heat_offset;    /* in the client region; 0: none */
 	__u64 hottest_offset; /* in the daemon region */
 	__u64 heat_taken;     /* of heat_steps, by the daemon */
-	__u32 pad3[2];
+	__u32 alone_able;     /* 1: the daemon knows of sq_alone */
+	__u32 pad3;
+	struct moe_cqe alone; /* of the last entry that lay in the client's `alone` */
 };
 
 #define MOE_HISTOGRAM_BUCKETS 304
@@ -370,7 +381,7 @@ MOE_ASSERT(sizeof(struct moe_cqe) == 64, "moe_cqe is one cache line");
 MOE_ASSERT(sizeof(struct moe_mode_stats) == 64, "moe_mode_stats");
 MOE_ASSERT(sizeof(struct moe_ghost_stats) == 384, "moe_ghost_stats");
 MOE_ASSERT(sizeof(struct moe_client_page) == 896, "moe_client_page");
-MOE_ASSERT(sizeof(struct moe_daemon_page) == 320, "moe_daemon_page");
+MOE_ASSERT(sizeof(struct moe_daemon_page) == 384, "moe_daemon_page");
 MOE_ASSERT(sizeof(struct moe_layer_stats) == 192, "moe_layer_stats");
 MOE_AT(struct moe_sqe, op, 8);
 MOE_AT(struct moe_sqe, layer, 10);
@@ -389,6 +400,7 @@ MOE_AT(struct moe_cqe, status, 8);
 MOE_AT(struct moe_cqe, wait_ns, 16);
 MOE_AT(struct moe_cqe, pairs, 32);
 MOE_AT(struct moe_cqe, offset, 56);
+MOE_AT(struct moe_client_page, alone, 8);
 MOE_AT(struct moe_client_page, cq_head, 64);
 MOE_AT(struct moe_client_page, cq_wait, 128);
 MOE_AT(struct moe_client_page, modes, 192);
@@ -399,5 +411,6 @@ MOE_AT(struct moe_daemon_page, cq_tail, 128);
 MOE_AT(struct moe_daemon_page, sq_wait, 192);
 MOE_AT(struct moe_daemon_page, tap_offset, 256);
 MOE_AT(struct moe_daemon_page, waits_offset, 280);
+MOE_AT(struct moe_daemon_page, alone, 320);
 
 #endif

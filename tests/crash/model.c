@@ -40,7 +40,7 @@ struct machine {
 	bool garbage;                          /* a completion of nothing */
 	/* the daemon's region */
 	uint8_t sq_head, cq_tail;
-	struct completion cq[PLACES_MAX];
+	struct completion cq[PLACES_MAX], alone;
 	/* the journal */
 	uint16_t leases; /* a bit each: held */
 	uint8_t next, used, last;
@@ -84,6 +84,8 @@ static bool client_turn(struct machine *m)
 	for (;; m->cq_head++, any = true) {
 		const struct completion *c = &m->cq[m->cq_head % setting.places];
 
+		if (c->seq != m->cq_head + 1)
+			c = &m->alone;
 		if (c->seq != m->cq_head + 1)
 			break;
 		if (c->request == NOBODY) {
@@ -146,6 +148,13 @@ static void store(struct machine *m, enum journal_step step)
 	case STEP_LAST:
 		m->last = m->slot;
 		break;
+	case STEP_ALONE:
+		m->alone.request = m->asked[m->slot];
+		m->alone.lease = m->lease;
+		break;
+	case STEP_ALONE_SEQ:
+		m->alone.seq = m->number + 1;
+		break;
 	case STEP_CQE:
 		m->cq[m->number % setting.places].request = m->asked[m->slot];
 		m->cq[m->number % setting.places].lease = m->lease;
@@ -167,6 +176,16 @@ static void store(struct machine *m, enum journal_step step)
 		break;
 	case STEP_USED:
 		m->used = m->number + 1;
+		break;
+	case STEP_FIX_ALONE:
+		if (m->alone.seq == m->cq_tail + 1) {
+			m->cq[m->cq_tail % setting.places].request = m->alone.request;
+			m->cq[m->cq_tail % setting.places].lease = m->alone.lease;
+		}
+		break;
+	case STEP_FIX_ALONE_SEQ:
+		if (m->alone.seq == m->cq_tail + 1)
+			m->cq[m->cq_tail % setting.places].seq = m->alone.seq;
 		break;
 	case STEP_FIX_CQ_TAIL:
 		if (m->cq[m->cq_tail % setting.places].seq == m->cq_tail + 1)
@@ -312,6 +331,7 @@ static struct verdict try_all(const struct variant *v, struct setting with)
 	verdict = (struct verdict){0};
 	memset(m.sq, NOBODY, sizeof m.sq);
 	memset(m.cq, NOBODY, sizeof m.cq);
+	m.alone = (struct completion){NOBODY, NOBODY, NOBODY};
 	memset(m.asked, NOBODY, sizeof m.asked);
 	for (unsigned i = 0; i < PLACES_MAX; i++)
 		m.slots[i].entry = NOBODY;
@@ -326,12 +346,14 @@ static struct verdict try_all(const struct variant *v, struct setting with)
 #define CLAIM(...) ORDER({__VA_ARGS__}, {ORDER_COMPLETE}, {ORDER_RECOVER})
 #define COMPLETE(...) ORDER({ORDER_CLAIM}, {__VA_ARGS__}, {ORDER_RECOVER})
 #define RECOVER(...) ORDER({ORDER_CLAIM}, {ORDER_COMPLETE}, {__VA_ARGS__})
+#define RECOVER_LONE(...) ORDER({ORDER_CLAIM}, {ORDER_LONE}, {__VA_ARGS__})
 
 static const struct variant right[] = {
 	{"the right order", CLAIM(ORDER_CLAIM)},
 	{"entry before counter", CLAIM(STEP_ENTRY, STEP_COUNTER, STEP_INFLIGHT, STEP_NEXT, STEP_SQ_HEAD)},
 	{"completion before `last`",
 	 COMPLETE(STEP_CQE, STEP_LAST, STEP_CHOOSE, STEP_SEQ, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR, STEP_USED)},
+	{"lone requests", COMPLETE(ORDER_LONE)},
 	{"cq_tail at the end",
 	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_SEQ, STEP_EFFECT, STEP_CLEAR, STEP_USED, STEP_CQ_TAIL)},
 };
@@ -362,6 +384,20 @@ static const struct variant mutants[] = {
 	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_EFFECT, STEP_SEQ, STEP_CQ_TAIL, STEP_CLEAR, STEP_USED)},
 	{"effect after used",
 	 COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_SEQ, STEP_CQ_TAIL, STEP_CLEAR, STEP_USED, STEP_EFFECT)},
+	{"lone: the seq before the completion", COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_ALONE_SEQ, STEP_ALONE, STEP_CQE,
+							 STEP_SEQ, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR, STEP_USED)},
+	{"lone: given out before `last`", COMPLETE(STEP_CHOOSE, STEP_ALONE, STEP_ALONE_SEQ, STEP_LAST, STEP_CQE,
+						   STEP_SEQ, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR, STEP_USED)},
+	{"lone: given out before its lease is chosen",
+	 COMPLETE(STEP_LAST, STEP_ALONE, STEP_ALONE_SEQ, STEP_CHOOSE, STEP_CQE, STEP_SEQ, STEP_CQ_TAIL, STEP_EFFECT,
+		  STEP_CLEAR, STEP_USED)},
+	{"lone: clear before it is given out", COMPLETE(STEP_CHOOSE, STEP_LAST, STEP_CLEAR, STEP_ALONE, STEP_ALONE_SEQ,
+							STEP_CQE, STEP_SEQ, STEP_CQ_TAIL, STEP_EFFECT, STEP_USED)},
+	{"lone: recovery does not look beside the queue", RECOVER_LONE(STEP_FIX_CQ_TAIL, ORDER_FIX_REST)},
+	{"lone: recovery gives it out before it is copied",
+	 RECOVER_LONE(STEP_FIX_ALONE_SEQ, STEP_FIX_CQ_TAIL, STEP_FIX_ALONE, ORDER_FIX_REST)},
+	{"lone: recovery brings cq_tail up to date first",
+	 RECOVER_LONE(STEP_FIX_CQ_TAIL, STEP_FIX_ALONE, STEP_FIX_ALONE_SEQ, ORDER_FIX_REST)},
 	{"recovery believes cq_tail alone", RECOVER(ORDER_FIX_REST)},
 	{"recovery brings cq_tail up to date last", RECOVER(ORDER_FIX_REST, STEP_FIX_CQ_TAIL)},
 	{"recovery without clear",

@@ -16,16 +16,20 @@
  *     reads it.
  *   - what a request asks for: the slot's copy of the entry. The client may have filled the queue's place again.
  *   - whether a completion was given out: its seq, because the client acts on it; cq_tail is a copy for sleepers, which
- *     recovery brings up to date. No client may write either, and recovery checks that cq_tail is then journal.used or
- *     used + 1 before it believes it; anything else ends the session.
+ *     recovery brings up to date. Of a lone request it is its seq beside the queue as well, which comes first: recovery
+ *     then gives it out in its place, too. No client may write any of them, and recovery checks that cq_tail is then
+ *     journal.used or used + 1 before it believes it; anything else ends the session.
  *
  * Rules:
  *   1. claim:    COUNTER, ENTRY (in either order), INFLIGHT, NEXT, SQ_HEAD
- *   2. complete: CHOOSE, LAST and CQE (in any order), SEQ, CQ_TAIL, EFFECT, CLEAR, USED
- *   3. recover:  FIX_CQ_TAIL: if the completion at cq_tail has its seq, cq_tail + 1. If used != cq_tail then, the slot
- *                that `last` names has its effect (FIX_EFFECT) and is not in flight (FIX_CLEAR); FIX_USED (used =
- *                cq_tail), FIX_NEXT, FIX_SQ_HEAD, and only then REISSUE: all slots in flight, in the order of their
- *                counters. A crash in the middle is recovered by the same steps from the beginning.
+ *   2. complete: CHOOSE, LAST and CQE (in any order), SEQ, CQ_TAIL, EFFECT, CLEAR, USED; of a lone request ALONE and
+ *                ALONE_SEQ before CQE, after LAST and CHOOSE
+ *   3. recover:  FIX_ALONE, FIX_ALONE_SEQ: if what lies beside the queue has the seq of the completion at cq_tail, it
+ *                is that completion, and so is its seq. FIX_CQ_TAIL: if the completion at cq_tail has its seq,
+ *                cq_tail + 1. If used != cq_tail then, the slot that `last` names has its effect (FIX_EFFECT) and is
+ *                not in flight (FIX_CLEAR); FIX_USED (used = cq_tail), FIX_NEXT, FIX_SQ_HEAD, and only then REISSUE:
+ *                all slots in flight, in the order of their counters. A crash in the middle is recovered by the same
+ *                steps from the beginning.
  *   4. A session's claims, completions and recovery are one thread's, and a sequence that has begun ends before the
  *      next begins. One completion at a time: `last` names one slot, so cq_tail goes up by one.
  *
@@ -50,26 +54,30 @@ enum journal_step {
 	STEP_SQ_HEAD,  /* sq_head = the lower half of that */
 
 	/* completion of what runs in a slot */
-	STEP_CHOOSE,  /* slot.lease = one that is free */
-	STEP_LAST,    /* journal.last = slot */
-	STEP_CQE,     /* the completion at cq_tail is written, all but its seq */
-	STEP_SEQ,     /* its seq = cq_tail + 1 */
-	STEP_CQ_TAIL, /* cq_tail = cq_tail + 1 */
-	STEP_EFFECT,  /* the slot's lease is held */
-	STEP_CLEAR,   /* slot.inflight = 0 */
-	STEP_USED,    /* journal.used = cq_tail */
+	STEP_CHOOSE,    /* slot.lease = one that is free */
+	STEP_LAST,      /* journal.last = slot */
+	STEP_ALONE,     /* of a lone request: it is written beside the queue, all but its seq */
+	STEP_ALONE_SEQ, /* and its seq there */
+	STEP_CQE,       /* the completion at cq_tail is written, all but its seq */
+	STEP_SEQ,       /* its seq = cq_tail + 1 */
+	STEP_CQ_TAIL,   /* cq_tail = cq_tail + 1 */
+	STEP_EFFECT,    /* the slot's lease is held */
+	STEP_CLEAR,     /* slot.inflight = 0 */
+	STEP_USED,      /* journal.used = cq_tail */
 
 	/* recovery */
-	STEP_FIX_CQ_TAIL, /* the completion at cq_tail has its seq: cq_tail = cq_tail + 1 */
-	STEP_FIX_EFFECT,  /* used != cq_tail: the lease of slot[last] is held */
-	STEP_FIX_CLEAR,   /* used != cq_tail: slot[last].inflight = 0 */
-	STEP_FIX_USED,    /* journal.used = cq_tail */
-	STEP_FIX_NEXT,    /* journal.next = max(next, counter + 1 of each slot in flight) */
-	STEP_FIX_SQ_HEAD, /* sq_head = next */
-	STEP_REISSUE,     /* what is in flight runs again */
+	STEP_FIX_ALONE,     /* beside the queue is the seq of the completion at cq_tail: it is that completion ... */
+	STEP_FIX_ALONE_SEQ, /* ... and has its seq in its place */
+	STEP_FIX_CQ_TAIL,   /* the completion at cq_tail has its seq: cq_tail = cq_tail + 1 */
+	STEP_FIX_EFFECT,    /* used != cq_tail: the lease of slot[last] is held */
+	STEP_FIX_CLEAR,     /* used != cq_tail: slot[last].inflight = 0 */
+	STEP_FIX_USED,      /* journal.used = cq_tail */
+	STEP_FIX_NEXT,      /* journal.next = max(next, counter + 1 of each slot in flight) */
+	STEP_FIX_SQ_HEAD,   /* sq_head = next */
+	STEP_REISSUE,       /* what is in flight runs again */
 };
 
-#define ORDER_STEPS_MAX 9
+#define ORDER_STEPS_MAX 11
 
 /* One order of all stores, each list ended by STEP_END; the right one follows. */
 struct journal_order {
@@ -78,7 +86,11 @@ struct journal_order {
 
 #define ORDER_CLAIM STEP_COUNTER, STEP_ENTRY, STEP_INFLIGHT, STEP_NEXT, STEP_SQ_HEAD
 #define ORDER_COMPLETE STEP_CHOOSE, STEP_LAST, STEP_CQE, STEP_SEQ, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR, STEP_USED
+#define ORDER_LONE                                                                                                     \
+	STEP_CHOOSE, STEP_LAST, STEP_ALONE, STEP_ALONE_SEQ, STEP_CQE, STEP_SEQ, STEP_CQ_TAIL, STEP_EFFECT, STEP_CLEAR, \
+		STEP_USED
 #define ORDER_FIX_REST STEP_FIX_EFFECT, STEP_FIX_CLEAR, STEP_FIX_USED, STEP_FIX_NEXT, STEP_FIX_SQ_HEAD, STEP_REISSUE
-#define ORDER_RECOVER STEP_FIX_CQ_TAIL, ORDER_FIX_REST
+#define ORDER_FIX_TAIL STEP_FIX_ALONE, STEP_FIX_ALONE_SEQ, STEP_FIX_CQ_TAIL
+#define ORDER_RECOVER ORDER_FIX_TAIL, ORDER_FIX_REST
 
 #endif

@@ -4,9 +4,9 @@
  * session is refused in one line, or it goes on: its recovery is the same when it is done twice, what is in flight is
  * completed once, and then it ends with its books balanced.
  *
- * The input: a byte for the queue's length (1) and whether the completion at cq_tail has its seq (2), the heads and
- * tails of the ring (sq_tail, cq_head, sq_head, cq_tail, 4 bytes each), then words that differ from a sound journal's:
- * 3 bytes of place, counted in words, and 8 bytes.
+ * The input: a byte for the queue's length (1) and whether the completion at cq_tail has its seq (2), and has it beside
+ * the queue (4), the heads and tails of the ring (sq_tail, cq_head, sq_head, cq_tail, 4 bytes each), then words that
+ * differ from a sound journal's: 3 bytes of place, counted in words, and 8 bytes.
  */
 #include <errno.h>
 #include <sched.h>
@@ -82,7 +82,7 @@ static int make_client(uint32_t sq_tail, uint32_t cq_head)
 	return dup(files.client);
 }
 
-static int make_daemon(uint32_t entries, uint32_t sq_head, uint32_t cq_tail, bool given_out)
+static int make_daemon(uint32_t entries, uint32_t sq_head, uint32_t cq_tail, bool given_out, bool alone)
 {
 	struct moe_daemon_page *page = files.daemon_page;
 	struct moe_cqe *cqes = (struct moe_cqe *)((uint8_t *)page + MOE_RING_PAGE);
@@ -92,15 +92,18 @@ static int make_daemon(uint32_t entries, uint32_t sq_head, uint32_t cq_tail, boo
 	page->sq_head = sq_head;
 	page->cq_tail = cq_tail;
 	cqes[cq_tail & (entries - 1)].seq = cq_tail + given_out;
+	page->alone_able = 1;
+	page->alone.seq = cq_tail + alone;
 	return dup(files.daemon);
 }
 
 /* Recovery before anything runs: what it says, and that it says so again when the daemon was killed after it. */
-static void check_recovery(int fd, uint32_t cq_tail, bool given_out)
+static void check_recovery(int fd, uint32_t cq_tail, bool given_out, bool alone)
 {
 	uint32_t slots[MOE_RING_ENTRIES_MAX], again[MOE_RING_ENTRIES_MAX];
 	struct moe_cqe cqes[MOE_RING_ENTRIES_MAX] = {0};
-	struct moe_daemon_page page = {.cq_tail = cq_tail};
+	struct moe_daemon_page page = {
+		.cq_tail = cq_tail, .alone_able = 1, .alone = {.user_data = 7, .seq = cq_tail + alone}};
 	struct moe_error err = {0};
 	struct journal j;
 	int n, r = journal_open(&j, dup(fd), &err);
@@ -111,7 +114,8 @@ static void check_recovery(int fd, uint32_t cq_tail, bool given_out)
 	}
 	cqes[cq_tail & (j.page->entries - 1)].seq = cq_tail + given_out;
 	n = journal_recover(&j, &page, cqes, slots);
-	fuzz_check(page.cq_tail == cq_tail + given_out);
+	fuzz_check(page.cq_tail == cq_tail + (given_out || alone));
+	fuzz_check(!alone || given_out || cqes[cq_tail & (j.page->entries - 1)].user_data == 7);
 	fuzz_check(n == -EBADMSG || (n >= 0 && (uint32_t)n <= j.page->entries && j.page->used == page.cq_tail));
 	for (int i = 0; i < n; i++) {
 		const struct journal_slot *slot = &j.page->slots[slots[i]];
@@ -158,7 +162,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz_bytes from = {data, size};
 	const uint32_t first = (uint32_t)fuzz_number(&from, 1), entries = 8u << (first & 1);
-	const bool given_out = first & 2;
+	const bool given_out = first & 2, alone = first & 4;
 	const uint32_t sq_tail = (uint32_t)fuzz_number(&from, 4), cq_head = (uint32_t)fuzz_number(&from, 4);
 	const uint32_t sq_head = (uint32_t)fuzz_number(&from, 4), cq_tail = (uint32_t)fuzz_number(&from, 4);
 	struct moe_error err = {0};
@@ -172,7 +176,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	fuzz_daemon_load();
 	fds = (struct session_fds){.client = make_client(sq_tail, cq_head),
-				   .daemon = make_daemon(entries, sq_head, cq_tail, given_out),
+				   .daemon = make_daemon(entries, sq_head, cq_tail, given_out, alone),
 				   .doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
 				   .journal = make_journal(&from, entries, cq_tail)};
 	fds.arenas[0] = -1;
@@ -185,7 +189,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		fuzz_check_refused(r, &err);
 	else
 		live_on(s);
-	check_recovery(again, cq_tail, given_out);
+	check_recovery(again, cq_tail, given_out, alone);
 	close(again);
 	return 0;
 }

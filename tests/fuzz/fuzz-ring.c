@@ -4,7 +4,8 @@
  * that was claimed is completed once and under its own name, or its session ends; nothing beside the arenas is touched
  * (what lies before and behind them faults); when the session is gone, so are its requests and leases.
  *
- * The input: a byte for the ring's length and the slice, then steps, each a byte and what it takes.
+ * The input: a byte for the ring's length, the slice and whether indices are about to begin again from 0, then steps,
+ * each a byte and what it takes.
  */
 #include <sched.h>
 #include <sys/mman.h>
@@ -26,7 +27,9 @@ enum step {
 	STEP_WRITE,         /* 2 bytes of place, 8 bytes: into the data arena */
 	STEP_POLL,          /* the daemon's turn */
 	STEP_POLL_AND_WAIT, /* and until the pool has nothing of it */
-	STEPS
+	STEPS,
+	STEP_ALONE = 0xf0,    /* 60 bytes: what lies beside sq_tail */
+	STEP_SQ_ALONE = 0xf8, /* n: sq_alone = sq_tail + n % 4, as the next entry's would be */
 };
 
 struct ring {
@@ -57,6 +60,15 @@ static void drop_guards(uint8_t *arena, uint64_t bytes)
 	munmap(arena + bytes, GUARD);
 }
 
+/* As after nearly 2^32 requests. */
+static void begin_late(struct ring *r)
+{
+	struct session *s = r->session;
+
+	s->sq_head = s->cq_tail = s->cq_head = UINT32_MAX - 4;
+	s->page->sq_head = s->page->cq_tail = r->client->sq_tail = r->client->cq_head = s->sq_head;
+}
+
 static struct ring ring_open(uint8_t how)
 {
 	struct moe_msg_attach attach = {
@@ -69,6 +81,8 @@ static struct ring ring_open(uint8_t how)
 			       getuid(), fuzz_daemon.service->loop, &err) == 0);
 	r.client = (struct moe_client_page *)(uintptr_t)r.session->client.base;
 	r.sqes = (struct moe_sqe *)((uint8_t *)r.client + MOE_RING_PAGE);
+	if (how & 16)
+		begin_late(&r);
 	if (how & 8)
 		return r; /* a client that has not registered any */
 	r.arenas[MOE_ARENA_DATA] = make_arena(r.session, MOE_ARENA_DATA, DATA_BYTES);
@@ -84,6 +98,7 @@ static void count_completed(struct ring *r, uint32_t tail)
 
 	fuzz_check(s->page->cq_tail == s->cq_tail && s->page->sq_head == s->sq_head);
 	fuzz_check(s->cq_tail - s->cq_head <= s->entries && s->in_flight <= s->entries);
+	fuzz_check(s->page->alone.seq != s->cq_tail + 1);
 	for (; tail != s->cq_tail; tail++) {
 		const struct moe_cqe *cqe = &cqes[tail & (s->entries - 1)];
 
@@ -101,8 +116,10 @@ static void poll_ring(struct ring *r)
 
 	ringsrv_poll(s, fuzz_daemon.service->sched, 32, &copied);
 	for (uint32_t i = head; i != s->sq_head; i++) {
+		const bool alone = r->client->sq_alone == i + 1 && i + 1 != 0;
+
 		r->claimed++;
-		r->claimed_sum += r->sqes[i & (s->entries - 1)].user_data;
+		r->claimed_sum += alone ? r->client->alone[0] : r->sqes[i & (s->entries - 1)].user_data;
 	}
 	count_completed(r, tail);
 }
@@ -131,7 +148,8 @@ static void wait_ring(struct ring *r)
 
 static void take_step(struct ring *r, struct fuzz_bytes *from)
 {
-	const enum step step = (enum step)(fuzz_number(from, 1) % STEPS);
+	const uint64_t word = fuzz_number(from, 1);
+	const enum step step = (enum step)(word < STEP_ALONE ? word % STEPS : word & 0xf8);
 	uint64_t at;
 
 	switch (step) {
@@ -158,6 +176,12 @@ static void take_step(struct ring *r, struct fuzz_bytes *from)
 		break;
 	case STEP_POLL:
 		poll_ring(r);
+		break;
+	case STEP_ALONE:
+		fuzz_take(from, &r->client->sq_alone, sizeof r->client->sq_alone + sizeof r->client->alone);
+		break;
+	case STEP_SQ_ALONE:
+		r->client->sq_alone = r->client->sq_tail + (uint32_t)fuzz_number(from, 1) % 4;
 		break;
 	default:
 		poll_ring(r);
