@@ -54,18 +54,19 @@ static void act(struct ask *ask)
 	int r = ask->act(ask->bus, ask->call, &error);
 
 	if (r < 0 || sd_bus_error_is_set(&error))
-		sd_bus_reply_method_errno(ask->call, r, &error);
-	sd_bus_error_free(&error);
+		bus_refuse(ask->bus, ask->call, r, &error);
 	forget(ask);
 }
 
 static int refuse(struct ask *ask, const char *why)
 {
+	const int r = sd_bus_reply_method_errorf(
+		ask->call, bus_error_name(-EPERM, false),
+		"%s: for root, the daemon's user (uid %u) and whom polkit lets do %s; you are uid %u: %s",
+		sd_bus_message_get_member(ask->call), geteuid(), ask->action, ask->uid, why);
+
 	log_debug("bus: uid %u may not %s (%s): %s", ask->uid, sd_bus_message_get_member(ask->call), ask->action, why);
-	sd_bus_reply_method_errorf(ask->call, bus_error_name(-EPERM, false),
-				   "%s: for root, the daemon's user (uid %u) and whom polkit lets do %s; you are uid "
-				   "%u: %s",
-				   sd_bus_message_get_member(ask->call), geteuid(), ask->action, ask->uid, why);
+	bus_gave(ask->bus, r);
 	forget(ask);
 	return 1;
 }
@@ -141,7 +142,7 @@ static int check_room(const struct bus *b, const char *sender, struct moe_error 
 			     b->n_asks, own, ASKS_MAX, ASKS_CALLER);
 }
 
-int bus_ask(struct bus *b, sd_bus_message *call, const char *action, bus_act_t act_then, sd_bus_error *ret_error)
+static int ask_bus(struct bus *b, sd_bus_message *call, const char *action, bus_act_t act_then, sd_bus_error *ret_error)
 {
 	const char *sender = sd_bus_message_get_sender(call);
 	struct moe_error err;
@@ -165,4 +166,11 @@ int bus_ask(struct bus *b, sd_bus_message *call, const char *action, bus_act_t a
 	if (r < 0)
 		forget(ask);
 	return r < 0 ? r : 1;
+}
+
+int bus_ask(struct bus *b, sd_bus_message *call, const char *action, bus_act_t act_then, sd_bus_error *ret_error)
+{
+	const int r = ask_bus(b, call, action, act_then, ret_error);
+
+	return r < 0 ? bus_refuse(b, call, r, ret_error) : r;
 }

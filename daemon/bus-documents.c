@@ -2,8 +2,8 @@
 /*
  * bus-documents - calls that wait for a document, which is made between the reactor's turns (drafts.h).
  *
- * Law: a call is answered once, with the document that was begun after it came, or with why there is none. So many wait
- * at a time; a call beyond is refused.
+ * Law: a call is answered once, with the document that was begun after it came, or with why there is none; or its link
+ * is broken. So many wait at a time; a call beyond is refused.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static struct bus_reader *reader_free(struct bus *b, struct bus_reader *reader)
 	return next;
 }
 
-int bus_want_document(struct bus *b, sd_bus_message *call, uint32_t what, sd_bus_error *ret_error)
+static int add_reader(struct bus *b, sd_bus_message *call, uint32_t what, sd_bus_error *ret_error)
 {
 	struct moe_error err;
 	struct bus_reader *reader;
@@ -49,6 +49,13 @@ int bus_want_document(struct bus *b, sd_bus_message *call, uint32_t what, sd_bus
 	b->n_readers++;
 	drafts_want(&b->service->drafts, what);
 	return 1;
+}
+
+int bus_want_document(struct bus *b, sd_bus_message *call, uint32_t what, sd_bus_error *ret_error)
+{
+	const int r = add_reader(b, call, what, ret_error);
+
+	return r < 0 ? bus_refuse(b, call, r, ret_error) : r;
 }
 
 void bus_begin_document(struct bus *b, uint32_t what)
@@ -70,17 +77,16 @@ static char *read_text(int fd, uint64_t bytes, struct moe_error *err)
 	return NULL;
 }
 
-static void answer(sd_bus_message *call, const char *text, int r, const struct moe_error *err)
+static int answer(sd_bus_message *call, const char *text, int r, const struct moe_error *err)
 {
 	sd_bus_error error = SD_BUS_ERROR_NULL;
 
-	if (text) {
-		sd_bus_reply_method_return(call, "s", text);
-		return;
-	}
+	if (text)
+		return sd_bus_reply_method_return(call, "s", text);
 	bus_error(&error, r, err);
-	sd_bus_reply_method_error(call, &error);
+	r = sd_bus_reply_method_error(call, &error);
 	sd_bus_error_free(&error);
+	return r;
 }
 
 void bus_send_document(struct bus *b, int fd, uint64_t bytes, const struct moe_error *err)
@@ -98,7 +104,7 @@ void bus_send_document(struct bus *b, int fd, uint64_t bytes, const struct moe_e
 		if (!any && fd >= 0)
 			text = read_text(fd, bytes, &none);
 		any = true;
-		answer((*at)->call, text, fd < 0 ? fd : -ENOMEM, fd < 0 ? err : &none);
+		bus_gave(b, answer((*at)->call, text, fd < 0 ? fd : -ENOMEM, fd < 0 ? err : &none));
 		*at = reader_free(b, *at);
 	}
 	free(text);

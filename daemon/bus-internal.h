@@ -87,6 +87,8 @@ struct bus {
 	bool complained; /* that there is no link, since the last one */
 	bool up;         /* the bus has said who has the name */
 	bool changed;    /* something may have to be told */
+	int broken;      /* -errno: an answer could not be given, so the link is given up; 0: all could */
+	bool unfreeable; /* libsystemd would abort */
 
 	struct bus_object *told;
 	uint32_t n_told;
@@ -116,6 +118,14 @@ struct bus {
 
 /* After anything that may have put messages into the link: watches what it now waits for. */
 void bus_watch(struct bus *b);
+
+/* How giving an answer went, `r`, to return. One that could not be given, for want of memory say, would be waited for
+ * in vain: the link is given up then, between the reactor's turns, and the bus says so to all who wait. */
+int bus_gave(struct bus *b, int r);
+
+/* Answers a call with what its handler has come to, an error. Handlers do so themselves: libsystemd would, too, but
+ * leaves the caller waiting where it has no memory for that. Returns what they return then. */
+int bus_refuse(struct bus *b, sd_bus_message *call, int r, sd_bus_error *error);
 
 /* -- bus-objects.c ------------------------------------------------------------------------------------------------ */
 

@@ -21,12 +21,13 @@
 #define SESSIONS_ACTION BUS_NAME ".manage-sessions"
 #define TRACES_ACTION BUS_NAME ".record-traces"
 
-static int answer_job(sd_bus_message *call, const struct job *job)
+/* What was asked for has begun: who cannot be told so must not hear that it failed. */
+static int answer_job(struct bus *b, sd_bus_message *call, const struct job *job)
 {
 	char path[BUS_PATH_MAX];
 
 	bus_job_path(path, job->id);
-	return sd_bus_reply_method_return(call, "o", path);
+	return bus_gave(b, sd_bus_reply_method_return(call, "o", path));
 }
 
 /* -- models ------------------------------------------------------------------------------------------------------- */
@@ -73,7 +74,7 @@ static int load_model(struct bus *b, sd_bus_message *call, sd_bus_error *ret_err
 		snprintf(folder, sizeof folder, "%.*s", (int)length, path);
 		r = service_load(b->service, NULL, folder, name, &err);
 	}
-	return r < 0 ? bus_error(ret_error, r, &err) : answer_job(call, b->service->load_job);
+	return r < 0 ? bus_error(ret_error, r, &err) : answer_job(b, call, b->service->load_job);
 }
 
 int bus_on_load_model(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
@@ -95,7 +96,7 @@ static int unload(struct bus *b, sd_bus_message *call, const char *name, sd_bus_
 		return bus_error(ret_error, r, &err);
 	}
 	event_log(EVENT_UNLOADED, FACTS(.model = job->target), "model %s unloaded", job->target);
-	r = answer_job(call, job);
+	r = answer_job(b, call, job);
 	jobs_end(&b->service->jobs, job, 0, NULL);
 	return r;
 }
@@ -149,7 +150,7 @@ static int set_policy(struct bus *b, sd_bus_message *call, sd_bus_error *ret_err
 		jobs_forget(&b->service->jobs, job);
 		return bus_error(ret_error, r, &err);
 	}
-	r = answer_job(call, job);
+	r = answer_job(b, call, job);
 	jobs_end(&b->service->jobs, job, 0, NULL);
 	return r;
 }
@@ -159,14 +160,13 @@ int bus_on_set_policy(sd_bus_message *m, void *userdata, sd_bus_error *ret_error
 	return bus_ask(userdata, m, POLICIES_ACTION, set_policy, ret_error);
 }
 
-int bus_on_get_model(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
+static int answer_path(struct bus *b, sd_bus_message *call, sd_bus_error *ret_error)
 {
-	struct bus *b = userdata;
 	char path[BUS_PATH_MAX];
 	struct moe_error err;
 	struct entry *e;
 	const char *name;
-	int r = sd_bus_message_read(m, "s", &name);
+	int r = sd_bus_message_read(call, "s", &name);
 
 	if (r < 0)
 		return r;
@@ -174,7 +174,14 @@ int bus_on_get_model(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
 	if (r < 0)
 		return bus_error(ret_error, r, &err);
 	r = bus_model_path(path, e->model->manifest->name);
-	return r < 0 ? r : sd_bus_reply_method_return(m, "o", path);
+	return r < 0 ? r : sd_bus_reply_method_return(call, "o", path);
+}
+
+int bus_on_get_model(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
+{
+	const int r = answer_path(userdata, m, ret_error);
+
+	return r < 0 ? bus_refuse(userdata, m, r, ret_error) : r;
 }
 
 /* -- sessions ----------------------------------------------------------------------------------------------------- */
@@ -185,7 +192,7 @@ static int drain(struct bus *b, sd_bus_message *call, sd_bus_error *ret_error)
 	struct job *job;
 	int r = service_drain(b->service, &job, &err);
 
-	return r < 0 ? bus_error(ret_error, r, &err) : answer_job(call, job);
+	return r < 0 ? bus_error(ret_error, r, &err) : answer_job(b, call, job);
 }
 
 int bus_on_drain(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
@@ -241,7 +248,7 @@ int bus_on_job_cancel(sd_bus_message *m, void *userdata, sd_bus_error *ret_error
 typedef int (*append_t)(sd_bus_message *reply, const struct bus *b);
 
 /* An array of structures, that `append` fills. */
-static int answer_list(struct bus *b, sd_bus_message *call, const char *type, append_t append)
+static int answer_list(struct bus *b, sd_bus_message *call, const char *type, append_t append, sd_bus_error *ret_error)
 {
 	_cleanup_(sd_bus_message_unrefp) sd_bus_message *reply = NULL;
 	int r = sd_bus_message_new_method_return(call, &reply);
@@ -252,7 +259,9 @@ static int answer_list(struct bus *b, sd_bus_message *call, const char *type, ap
 		r = append(reply, b);
 	if (r >= 0)
 		r = sd_bus_message_close_container(reply);
-	return r < 0 ? r : sd_bus_send(b->link, reply, NULL);
+	if (r >= 0)
+		r = sd_bus_send(b->link, reply, NULL);
+	return r < 0 ? bus_refuse(b, call, r, ret_error) : r;
 }
 
 static int append_models(sd_bus_message *reply, const struct bus *b)
@@ -301,17 +310,17 @@ static int append_jobs(sd_bus_message *reply, const struct bus *b)
 
 int bus_on_list_models(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
 {
-	return answer_list(userdata, m, "(sstuo)", append_models);
+	return answer_list(userdata, m, "(sstuo)", append_models, ret_error);
 }
 
 int bus_on_list_sessions(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
 {
-	return answer_list(userdata, m, "(tuuso)", append_sessions);
+	return answer_list(userdata, m, "(tuuso)", append_sessions, ret_error);
 }
 
 int bus_on_list_jobs(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
 {
-	return answer_list(userdata, m, "(ussdo)", append_jobs);
+	return answer_list(userdata, m, "(ussdo)", append_jobs, ret_error);
 }
 
 int bus_on_get_status(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)

@@ -472,6 +472,18 @@ static int enumerate(sd_bus *link, const char *prefix, void *userdata, char ***r
 	return -ENOMEM;
 }
 
+/* Where libsystemd cannot make the nodes of a path it forgets to take back those above, and aborts when the link is
+ * freed (sd-bus.c, bus_free): they are taken back when it has made them all. */
+static int add_first(struct bus *b)
+{
+	int r = sd_bus_add_object_manager(b->link, NULL, BUS_ROOT);
+
+	if (r == -ENOMEM)
+		r = sd_bus_add_object_manager(b->link, NULL, BUS_ROOT);
+	b->unfreeable = r == -ENOMEM;
+	return r;
+}
+
 int bus_add_objects(struct bus *b)
 {
 	const struct {
@@ -484,7 +496,7 @@ int bus_add_objects(struct bus *b)
 		{BUS_SESSION, session_table, find_session},
 		{BUS_JOB, job_table, find_job},
 	};
-	int r = sd_bus_add_object_manager(b->link, NULL, BUS_ROOT);
+	int r = add_first(b);
 
 	for (size_t i = 0; i < ARRAY_LEN(rooms) && r >= 0; i++)
 		r = sd_bus_add_fallback_vtable(b->link, NULL, BUS_ROOT, rooms[i].interface, rooms[i].table,

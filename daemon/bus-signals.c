@@ -134,18 +134,23 @@ static uint32_t tell_objects(struct bus *b, const struct bus_object *now, uint32
 	return told;
 }
 
-/* Those whose beginning was told. */
-static bool tell_ends(struct bus *b)
+/* Those whose beginning was told. *ret_left: some end is still to be told. */
+static bool tell_ends(struct bus *b, bool *ret_left)
 {
 	bool any = false;
 
-	for (uint32_t i = 0; i < b->n_told && !slow(b); i++) {
+	*ret_left = false;
+	for (uint32_t i = 0; i < b->n_told; i++) {
 		struct job *job = b->told[i].kind == BUS_KIND_JOB ? bus_find_job(b, b->told[i].path) : NULL;
 
-		if (job && job->ended && tell_ended(b, job) >= 0) {
-			jobs_forget(&b->service->jobs, job);
-			any = true;
+		if (!job || !job->ended)
+			continue;
+		if (slow(b) || tell_ended(b, job) < 0) {
+			*ret_left = true;
+			continue;
 		}
+		jobs_forget(&b->service->jobs, job);
+		any = true;
 	}
 	return any;
 }
@@ -155,7 +160,7 @@ bool bus_tell(struct bus *b)
 	_cleanup_free_ struct bus_object *now = NULL, *list = NULL;
 	const uint64_t time = now_ns();
 	uint32_t n_now, n, told;
-	bool all, ends;
+	bool all, ends, left;
 	int r;
 
 	if ((!b->changed && time - b->progress_ns < PROGRESS_NS) || slow(b) || bus_list_objects(b, &now, &n_now) < 0)
@@ -168,8 +173,8 @@ bool bus_tell(struct bus *b)
 	free(b->told);
 	b->told = steal_ptr(list);
 	b->n_told = n;
-	ends = tell_ends(b);
+	ends = tell_ends(b, &left);
 	r = tell_counts(b);
-	b->changed = !all || ends || r < 0; /* ends: then the objects are gone */
+	b->changed = !all || left || ends || r < 0; /* ends: then the objects are gone */
 	return told > 0 || ends || r > 0;
 }

@@ -120,7 +120,7 @@ static int start_trace(struct bus *b, sd_bus_message *call, sd_bus_error *ret_er
 		return r;
 	}
 	bus_job_path(path, b->trace_job);
-	return sd_bus_reply_method_return(call, "o", path);
+	return bus_gave(b, sd_bus_reply_method_return(call, "o", path));
 }
 
 int bus_on_start_trace(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)

@@ -73,5 +73,10 @@ int bus_error(sd_bus_error *ret, int code, const struct moe_error *err)
 {
 	char text[MOE_ERROR_TEXT_MAX];
 
-	return sd_bus_error_set(ret, bus_error_name(code, false), bus_text(text, sizeof text, err->text));
+	code = sd_bus_error_set(ret, bus_error_name(code, false), bus_text(text, sizeof text, err->text));
+	if (!ret->message) {
+		sd_bus_error_free(ret);
+		*ret = SD_BUS_ERROR_MAKE_CONST(SD_BUS_ERROR_NO_MEMORY, "no memory for the words of an error");
+	}
+	return code;
 }

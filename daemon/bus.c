@@ -92,6 +92,12 @@ static void unlink_bus(struct bus *b)
 	jobs_unheard(&b->service->jobs);
 	b->up = false;
 	b->ask_ns = 0;
+	b->broken = 0;
+	if (b->unfreeable) {
+		sd_bus_close(b->link);
+		b->link = NULL;
+	}
+	b->unfreeable = false;
 	b->link = sd_bus_close_unref(b->link);
 	documents_free(&b->figures);
 	free(b->told);
@@ -213,10 +219,25 @@ static void try_link(struct bus *b)
 
 void bus_watch(struct bus *b)
 {
-	const int r = b->link ? watch_link(b) : 0;
+	const int r = b->broken ? b->broken : b->link ? watch_link(b) : 0;
 
 	if (r < 0)
 		lose(b, r);
+}
+
+int bus_gave(struct bus *b, int r)
+{
+	if (r >= 0)
+		return r;
+	b->broken = r;
+	return 1;
+}
+
+int bus_refuse(struct bus *b, sd_bus_message *call, int r, sd_bus_error *error)
+{
+	r = bus_gave(b, sd_bus_reply_method_errno(call, r, error));
+	sd_bus_error_free(error);
+	return r;
 }
 
 static void ready(struct source *source, uint32_t events)
@@ -231,8 +252,10 @@ static void ready(struct source *source, uint32_t events)
 		try_link(b);
 		return;
 	}
-	for (int i = 0; i < MESSAGES_TURN && r > 0; i++)
+	for (int i = 0; i < MESSAGES_TURN && r > 0; i++) {
 		r = sd_bus_process(b->link, NULL);
+		r = b->broken ? b->broken : r;
+	}
 	if (r >= 0 && b->ask_ns > 0 && now_ns() >= b->ask_ns)
 		r = ask_for_name(b);
 	if (r < 0)

@@ -319,8 +319,16 @@ static void let_go(struct client *c)
 
 static void watch(struct run *run, struct client *c); /* faults/watch.h */
 
+/* Of a daemon on a bus, else NULL. A bus is its process's own. */
+static struct {
+	const char *(*begin)(void); /* returns its address */
+	void (*end)(void);
+	void (*talk)(struct run *run);
+} bus;
+
 static void use(struct run *run)
 {
+	const bool plain = !restarts && !tiered && !watched && !bus.talk;
 	struct client c = {.sock = connect_to(run), .ring.doorbell = -1};
 
 	if (say_hello(run, c.sock) && attach_to(run, &c)) {
@@ -332,9 +340,11 @@ static void use(struct run *run)
 			change_policy(run, &c);
 		if (!run->closed && watched)
 			watch(run, &c);
-		if (!run->closed && !restarts && !tiered && !watched) /* as in any other life */
+		if (!run->closed && bus.talk)
+			bus.talk(run);
+		if (!run->closed && plain) /* as in any other life */
 			ask_documents(run, c.sock);
-		if (!run->closed && !restarts && !tiered && !watched)
+		if (!run->closed && plain)
 			load_another(run, c.sock);
 	}
 	let_go(&c);
@@ -343,8 +353,8 @@ static void use(struct run *run)
 /* With the session gone, and what its client could no more unload, as few descriptors are open as before it came. */
 static void check_descriptors(struct run *run, int probe, int before)
 {
-	/* A file of a trace waits for a thread that closes it. */
-	const int most = before + (watched && run->fault && run->fault->ever);
+	/* A file of a trace waits for a thread that closes it; a bus may be back. */
+	const int most = before + ((watched || bus.talk) && run->fault && run->fault->ever) + (bus.talk && run->fault);
 	const uint64_t end = now_ms() + PATIENCE_MS;
 	int now = most;
 
@@ -393,11 +403,12 @@ static void tell_story(struct run *run)
 {
 	int probe = connect_to(run);
 	const bool probes = say_hello(run, probe);
-	const int before = fixture_count_fds(run->f.pid) + watched; /* the taps' timer stays */
+	const int more = watched || bus.talk; /* the taps' timer stays */
+	const int before = fixture_count_fds(run->f.pid) + more;
 
 	run->closed = false;
 	use(run);
-	if (probes && before > watched)
+	if (probes && before > more)
 		check_descriptors(run, probe, before);
 	fdmsg_close_fds(answer_fds, n_answer_fds);
 	n_answer_fds = 0;

@@ -109,6 +109,8 @@ static uint32_t counts[WAYS][2][OUTCOMES];
 
 static void work(uint32_t job, uint32_t jobs, int out)
 {
+	if (bus.begin && freopen("/dev/null", "w", stdout)) /* its checks are not the test's */
+		bus_address = bus.begin();
 	for (uint32_t i = job; i < n_faults; i += jobs) {
 		struct run run = {.fault = &faults[i]};
 		struct result result = {.fault = i, .outcome = tell(&run)};
@@ -117,6 +119,8 @@ static void work(uint32_t job, uint32_t jobs, int out)
 		if (write(out, &result, sizeof result) != sizeof result)
 			_exit(1);
 	}
+	if (bus.end)
+		bus.end();
 	_exit(0);
 }
 
@@ -208,11 +212,15 @@ static int faults_main(enum life life)
 	tiered = life == LIFE_TIER;
 	watched = life == LIFE_WATCHED;
 	make_model(folder);
+	if (bus.begin)
+		bus_address = bus.begin();
 	good = tell(&clean) == NO_CHANGE && clean.fine > 0;
 	require(good, "without a fault: %u answers, %u refused: %s", clean.fine, clean.refused,
 		clean.why[0] ? clean.why : "nothing is left");
 	plan(&clean);
 	clean_up(&clean);
+	if (bus.end)
+		bus.end();
 	ok(run_all(jobs_wanted()) == n_faults, "all %u faults were tried", n_faults);
 	for (size_t way = 0; way < WAYS; way++)
 		judge(way);

@@ -78,7 +78,7 @@ static uint32_t chosen_at;
 static int value = EIO;
 static void *struck[FRAMES]; /* who made the first call that failed */
 static int n_struck;
-static uintptr_t program_begin, program_end, own_begin, own_end;
+static uintptr_t program_begin, program_end, own_begin, own_end, libc_begin, libc_end;
 static __thread bool inside __attribute__((tls_model("initial-exec")));
 static __thread bool no_ledger __attribute__((tls_model("initial-exec")));
 
@@ -126,11 +126,13 @@ static int find_object(struct dl_phdr_info *info, size_t bytes, void *userdata)
 		find_end(info, &program_begin, &program_end);
 	else if ((uintptr_t)find_object >= begin && (uintptr_t)find_object < end)
 		find_end(info, &own_begin, &own_end);
+	else if (strstr(info->dlpi_name, "/libc.so"))
+		find_end(info, &libc_begin, &libc_end);
 	return 0;
 }
 
 /* Of the callers those in the program itself; *ret_caller is the nearest, 0 when there is none. *ret_direct is the one
- * that called this file. */
+ * that called this file, or the C library (strdup). */
 static uint64_t chain_of(uintptr_t *ret_caller, const void **ret_direct)
 {
 	void *frames[FRAMES];
@@ -142,7 +144,7 @@ static uint64_t chain_of(uintptr_t *ret_caller, const void **ret_direct)
 	for (int i = 0; i < n; i++) {
 		const uintptr_t at = (uintptr_t)frames[i];
 
-		if (!*ret_direct && (at < own_begin || at >= own_end))
+		if (!*ret_direct && (at < own_begin || at >= own_end) && (at < libc_begin || at >= libc_end))
 			*ret_direct = frames[i];
 		if (at < program_begin || at >= program_end)
 			continue;
@@ -369,12 +371,15 @@ static void settle(void)
 	ever = getenv("FAULTS_EVER") != NULL;
 }
 
-/* libnuma keeps what it has read of the machine, for ever. */
+/* libnuma keeps what it has read of the machine, for ever, and libsystemd what it could not give back for want of
+ * memory (bus-objects.c, add_first). */
 static bool is_kept(const struct block *b)
 {
 	Dl_info info;
 
-	return dladdr(b->direct, &info) && info.dli_fname && strstr(info.dli_fname, "libnuma");
+	return dladdr(b->direct, &info) && info.dli_fname &&
+	       (strstr(info.dli_fname, "libnuma") ||
+		(ever && chosen == MEMORY && strstr(info.dli_fname, "libsystemd")));
 }
 
 static void report(void)

@@ -45,8 +45,9 @@ struct run {
 };
 static char model_path[PATH_MAX];
 static bool restarts;
-static bool tiered;  /* a model with fewer frames than records */
-static bool watched; /* by a scraper and a trace; its heat lasts */
+static bool tiered;             /* a model with fewer frames than records */
+static bool watched;            /* by a scraper and a trace; its heat lasts */
+static const char *bus_address; /* NULL: it is on no bus */
 /* Of 8 records of 12 KiB: a layer's 4 experts and a token's 2. */
 #define TIER_BYTES "73728"
 
@@ -99,8 +100,12 @@ static void plan_crash(const struct run *run)
 
 static void become_daemon(const struct run *run, int ready_fd)
 {
-	const char *more = restarts ? "--keep" : tiered ? "--pool-max" : watched ? "--metrics" : NULL;
-	const char *value = tiered ? TIER_BYTES : NULL;
+	const char *more = restarts      ? "--keep"
+			   : tiered      ? "--pool-max"
+			   : watched     ? "--metrics"
+			   : bus_address ? "--bus"
+					 : NULL;
+	const char *value = tiered ? TIER_BYTES : bus_address;
 	char metrics[PATH_MAX], program[PATH_MAX], preload[PATH_MAX], path[PATH_MAX], fd[16];
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
