@@ -98,6 +98,25 @@ static void plan_crash(const struct run *run)
 	setenv("FAULTS_SUCCESSOR", "1", 1);
 }
 
+/* In the environment of the program that is run next. */
+static void set_faults(const struct run *run)
+{
+	char preload[PATH_MAX], path[PATH_MAX];
+
+	snprintf(preload, sizeof preload, "%s/tests/faults-preload.so", fixture_env("MOE_BUILD"));
+	path_in(path, run, "report");
+	setenv("FAULTS_REPORT", path, 1);
+	setenv("LD_PRELOAD", preload, 1);
+	if (!run->fault)
+		return;
+	setenv("FAULTS_KIND", run->fault->kind, 1);
+	set_number("FAULTS_AT", run->fault->at);
+	if (run->fault->value)
+		set_number("FAULTS_VALUE", (uint32_t)run->fault->value);
+	if (run->fault->ever)
+		setenv("FAULTS_EVER", "1", 1);
+}
+
 static void become_daemon(const struct run *run, int ready_fd)
 {
 	const char *more = restarts      ? "--keep"
@@ -106,25 +125,14 @@ static void become_daemon(const struct run *run, int ready_fd)
 			   : bus_address ? "--bus"
 					 : NULL;
 	const char *value = tiered ? TIER_BYTES : bus_address;
-	char metrics[PATH_MAX], program[PATH_MAX], preload[PATH_MAX], path[PATH_MAX], fd[16];
+	char metrics[PATH_MAX], program[PATH_MAX], path[PATH_MAX], fd[16];
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	snprintf(program, sizeof program, "%s/daemon/moe-expertd", fixture_env("MOE_BUILD"));
-	snprintf(preload, sizeof preload, "%s/tests/faults-preload.so", fixture_env("MOE_BUILD"));
 	snprintf(fd, sizeof fd, "%d", ready_fd);
 	path_in(path, run, "words");
 	dup2(open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
-	path_in(path, run, "report");
-	setenv("FAULTS_REPORT", path, 1);
-	setenv("LD_PRELOAD", preload, 1);
-	if (run->fault) {
-		setenv("FAULTS_KIND", run->fault->kind, 1);
-		set_number("FAULTS_AT", run->fault->at);
-		if (run->fault->value)
-			set_number("FAULTS_VALUE", (uint32_t)run->fault->value);
-		if (run->fault->ever)
-			setenv("FAULTS_EVER", "1", 1);
-	}
+	set_faults(run);
 	if (restarts)
 		plan_crash(run);
 	if (watched) {
