@@ -193,13 +193,21 @@ static void require_context(const char *call)
 		sim_violation(call, "the context that is current to this thread has been released");
 }
 
+/* Before the lock, which a thread of the other process may have had at the fork: nobody gives it back here. */
+static void require_own_process(const char *call)
+{
+	const pid_t pid = __atomic_load_n(&sim.pid, __ATOMIC_RELAXED);
+
+	if (pid && pid != getpid())
+		sim_violation(call, "the driver was initialised in another process, of which this is a fork");
+}
+
 CUresult sim_enter(const char *call, enum sim_needs needs)
 {
 	while (sim.hang && is_call(call, sim.hang))
 		pause();
+	require_own_process(call);
 	pthread_mutex_lock(&sim.lock);
-	if (sim.pid && sim.pid != getpid())
-		sim_violation(call, "the driver was initialised in another process, of which this is a fork");
 	if (needs != SIM_NEEDS_NOTHING && !sim.pid)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (needs == SIM_NEEDS_CONTEXT || needs == SIM_RELEASES)
@@ -243,7 +251,7 @@ CUresult cuInit(unsigned flags)
 	if (r == CUDA_SUCCESS && sim.devices == 0)
 		r = CUDA_ERROR_NO_DEVICE;
 	if (r == CUDA_SUCCESS)
-		sim.pid = getpid();
+		__atomic_store_n(&sim.pid, getpid(), __ATOMIC_RELAXED);
 	return sim_leave(r);
 }
 
