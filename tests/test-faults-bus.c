@@ -8,7 +8,8 @@
 
 static void talk_to(struct run *run)
 {
-	struct talk t = {.model_path = model_path, .faulted = run->fault != NULL};
+	struct talk t = {
+		.model_path = model_path, .faulted = run->fault != NULL, .ever = run->fault && run->fault->ever};
 	char path[PATH_MAX];
 
 	path_in(path, run, "trace");

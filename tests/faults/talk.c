@@ -6,7 +6,10 @@
 #include "tests/bus-fixture.h"
 
 #define PATIENCE_MS 30000
-#define NAMELESS_MS 600 /* of a daemon of which something is refused, until it has its name: it tries again after 100 */
+/* Of a daemon of which something is refused, until it has its name: it tries again after 100. */
+#define NAMELESS_MS 600
+#define NAMELESS_EVER_MS 150
+#define FORGOTTEN_MS 2000 /* what libsystemd may leave unanswered */
 
 static struct bus_fixture bus_daemon;
 
@@ -68,7 +71,7 @@ static bool answered(struct talk *t, const char *what, const char *answer, const
 /* False: it has not come to have it, which without a fault is wrong. */
 static bool has_name(struct talk *t, sd_bus *bus)
 {
-	const uint64_t end = now_ms() + (t->faulted ? NAMELESS_MS : PATIENCE_MS);
+	const uint64_t end = now_ms() + (t->ever ? NAMELESS_EVER_MS : t->faulted ? NAMELESS_MS : PATIENCE_MS);
 	bool has;
 
 	do {
@@ -100,10 +103,12 @@ static void await_jobs(struct talk *t, sd_bus *bus)
 static void look(struct talk *t, sd_bus *bus, const char *path, const char *interface, const char *holds)
 {
 	libsystemds_own = t->faulted;
+	sd_bus_set_method_call_timeout(bus, (t->faulted ? FORGOTTEN_MS : PATIENCE_MS) * 1000ull);
 	answered(t, "properties", call(bus, path, "org.freedesktop.DBus.Properties", "GetAll", "s", interface), holds,
 		 NULL);
 	answered(t, "introspection", call(bus, path, "org.freedesktop.DBus.Introspectable", "Introspect", NULL),
 		 "<node", NULL);
+	sd_bus_set_method_call_timeout(bus, PATIENCE_MS * 1000ull);
 	libsystemds_own = false;
 }
 

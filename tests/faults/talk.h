@@ -14,7 +14,8 @@
 struct talk {
 	const char *model_path; /* loaded as "small" already */
 	const char *trace_path; /* a file to record to */
-	bool faulted;           /* something may be refused, the bus itself too */
+	bool faulted;           /* something may be refused, the bus itself too ... */
+	bool ever;              /* ... and again and again */
 	uint32_t fine, refused; /* the answers */
 	char why[256];          /* what is wrong, "": nothing */
 };
