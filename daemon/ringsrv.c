@@ -145,7 +145,7 @@ static struct moe_cqe *session_cqes(const struct session *s)
 }
 
 /* A lone request's client looks beside the queue. The one after the next request must not find its seq there, left from
- * 2^32 requests ago. */
+ * 2^32 requests ago: it becomes that of one that has long been given out, since recovery believes it. */
 static ALWAYS_INLINE void give_out(struct session *s, const struct request *q, uint32_t seq)
 {
 	if (q->alone) {
@@ -153,7 +153,7 @@ static ALWAYS_INLINE void give_out(struct session *s, const struct request *q, u
 		s->alone_seq = seq;
 		crash_at(CRASH_ALONE);
 	} else if (s->alone_seq == seq + 1) {
-		journal_put(&s->page->alone.seq, s->alone_seq = seq);
+		journal_put(&s->page->alone.seq, s->alone_seq = seq - 1);
 	}
 	journal_give_out(&session_cqes(s)[(seq - 1) & (s->entries - 1)], &q->cqe, seq);
 	crash_at(CRASH_SEQ);
