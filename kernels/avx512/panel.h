@@ -134,6 +134,12 @@ static inline ivec ivec_mul16(ivec a, ivec b)
 	return _mm512_madd_epi16(a, b);
 }
 
+/* sums + those products. */
+static inline ivec ivec_dot16(ivec sums, ivec a, ivec b)
+{
+	return _mm512_dpwssd_epi32(sums, a, b);
+}
+
 static inline ivec ivec_mul(ivec a, ivec b)
 {
 	return _mm512_mullo_epi32(a, b);

@@ -59,20 +59,6 @@ PANEL_INLINE void panel_decoded(uint32_t format, const uint8_t *block, int v, si
 	ret[1] = ivec_add8(ret[1], pairs_bytes(most - 128));
 }
 
-/* The share of decoded weights of 32 columns. */
-PANEL_INLINE void pairs_share(const uint8_t *codes, int32_t *share)
-{
-	for (size_t part = 0; part < PANEL_VECS; part++) {
-		const uint8_t *from = codes + part * VEC_BYTES;
-		ivec sum = ivec_set(0);
-
-#pragma GCC unroll 4
-		for (int v = 0; v < 8; v += 2)
-			sum = ivec_dot(sum, ivec_load(from + v * 64), ivec_load(from + v * 64 + 64));
-		ivec_store(share + part * VEC_FLOATS, ivec_sub(ivec_set(0), sum));
-	}
-}
-
 /* sums + (a0 + x1) (a1 + x0) */
 PANEL_INLINE ivec pairs_dot(ivec sums, const ivec a[2], ivec x0, ivec x1)
 {

@@ -100,23 +100,28 @@ typedef void panel_many_function(const struct panel_bytes *bytes, size_t cols, c
 				 panel_totals *totals);
 typedef void panel_decode_function(const struct panel_at *at, size_t cols, struct panel_bytes *bytes);
 
+/* A vector of units. Loaded into registers first: the compiler would call memcpy to move what only passes. */
+PANEL_INLINE void tile_extra_vec(uint32_t format, const char *scales, const char *sums, float *to_scales,
+				 float *to_more)
+{
+	const struct moe_format_spec *f = &moe_formats[format];
+	const int factor = f->zero == MOE_ZERO_U8 ? -1 : -panel_offset(format);
+	const vec scale = vec_loaded((const float *)scales);
+
+	vec_store(to_scales, scale);
+	if (panel_has_minimum(format))
+		vec_store(to_more, vec_mul(ivec_float(ivec_load(sums)), scale));
+	else if (factor)
+		ivec_store(to_more, ivec_mul(ivec_load(sums), ivec_set(factor)));
+}
+
 /* Whole vectors: rows of packed activations have room for them. */
 PANEL_INLINE void tile_extra(uint32_t format, size_t units, const char *scales, const char *sums, float *to_scales,
 			     float *to_more)
 {
-	const struct moe_format_spec *f = &moe_formats[format];
-	const int factor = f->zero == MOE_ZERO_U8 ? -1 : -panel_offset(format);
-
-	for (size_t u = 0; u < units; u += VEC_FLOATS) {
-		const ivec sum = ivec_load(sums + u * sizeof(int32_t));
-		const vec scale = vec_loaded((const float *)scales + u); /* the compiler would call memcpy */
-
-		vec_store(to_scales + u, scale);
-		if (panel_has_minimum(format))
-			vec_store(to_more + u, vec_mul(ivec_float(sum), scale));
-		else if (factor)
-			ivec_store(to_more + u, ivec_mul(sum, ivec_set(factor)));
-	}
+	for (size_t u = 0; u < units; u += VEC_FLOATS)
+		tile_extra_vec(format, scales + u * sizeof(float), sums + u * sizeof(int32_t), to_scales + u,
+			       to_more + u);
 }
 
 #if PANEL_PAIRS
@@ -126,12 +131,18 @@ PANEL_INLINE void tile_shares(uint32_t format, size_t units, const char *packed,
 	const bool offset = moe_formats[format].zero != MOE_ZERO_U8 && !panel_has_minimum(format);
 
 	for (size_t u = 0; u < units; u += VEC_FLOATS) {
-		const ivec share = ivec_load(packed + u * sizeof(int32_t));
+		const ivec share = ivec_loaded(packed + u * sizeof(int32_t));
 
 		ivec_store(extra->shares + u, offset ? ivec_add(share, ivec_load(extra->more + u)) : share);
 	}
 }
 #endif
+
+/* Units of a column block, in whole vectors: where that is one it is no loop, whose end would be guessed wrong. */
+PANEL_INLINE size_t tile_units(uint32_t format, size_t cols)
+{
+	return PANEL_COLS / panel_unit(format) <= VEC_FLOATS ? VEC_FLOATS : cols / panel_unit(format);
+}
 
 /* What the sum of a unit begins with, apart from products of sums. */
 PANEL_INLINE ivec tile_begin(uint32_t format, ivec zero, const float *more)
@@ -258,7 +269,7 @@ PANEL_INLINE void tile_begins(uint32_t format, size_t vecs, size_t tokens, const
 
 				sums[s][t] = ivec_add(share, ivec_all(extra->shares + at));
 				if (moe_formats[format].zero == MOE_ZERO_U8)
-					sums[s][t] = ivec_add(sums[s][t], tile_begin(format, zero, extra->more + at));
+					sums[s][t] = ivec_dot16(sums[s][t], zero, ivec_all(extra->more + at));
 				continue;
 			}
 #endif
@@ -366,10 +377,10 @@ PANEL_INLINE void tile_many(uint32_t format, size_t panels, size_t tokens, const
 		const char *row = x->rows[first + t];
 
 		codes[t] = (const int8_t *)row + x->codes;
-		tile_extra(format, cols / panel_unit(format), row + x->scales, row + x->sums, extra[t].scales,
+		tile_extra(format, tile_units(format, cols), row + x->scales, row + x->sums, extra[t].scales,
 			   extra[t].more);
 #if PANEL_PAIRS
-		tile_shares(format, cols / panel_unit(format), row + x->shares, &extra[t]);
+		tile_shares(format, tile_units(format, cols), row + x->shares, &extra[t]);
 #endif
 #pragma GCC unroll 4
 		for (size_t s = 0; s < vecs; s++)
@@ -437,6 +448,9 @@ PANEL_INLINE void panel_decode(uint32_t format, const struct panel_at *at, size_
 
 	for (size_t c = 0; c < cols; c += MOE_BLOCK_COLS) {
 		const uintptr_t ahead = panel_ahead(format, at, c);
+#if PANEL_PAIRS
+		ivec products[PANEL_VECS] = {0};
+#endif
 
 #pragma GCC unroll 8
 		for (size_t i = 0; i < 4 * PANEL_VECS; i++) {
@@ -449,9 +463,14 @@ PANEL_INLINE void panel_decode(uint32_t format, const struct panel_at *at, size_
 			panel_decoded(format, at->codes + c * f->bits * MOE_PANEL_ROWS / 8, (int)v, part, pair);
 			ivec_store(to, pair[0]);
 			ivec_store(to + 64, pair[1]);
+#if PANEL_PAIRS
+			products[part] = ivec_dot(products[part], pair[0], pair[1]);
+#endif
 		}
 #if PANEL_PAIRS
-		pairs_share(bytes->codes + c / 4 * 64, bytes->shares[c / unit]);
+#pragma GCC unroll 2
+		for (size_t part = 0; part < PANEL_VECS; part++)
+			ivec_store(bytes->shares[c / unit] + part * VEC_FLOATS, ivec_sub(ivec_set(0), products[part]));
 #endif
 	}
 	for (size_t c = 0; c < cols; c += unit)
