@@ -44,6 +44,8 @@ struct frames_user {
 	uint32_t busy[FRAMES_CLASSES];           /* reads that were begun for it, and asks that wait for reads */
 	uint64_t end[FRAMES_CLASSES];            /* virtual, of the last record that was read for it */
 	struct ask_list waiting[FRAMES_CLASSES]; /* oldest first */
+	uint64_t read_ns;                        /* when a read was begun for it last */
+	uint32_t slots;                          /* as struct frames_read has it */
 	struct frames_user *next;
 };
 
@@ -81,6 +83,8 @@ struct frames_ask *turns_next(const struct frames *f, uint32_t class);
 /* Where the next record of the user stands that is read in this class, virtually; and the rank that this is. */
 uint64_t turns_begin(const struct frames *f, const struct frames_user *user, uint32_t class);
 uint64_t turns_rank(uint32_t class, uint64_t at);
+/* Somebody but the user (NULL: two) has begun a read not long ago. */
+bool turns_shared(const struct frames *f, const struct frames_user *user, uint64_t now);
 /* The frame's read, for one of its user's asks, has ended. */
 void turns_read_done(struct frames *f, struct frame *frame);
 

@@ -137,6 +137,15 @@ struct frames_ask *turns_next(const struct frames *f, uint32_t class)
 	return next ? next->waiting[class].head : NULL;
 }
 
+bool turns_shared(const struct frames *f, const struct frames_user *user, uint64_t now)
+{
+	uint32_t others = 0;
+
+	for (const struct frames_user *u = f->users; u; u = u->next)
+		others += u != user && u->read_ns && now - u->read_ns < FRAMES_SHARED_NS;
+	return others > (user ? 0 : 1);
+}
+
 void turns_read_done(struct frames *f, struct frame *frame)
 {
 	struct frames_user *user = frame->reader;

@@ -52,12 +52,19 @@ static void read_for(struct frame *frame, const struct frames_ask *ask, uint64_t
 static uint32_t place(struct frames *f, uint32_t record, const struct frames_ask *ask, uint64_t rank)
 {
 	const uint32_t number = f->free[--f->n_free];
+	const uint64_t now = now_ns();
 
+	if (ask)
+		ask->user->read_ns = now;
 	f->frame[number] = (struct frame){.record = record, .state = FRAME_READING, .ahead = !ask, .unused = !ask};
 	read_for(&f->frame[number], ask, rank);
 	f->record[record].frame = number;
 	f->n_reading++;
-	f->p.read(f->p.userdata, record, number, rank);
+	f->p.read(f->p.userdata, &(struct frames_read){.record = record,
+						       .frame = number,
+						       .rank = rank,
+						       .slots = ask ? &ask->user->slots : NULL,
+						       .shared = turns_shared(f, ask ? ask->user : NULL, now)});
 	return number;
 }
 

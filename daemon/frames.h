@@ -53,6 +53,8 @@
 #define FRAMES_READS_MAX 32
 /* So many asks that find all of their records pass one that waits for frames. */
 #define FRAMES_PASSES_MAX 64
+/* Who has read within so long wants the disk. */
+#define FRAMES_SHARED_NS 1000000000ull
 
 struct frames;
 struct frames_user;
@@ -68,6 +70,14 @@ struct frames_counters {
 		prefetch_wasted; /* reads for hints; wasted: evicted before they were used */
 };
 
+struct frames_read {
+	uint32_t record, frame;
+	uint64_t rank;
+	uint32_t *slots; /* how many hold parts of its user's records: whoever reads counts, until the read has ended.
+			    NULL: it is for a hint */
+	bool shared;     /* others want the disk, too */
+};
+
 struct frames_params {
 	uint32_t rows, experts, frames;
 	uint32_t topk; /* experts of one token: as many may be leased by whoever comes first */
@@ -75,7 +85,7 @@ struct frames_params {
 	uint32_t *table;                  /* [frames]: record + 1, 0: none. What it has is taken over as READY */
 	struct frames_counters *counters; /* both stay in place */
 	/* The frame is the record's from now on, and to be read into, lowest ranks first; ends in frames_read_done. */
-	void (*read)(void *userdata, uint32_t record, uint32_t frame, uint64_t rank);
+	void (*read)(void *userdata, const struct frames_read *read);
 	/* A read has a lower rank now, if it has not ended. May be NULL. */
 	void (*hurry)(void *userdata, uint32_t frame, uint64_t rank);
 	/* The record is in no frame any more. May be NULL. */

@@ -69,6 +69,7 @@ struct reader {
 	struct list wanted; /* jobs that reads are to be asked for, by their ranks */
 	struct list done;
 	struct slot *free, *full, **full_end;
+	uint32_t hints;          /* slots of jobs of nobody */
 	uint32_t under_way;      /* jobs that are not done */
 	_Atomic uint32_t n_done; /* for a look without the lock */
 	bool asleep;             /* the ring thread: wake_fd wakes it */
@@ -231,6 +232,21 @@ static void give_back(struct reader *r, struct reader_job *job)
 		r->wake(r->userdata);
 }
 
+static uint32_t *slots_of(struct reader *r, const struct reader_job *job)
+{
+	return job->slots ? job->slots : &r->hints;
+}
+
+/* The first job that wants something read and may have it. NULL: none. */
+static struct reader_job *next_wanted(struct reader *r)
+{
+	struct reader_job *job = r->wanted.head;
+
+	while (job && !job->status && job->shared && *slots_of(r, job) >= READER_SHARED)
+		job = job->next;
+	return job;
+}
+
 /* The slot is free again; whoever brings a job's last one ends the job. Under the lock, which is let go to hash. */
 static void leave(struct reader *r, struct slot *slot)
 {
@@ -238,8 +254,9 @@ static void leave(struct reader *r, struct slot *slot)
 	struct moe_error error = {0};
 	int c;
 
-	if (!r->free)
+	if (!r->free || job->shared)
 		wake_ring(r);
+	(*slots_of(r, job))--;
 	slot->next = r->free;
 	r->free = slot;
 	if (--job->work->out > 0 || job->work->listed)
@@ -319,6 +336,7 @@ static void ask_for_block(struct reader *r, struct reader_job *job)
 				       .length = slot->block.length,
 				       .expected = slot->block.expected};
 	work->out++;
+	(*slots_of(r, job))++;
 	work->more = walk_next(&work->walk, &work->next);
 	diskring_add(&r->ring, &slot->read);
 }
@@ -326,7 +344,7 @@ static void ask_for_block(struct reader *r, struct reader_job *job)
 /* The next thing to do for the first job that wants something read. False: nothing is to be done, or can be. */
 static bool advance(struct reader *r)
 {
-	struct reader_job *job = r->wanted.head;
+	struct reader_job *job = next_wanted(r);
 
 	if (!job || (r->ring.broken && r->ring.in_flight > 0))
 		return false;

@@ -11,7 +11,8 @@
  *
  * With each block the ring thread chooses anew: the job of the lowest rank, of several the one that was asked for
  * first. So it waits for no more than the reads that the disk already has, and the rest of a record that was hinted at
- * comes at once when it is asked for.
+ * comes at once when it is asked for. A user who is not alone has few slots: what the disk and the helpers have of its
+ * records is what another one's record waits for, whatever its rank.
  *
  * Law: what comes back without an error is the manifest's record (origin.h). A job's memory is the reader's from
  * reader_read() until the job is given back by reader_next_done(): nothing else may be put there meanwhile, whoever has
@@ -30,6 +31,9 @@
 
 struct reader;
 
+/* By measurement (docs/decisions/0086). */
+#define READER_SHARED 2
+
 struct reader_params {
 	const char *path;                    /* the model's folder or file; copied */
 	const struct moe_manifest *manifest; /* outlives the reader; its digests may be still to come (`learn`) */
@@ -42,6 +46,8 @@ struct reader_job {
 	uint32_t record; /* row * n_experts + expert */
 	uint64_t offset; /* in each pool file: room for the record */
 	uint64_t rank;   /* the lowest is read first */
+	uint32_t *slots; /* the reader's count, under its lock, of slots that jobs of one user have; NULL: of nobody */
+	bool shared;     /* the user is not alone: READER_SHARED slots at most */
 	bool zero;       /* the room is not all zeros, or holds more than a record of this layout */
 	uint8_t *learn;  /* receives the record's digest; NULL: it has to be the manifest's */
 	void *userdata;

@@ -27,8 +27,9 @@ struct tier {
 
 /* -- reads -------------------------------------------------------------------------------------------------------- */
 
-static void start_read(void *userdata, uint32_t record, uint32_t frame, uint64_t rank)
+static void start_read(void *userdata, const struct frames_read *read)
 {
+	const uint32_t record = read->record, frame = read->frame;
 	struct tier *t = userdata;
 	struct reader_job *job = calloc(1, sizeof *job);
 	const uint32_t layout = t->model->records[record].layout + 1;
@@ -40,7 +41,9 @@ static void start_read(void *userdata, uint32_t record, uint32_t frame, uint64_t
 	}
 	job->record = record;
 	job->offset = t->model->offsets[record];
-	job->rank = rank;
+	job->rank = read->rank;
+	job->slots = read->slots;
+	job->shared = read->shared;
 	job->zero = t->layouts[frame] != layout;
 	t->layouts[frame] = layout;
 	reader_read(t->model->reader, job);

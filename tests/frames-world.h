@@ -31,6 +31,8 @@ struct world {
 	uint32_t at[RECORDS];      /* by read and gone */
 	bool reading[FRAMES_MAX];  /* a read was asked for and has not ended */
 	uint64_t rank[FRAMES_MAX]; /* the latest */
+	bool shared;               /* as the latest read said, */
+	const uint32_t *slots;     /* this, too */
 	uint64_t mine[2][ROWS];    /* what two who hint have hinted */
 	uint32_t pins[RECORDS];    /* plain books: of READY asks */
 	uint32_t leases[RECORDS];
@@ -52,9 +54,10 @@ static void blame(struct world *w, const char *what)
 		w->wrong = what;
 }
 
-static void on_read(void *userdata, uint32_t record, uint32_t frame, uint64_t rank)
+static void on_read(void *userdata, const struct frames_read *read)
 {
 	struct world *w = userdata;
+	const uint32_t record = read->record, frame = read->frame;
 
 	if (record >= RECORDS || frame >= w->n_frames)
 		blame(w, "a read of what is not there");
@@ -69,7 +72,9 @@ static void on_read(void *userdata, uint32_t record, uint32_t frame, uint64_t ra
 		blame(w, "a read into a frame whose table entry stands");
 	w->at[record] = frame;
 	w->reading[frame] = true;
-	w->rank[frame] = rank;
+	w->rank[frame] = read->rank;
+	w->shared = read->shared;
+	w->slots = read->slots;
 	w->n_reads++;
 }
 

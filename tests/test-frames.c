@@ -116,6 +116,40 @@ static void test_leases(void)
 	end(&w);
 }
 
+/* Reads say whether others have wanted the disk lately, and whose they are. */
+static void test_shared(void)
+{
+	const struct timespec part = {.tv_sec = 0, .tv_nsec = FRAMES_SHARED_NS / 10};
+	uint64_t bits = 0x20;
+	struct world w;
+	const uint32_t *first;
+
+	begin(&w, 8, 0);
+	open_ask_of(&w, &asks[0], 0, 0, 0x01, 0, false);
+	first = w.slots;
+	ok(!w.shared && first, "a read of who is alone");
+	open_ask_of(&w, &asks[1], 0, 0, 0x02, 0, false);
+	ok(!w.shared && w.slots == first, "and its next one");
+	open_ask_of(&w, &asks[2], 1, 0, 0x04, 0, false);
+	ok(w.shared && w.slots && w.slots != first, "another user's, who is not alone");
+	open_ask_of(&w, &asks[3], 0, 0, 0x08, 0, false);
+	ok(w.shared && w.slots == first, "nor is the first one any more");
+	end_reads(&w);
+	frames_hint(w.frames, w.mine[0], 0, &bits, NULL);
+	frames_pump(w.frames);
+	ok(w.shared && !w.slots, "nor is a hint, which is nobody's");
+	end_reads(&w);
+	for (int i = 0; i < 11; i++)
+		nanosleep(&part, NULL);
+	open_ask_of(&w, &asks[4], 0, 0, 0x10, 0, false);
+	ok(!w.shared && w.slots == first, "after a while it is alone again");
+	end_reads(&w);
+	for (int i = 0; i < 5; i++)
+		close_ask(&asks[i]);
+	ok(!w.wrong, "no law broken (%s)", w.wrong ? w.wrong : "");
+	end(&w);
+}
+
 /* What one user asks for is not in another one's way: neither its reads, nor what of it waits. */
 static void test_turns(void)
 {
@@ -446,7 +480,7 @@ static void test_set_policy(void)
 	end(&w);
 }
 
-static void no_read(void *userdata, uint32_t record, uint32_t frame, uint64_t rank)
+static void no_read(void *userdata, const struct frames_read *read)
 {
 }
 
@@ -519,6 +553,7 @@ int main(void)
 	test_order();
 	test_leases();
 	test_turns();
+	test_shared();
 	test_found();
 	test_sated();
 	test_failure();

@@ -46,9 +46,9 @@ static struct frames *frames;
 static uint32_t table[FRAMES], read_into = FRAMES_NONE;
 static struct frames_counters counters;
 
-static void on_read(void *userdata, uint32_t record, uint32_t frame, uint64_t rank)
+static void on_read(void *userdata, const struct frames_read *read)
 {
-	read_into = frame;
+	read_into = read->frame;
 }
 
 struct frames *tier_frames(struct tier *tier)

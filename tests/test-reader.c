@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* reader - records of the sample model, read one by one: each is what all of them were when they were learnt, and what
- * is hurried overtakes what is not. */
+ * is hurried overtakes what is not; who is not alone has few slots. */
 #include "daemon/reader.h"
 
 #include <errno.h>
@@ -21,15 +21,24 @@ static struct moe_manifest *manifest;
 static struct reader *reader;
 static uint32_t n_records;
 
-static void read_record(uint32_t record, uint8_t *learn)
+static struct reader_job *new_job(uint32_t record)
 {
 	struct reader_job *job = calloc(1, sizeof *job);
 
+	if (!job)
+		exit(1);
 	job->record = record;
 	job->rank = 1;
 	job->offset = record * manifest->record_bytes;
-	job->learn = learn;
 	job->zero = true;
+	return job;
+}
+
+static void read_record(uint32_t record, uint8_t *learn)
+{
+	struct reader_job *job = new_job(record);
+
+	job->learn = learn;
 	reader_read(reader, job);
 }
 
@@ -97,6 +106,47 @@ static void test_hurry(void)
 	ok(reader_next_done(reader, false) == NULL, "who hurries what is not asked for reads nothing");
 }
 
+/* Of one user, and the most that there were of them when a record was done. */
+struct share {
+	uint32_t slots, most;
+};
+
+static void look(void *userdata)
+{
+	struct share *share = userdata;
+
+	share->most = MAX(share->most, share->slots);
+}
+
+static void read_shared(struct share *share, bool shared)
+{
+	int status = 0;
+
+	share->most = 0;
+	reader_set_wake(reader, look, share);
+	for (uint32_t i = 0; i < n_records; i++) {
+		struct reader_job *job = new_job(i);
+
+		job->slots = &share->slots;
+		job->shared = shared;
+		reader_read(reader, job);
+	}
+	for (uint32_t i = 0; i < n_records; i++)
+		next_record(&status);
+	reader_set_wake(reader, NULL, NULL);
+	ok(status == 0 && share->slots == 0, "%u records are read for one user, who has no slot in the end", n_records);
+}
+
+static void test_shared(void)
+{
+	struct share share = {0};
+
+	read_shared(&share, false);
+	ok(share.most >= 2 * READER_SHARED, "who is alone has many slots (%u)", share.most);
+	read_shared(&share, true);
+	ok(share.most <= READER_SHARED, "who is not has %u at most (%u)", READER_SHARED, share.most);
+}
+
 int main(void)
 {
 	struct reader_params params = {.path = fixture_sample()};
@@ -115,6 +165,7 @@ int main(void)
 	require(reader_new(&reader, &params, &err) == 0, "a reader: %s", err.text);
 	test_learnt();
 	test_hurry();
+	test_shared();
 	reader_free(reader);
 	free(memory);
 	free(manifest);
