@@ -9,7 +9,7 @@
 #include "base/cleanup.h"
 #include "daemon/manifest.h"
 #include "daemon/mover.h"
-#include "tests/pool-fixture.h"
+#include "tests/pool-fills.h"
 
 enum { NODES = 2, EXPERTS = 16, ROWS = 2, HIDDEN = 128, INTER = 128, SLOTS = 4, JOBS = 12 };
 

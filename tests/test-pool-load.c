@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "tests/pool-fixture.h"
+#include "tests/pool-fills.h"
 
 /* -- many at once ------------------------------------------------------------------------------------------------- */
 

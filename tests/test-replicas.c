@@ -9,7 +9,7 @@
 #include "base/cleanup.h"
 #include "daemon/pool-deal.h"
 #include "daemon/replicas.h"
-#include "tests/pool-fixture.h"
+#include "tests/pool-fills.h"
 
 enum { NODES = 3, EXPERTS = 8, ROWS = 2, HIDDEN = 96, INTER = 112, SLOTS = 3 };
 
