@@ -4,13 +4,14 @@
  * that was claimed is completed once and under its own name, or its session ends; nothing beside the arenas is touched
  * (what lies before and behind them faults); when the session is gone, so are its requests and leases.
  *
- * The input: a byte for the ring's length, the slice and whether indices are about to begin again from 0, then steps,
- * each a byte and what it takes.
+ * The input: a byte for the ring's length, the slice, whether indices are about to begin again from 0 and whether the
+ * model is one that has fewer frames than records, then steps, each a byte and what it takes.
  */
 #include <sched.h>
 #include <sys/mman.h>
 
 #include "daemon/ringsrv.h"
+#include "daemon/tier.h"
 #include "tests/fuzz/fuzz-daemon.h"
 
 #define GUARD 4096
@@ -40,6 +41,47 @@ struct ring {
 	/* Sums of user_data: of the claimed, of the completed. */
 	uint64_t claimed, completed, claimed_sum, completed_sum;
 };
+
+/* -- a model with frames for one layer and a token, of two layers -------------------------------------------------- */
+
+static struct entry *entry_of(const char *name)
+{
+	struct moe_error err = {0};
+	struct entry *entry;
+
+	return registry_find(&fuzz_daemon.service->registry, name, NULL, &entry, &err) == 0 ? entry : NULL;
+}
+
+static void load_tiered(void)
+{
+	struct service *s = fuzz_daemon.service;
+	const struct moe_manifest *m = s->registry.head->model->manifest;
+	struct moe_error err = {0};
+
+	if (entry_of("tiered"))
+		return;
+	fuzz_daemon.config.pool_max = frames_min(m->n_experts, m->topk) * m->record_bytes;
+	fuzz_check(service_load(s, NULL, fuzz_daemon.model, "tiered", &err) == 0);
+	while (s->load)
+		if (!loop_turn(s->loop))
+			sched_yield();
+	fuzz_daemon.config.pool_max = 0;
+	fuzz_check(entry_of("tiered") && entry_of("tiered")->tier);
+}
+
+/* So that the next input meets nothing under way. */
+static void wait_reads(struct entry *entry)
+{
+	struct frames_level level = {.reading = 1};
+
+	while (entry->tier && level.reading > 0) {
+		if (!tier_poll(entry->tier))
+			sched_yield();
+		frames_level(tier_frames(entry->tier), &level);
+	}
+}
+
+/* -- the ring ------------------------------------------------------------------------------------------------------ */
 
 /* Alone between two pages that fault. */
 static uint8_t *make_arena(struct session *s, enum moe_arena kind, uint64_t bytes)
@@ -77,8 +119,8 @@ static struct ring ring_open(uint8_t how)
 	struct ring r = {0};
 
 	attach.tp_rank = attach.tp_size - 1;
-	fuzz_check(session_new(&r.session, fuzz_daemon.service->registry.head, &attach, fuzz_daemon.service->accounts,
-			       getuid(), fuzz_daemon.service->loop, &err) == 0);
+	fuzz_check(session_new(&r.session, entry_of(how & 32 ? "tiered" : "small"), &attach,
+			       fuzz_daemon.service->accounts, getuid(), fuzz_daemon.service->loop, &err) == 0);
 	r.client = (struct moe_client_page *)(uintptr_t)r.session->client.base;
 	r.sqes = (struct moe_sqe *)((uint8_t *)r.client + MOE_RING_PAGE);
 	if (how & 16)
@@ -129,6 +171,8 @@ static void complete_done(struct ring *r)
 	const uint32_t tail = r->session->cq_tail;
 	struct request *q;
 
+	if (r->session->entry->tier)
+		tier_poll(r->session->entry->tier);
 	while ((q = sched_next_done(fuzz_daemon.service->sched)))
 		ringsrv_complete(q);
 	if (!r->session->dead)
@@ -198,6 +242,7 @@ static void ring_close(struct ring *r)
 	session_kill(r->session, fuzz_daemon.service->sched);
 	wait_ring(r);
 	session_free(r->session); /* asserts that the books balance */
+	wait_reads(entry);
 	loop_drain(loop);
 	fuzz_check(entry->model->sessions == 0 && entry->model->leases == 0);
 	if (r->arenas[MOE_ARENA_DATA]) {
@@ -213,6 +258,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	fuzz_daemon_start();
 	fuzz_daemon_load();
+	load_tiered();
 	r = ring_open((uint8_t)fuzz_number(&from, 1));
 	for (int i = 0; i < STEPS_MAX && from.left > 0 && !r.session->broken; i++)
 		take_step(&r, &from);
