@@ -23,7 +23,7 @@
 #define EACH_MAX 8 /* of a user: of each, FDMSG_FDS_ANY descriptors at most */
 #define LEFT_MAX 256
 #define STACK_BYTES (64u << 10)
-#define SETTLE_MS 100
+#define SETTLE_MS 1000
 #define MEMORY_SMALL (256u << 10) /* given back where it is: a thread costs as much */
 #define UNMAP_PIECE (1u << 20)    /* the lock on the address space is let go of between two */
 

@@ -38,7 +38,7 @@ void closer_take_socket(int sock, uid_t uid);
 /* Now and then: what no thread could be had for. */
 void closer_retry(void);
 
-/* At the daemon's end: waits until none wait any more, a tenth of a second at most. */
+/* At the daemon's end: waits until none wait any more, a second at most: on a busy machine their threads begin late. */
 void closer_settle(void);
 
 #endif

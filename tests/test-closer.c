@@ -36,7 +36,7 @@ int main(void)
 		;
 	ok(atomic_load(&second.done) && closer_is_freeing(), "the second does not wait for the first");
 	closer_settle();
-	ok(!atomic_load(&first.done), "the end waits for a tenth of a second, not for ever");
+	ok(!atomic_load(&first.done), "the end waits for a second, not for ever");
 	atomic_store(&first.go, true);
 	while (closer_is_freeing() && tap_wait(&end))
 		;
