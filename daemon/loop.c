@@ -122,23 +122,9 @@ static void let_go(struct loop *loop, bool all)
 	}
 }
 
-/* Who was taken in and not looked at any more: all sources that the kernel still has are leaving. */
-static void close_taken(struct loop *loop)
-{
-	struct io_uring_cqe *cqe;
-
-	for (; io_uring_peek_cqe(&loop->ring, &cqe) == 0; io_uring_cqe_seen(&loop->ring, cqe)) {
-		const struct source *source = io_uring_cqe_get_data(cqe);
-
-		if (source && source->takes && cqe->res >= 0)
-			close_fd(cqe->res);
-	}
-}
-
 struct loop *loop_free(struct loop *loop)
 {
 	if (loop) {
-		close_taken(loop);
 		io_uring_queue_exit(&loop->ring);
 		let_go(loop, true);
 		close_fd(loop->waker.fd);

@@ -23,11 +23,26 @@ struct view {
 
 static struct view views[RINGS];
 
-/* What was asked for, by user_data: a place of its own among completions. */
-static struct {
+/* What was asked for, by user_data, 0: nothing yet: a place of its own among completions. */
+static struct asked {
 	uint64_t user_data, place;
 	bool read, accept;
 } asked[NAMED];
+
+/* Of it, or where it is to be; NULL: all are taken. None is lost to another: what is not known to be a connection would
+ * be left open. */
+static struct asked *asked_of(uint64_t user_data)
+{
+	const size_t first = mix(user_data, 1) % NAMED;
+
+	for (size_t i = 0; i < NAMED; i++) {
+		struct asked *a = &asked[(first + i) % NAMED];
+
+		if (a->user_data == user_data || a->user_data == 0)
+			return a;
+	}
+	return NULL;
+}
 
 static struct view *view_of(const struct io_uring *ring)
 {
@@ -58,37 +73,41 @@ static void note_asked(const struct io_uring *ring)
 
 	for (unsigned i = sq->sqe_head; i != sq->sqe_tail; i++) {
 		const struct io_uring_sqe *sqe = &sq->sqes[i & sq->ring_mask];
-		const size_t at = mix(sqe->user_data, 1) % NAMED;
+		struct asked *a;
 
+		if (sqe->user_data == 0)
+			continue;
 		take_lock();
-		asked[at].user_data = sqe->user_data;
-		asked[at].place = place_of(sqe);
-		asked[at].read = sqe->opcode == IORING_OP_READ || sqe->opcode == IORING_OP_READ_FIXED;
-		asked[at].accept = sqe->opcode == IORING_OP_ACCEPT;
+		a = asked_of(sqe->user_data);
+		if (a)
+			*a = (struct asked){
+				.user_data = sqe->user_data,
+				.place = place_of(sqe),
+				.read = sqe->opcode == IORING_OP_READ || sqe->opcode == IORING_OP_READ_FIXED,
+				.accept = sqe->opcode == IORING_OP_ACCEPT,
+			};
 		give_lock();
 	}
 }
 
 static void pass_over(struct io_uring_cqe *cqe)
 {
-	uint64_t place = 0;
-	bool read = false, accept = false;
+	const struct asked *known;
+	struct asked a = {0};
 
 	if (!preload_runs() || cqe->user_data == 0 || cqe->user_data == LIBURING_UDATA_TIMEOUT)
 		return;
 	take_lock();
-	if (asked[mix(cqe->user_data, 1) % NAMED].user_data == cqe->user_data) {
-		place = asked[mix(cqe->user_data, 1) % NAMED].place;
-		read = asked[mix(cqe->user_data, 1) % NAMED].read;
-		accept = asked[mix(cqe->user_data, 1) % NAMED].accept;
-	}
+	known = asked_of(cqe->user_data);
+	if (known)
+		a = *known;
 	give_lock();
-	if (strikes(COMPLETION, place)) {
-		if (accept && cqe->res >= 0)
+	if (strikes(COMPLETION, a.place)) {
+		if (a.accept && cqe->res >= 0)
 			close(cqe->res); /* the program will not hear of it */
 		cqe->res = -preload_value();
 	}
-	if (read && cqe->res > 0 && strikes(SHORT, place))
+	if (a.read && cqe->res > 0 && strikes(SHORT, a.place))
 		cqe->res /= 2;
 }
 
