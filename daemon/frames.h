@@ -15,7 +15,8 @@
  * was read since it was idle (a virtual time, as in scheduler.h, that counts records), and what one user asks for in
  * the order of its asking. The reads have their ranks in the same order, so a user's single record does not wait for
  * another's whole layer. For one user so many reads are under way that a disk is busy; what it asks for beyond waits
- * without being in another's way. Who finds all of its records READY waits for nobody, but so often only that whoever
+ * without being in another's way. Reads say whether other users have read lately: whoever reads then gives each few of
+ * its slots. Who finds all of its records READY waits for nobody, but so often only that whoever
  * waits for frames gets them at last. Half of the places for leases, at least a token's, are for whoever comes first;
  * of what is left of all a user gets a share as in accounts.h.
  *
