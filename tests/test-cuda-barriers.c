@@ -131,22 +131,24 @@ static void make_pack(struct subject *s)
 	subject_settle(s, p->packed, 2 * p->pitch);
 }
 
+/* More pairs than the block has threads. */
 static void make_combine(struct subject *s)
 {
+	enum { tokens = 3, topk = 260, hidden = 300 };
 	struct cuda_combine *p = &s->launch.params.combine;
 
-	subject_start(s, CUDA_KERNEL_moe_combine, 3, 256);
-	*p = (struct cuda_combine){.tokens = 3, .topk = 2, .hidden = 300, .n_experts = 4};
-	p->y = take(s, 3 * 300 * 4);
-	p->out = take(s, 6 * 300 * 4);
-	p->ids = take(s, 6 * 4);
-	p->weights = take(s, 6 * 4);
+	subject_start(s, CUDA_KERNEL_moe_combine, tokens, 256);
+	*p = (struct cuda_combine){.tokens = tokens, .topk = topk, .hidden = hidden, .n_experts = 4};
+	p->y = take(s, tokens * hidden * 4);
+	p->out = take(s, tokens * topk * hidden * 4);
+	p->ids = take(s, tokens * topk * 4);
+	p->weights = take(s, tokens * topk * 4);
 	p->map = take(s, 4 * 4);
-	floats(p->out, 6 * 300);
-	floats(p->weights, 6);
-	small_ids(p->ids, 6, 4);
+	floats(p->out, tokens * topk * hidden);
+	floats(p->weights, tokens * topk);
+	small_ids(p->ids, tokens * topk, 4);
 	small_ids(p->map, 4, 4);
-	subject_settle(s, p->y, 3 * 300 * 4);
+	subject_settle(s, p->y, tokens * hidden * 4);
 }
 
 static void make_add(struct subject *s)

@@ -11,25 +11,80 @@ FUNC int pair_here(const struct cuda_combine *p, uint32_t pair)
 	return expert >= 0 && (uint32_t)expert < p->n_experts && ((const int32_t *)(uintptr_t)p->map)[expert] >= 0;
 }
 
+/* Some of a token's pairs: 0 where the expert is not here. */
+struct combine_pairs {
+	float weight[COMBINE_THREADS];
+	int32_t here[COMBINE_THREADS];
+};
+
+/* n pairs from `first` on; four of them are on their way at a time. */
+FUNC void combine_some(const struct combine_pairs *pairs, uint32_t n, uint64_t out, uint64_t pitch, uint32_t columns,
+		       float *sum)
+{
+	float v[4][4] = {{0}};
+	unsigned i, u, c;
+
+	for (i = 0; i < n; i += 4) {
+		UNROLL
+		for (u = 0; u < 4; u++)
+			if (i + u < n && pairs->here[i + u])
+				load_floats4(v[u], out + (i + u) * pitch, columns);
+		UNROLL
+		for (u = 0; u < 4; u++)
+			if (i + u < n && pairs->here[i + u])
+				UNROLL
+		for (c = 0; c < 4; c++)
+			sum[c] = fmaf(pairs->weight[i + u], v[u][c], sum[c]);
+	}
+}
+
+struct combine_sum {
+	float of[4];
+};
+
 KERNEL(moe_combine, cuda_combine, COMBINE_THREADS)
 {
+	SHARED(struct combine_pairs, pairs);
+	PER_THREAD(struct combine_sum, sum);
+	const uint32_t tiles = cuda_combine_tiles(p.hidden), token = BLOCK_INDEX / tiles;
+	const uint32_t begin = BLOCK_INDEX % tiles * CUDA_COMBINE_COLS;
 	const float *weights = (const float *)(uintptr_t)p.weights;
-	const float *out = (const float *)(uintptr_t)p.out;
-	float *y = (float *)(uintptr_t)p.y + (uint64_t)BLOCK_INDEX * p.hidden;
+	uint32_t first;
 
+	for (first = 0; first < p.topk; first += COMBINE_THREADS) {
+		if (first)
+			BARRIER();
+		EACH_THREAD(tid)
+		{
+			const uint32_t pair = token * p.topk + first + tid;
+
+			if (first == 0)
+				memset(&OWN(sum), 0, sizeof OWN(sum));
+			if (first + tid >= p.topk)
+				continue;
+			pairs.here[tid] = pair_here(&p, pair);
+			pairs.weight[tid] = weights[pair];
+		}
+		BARRIER();
+		EACH_THREAD(tid)
+		{
+			const uint32_t col = begin + 4 * tid, pair = token * p.topk + first;
+			const uint32_t n = p.topk - first < COMBINE_THREADS ? p.topk - first : COMBINE_THREADS;
+
+			if (col < p.hidden)
+				combine_some(&pairs, n, p.out + ((uint64_t)pair * p.hidden + col) * 4,
+					     (uint64_t)p.hidden * 4, p.hidden - col, OWN(sum).of);
+		}
+	}
 	EACH_THREAD(tid)
 	{
-		for (uint32_t c = tid; c < p.hidden; c += COMBINE_THREADS) {
-			float sum = 0;
+		float *y = (float *)(uintptr_t)p.y + (uint64_t)token * p.hidden;
+		unsigned c;
 
-			for (uint32_t k = 0; k < p.topk; k++) {
-				const uint32_t pair = BLOCK_INDEX * p.topk + k;
-
-				if (pair_here(&p, pair))
-					sum = fmaf(weights[pair], out[(uint64_t)pair * p.hidden + c], sum);
-			}
-			y[c] = sum;
-		}
+		UNROLL
+		for (c = 0; c < 4; c++)
+			if (begin + 4 * tid + c < p.hidden)
+				y[begin + 4 * tid + c] = OWN(sum).of[c];
 	}
 }
 

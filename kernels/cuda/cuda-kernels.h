@@ -20,7 +20,7 @@
 #define CUDA_ABSENT UINT64_MAX
 
 #define CUDA_DECODE_PAIRS 4   /* pairs that one decode block computes with one reading of the weights */
-#define CUDA_DECODE_ROWS 16   /* rows of a matrix that it computes */
+#define CUDA_DECODE_ROWS 16   /* rows of a matrix that it computes: of gate and of up, or twice of down */
 #define CUDA_PREFILL_PAIRS 64 /* the same of a prefill block */
 #define CUDA_PREFILL_ROWS 64
 #define CUDA_EXPERTS_MAX 4096
@@ -112,8 +112,19 @@ struct cuda_product {
 
 /*
  * moe_combine: y[t] = sum over k, in this order, of weights[t][k] * out[t * topk + k] where the pair's expert lies in a
- * slot; zeros where none does. A block of 256 threads for each token.
+ * slot; zeros where none does. A block of 256 threads for CUDA_COMBINE_COLS columns of a token: block token * tiles + tile.
  */
+#define CUDA_COMBINE_COLS 1024
+
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+	static inline uint32_t
+	cuda_combine_tiles(uint32_t hidden)
+{
+	return (hidden + CUDA_COMBINE_COLS - 1) / CUDA_COMBINE_COLS;
+}
+
 struct cuda_combine {
 	uint64_t y;       /* float [tokens][hidden] */
 	uint64_t out;     /* const float [tokens * topk][hidden] */

@@ -169,12 +169,51 @@ FUNC uint32_t f16_of(float x)
 #endif
 }
 
+/* PTX prmt: byte i of the result is the byte of b:a that bits 4i .. 4i + 2 of `how` name. */
+FUNC uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t how)
+{
+#ifdef __CUDACC__
+	return __byte_perm(a, b, how);
+#else
+	const uint64_t from = (uint64_t)b << 32 | a;
+	uint32_t ret = 0;
+	int i;
+
+	for (i = 0; i < 4; i++)
+		ret |= (uint32_t)(from >> (how >> 4 * i & 7) * 8 & 255) << 8 * i;
+	return ret;
+#endif
+}
+
 /* 1 sign, 4 exponent, 3 fraction bits: shifted into a binary32 they are 2^-120 of the value. */
 FUNC float float_of_e4m3(uint32_t code)
 {
 	const float x = float_of((code & 0x80) << 24 | (code & 0x7f) << 20) * 0x1p120f;
 
 	return (code & 0x7f) == 0x7f ? float_of(0x7fc00000) : x;
+}
+
+/* Four codes, each as a part of E4M3_UNIT of its value: moved into binary16, which has the same fraction and one more bit
+ * of exponent, they are 2^-8 of it, the denormal ones too. */
+#define E4M3_UNIT 256
+FUNC void floats_of_e4m3(float *ret, uint32_t codes)
+{
+	unsigned i;
+
+	UNROLL
+	for (i = 0; i < 2; i++) {
+		const uint32_t two = bytes_of(codes, 0, i ? 0x3424 : 0x1404);
+		const uint32_t halves = (two & 0x80008000) | (two & 0x7f007f00) >> 1;
+
+		ret[2 * i] = float_of_f16(halves & 0xffff);
+		ret[2 * i + 1] = float_of_f16(halves >> 16);
+	}
+	if (((codes & 0x7f7f7f7f) + 0x01010101) & 0x80808080) {
+		UNROLL
+		for (i = 0; i < 4; i++)
+			if ((codes >> 8 * i & 0x7f) == 0x7f)
+				ret[i] = float_of(0x7fc00000);
+	}
 }
 
 /* Nearest even; |x| < 2^31. */
@@ -198,22 +237,6 @@ FUNC int32_t dot4(uint32_t a, uint32_t b, int32_t sum)
 	for (i = 0; i < 32; i += 8)
 		sum += (int8_t)(a >> i) * (int8_t)(b >> i);
 	return sum;
-#endif
-}
-
-/* PTX prmt: byte i of the result is the byte of b:a that bits 4i .. 4i + 2 of `how` name. */
-FUNC uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t how)
-{
-#ifdef __CUDACC__
-	return __byte_perm(a, b, how);
-#else
-	const uint64_t from = (uint64_t)b << 32 | a;
-	uint32_t ret = 0;
-	int i;
-
-	for (i = 0; i < 4; i++)
-		ret |= (uint32_t)(from >> (how >> 4 * i & 7) * 8 & 255) << 8 * i;
-	return ret;
 #endif
 }
 
@@ -283,6 +306,24 @@ FUNC uint32_t load_u32(uint64_t address)
 FUNC float load_float(uint64_t address)
 {
 	return *(const float *)(uintptr_t)address;
+}
+
+/* Four numbers, of which n exist; the others are zero. */
+FUNC void load_floats4(float *ret, uint64_t address, unsigned n)
+{
+	unsigned i;
+
+	if (n >= 4 && address % 16 == 0) {
+		const struct words4 w = load_shared_words4(address);
+
+		UNROLL
+		for (i = 0; i < 4; i++)
+			ret[i] = float_of(w.w[i]);
+		return;
+	}
+	UNROLL
+	for (i = 0; i < 4; i++)
+		ret[i] = i < n ? load_float(address + 4 * i) : 0;
 }
 
 /* Sixteen bytes from anywhere, of which only the first n exist; the others are zero. */

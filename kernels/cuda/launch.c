@@ -260,9 +260,9 @@ static enum cuda_kernel_id product_kernel(uint32_t format, bool prefill, bool do
 	return (enum cuda_kernel_id)(first + family_of(format));
 }
 
-static uint32_t tiles_of(uint32_t rows, bool prefill)
+static uint32_t tiles_of(uint32_t rows, bool prefill, bool down)
 {
-	const uint32_t tile = prefill ? CUDA_PREFILL_ROWS : CUDA_DECODE_ROWS;
+	const uint32_t tile = prefill ? CUDA_PREFILL_ROWS : down ? 2 * CUDA_DECODE_ROWS : CUDA_DECODE_ROWS;
 
 	return (uint32_t)(((uint64_t)rows + tile - 1) / tile);
 }
@@ -270,7 +270,7 @@ static uint32_t tiles_of(uint32_t rows, bool prefill)
 void cuda_launch_product(struct cuda_product *product, bool prefill, bool down, uint32_t items, struct cuda_launch *ret)
 {
 	product->spec = spec_of(product->a.format);
-	product->tiles = tiles_of(product->rows, prefill);
+	product->tiles = tiles_of(product->rows, prefill, down);
 	launch(ret, product_kernel(product->a.format, prefill, down), items * product->tiles, 256);
 	ret->params.product = *product;
 }
@@ -318,7 +318,7 @@ static void launch_down(struct cuda_launch *ret, const struct cuda_experts *w, c
 
 static void launch_combine(struct cuda_launch *ret, const struct cuda_experts *w, const struct areas *a)
 {
-	launch(ret, CUDA_KERNEL_moe_combine, w->tokens, 256);
+	launch(ret, CUDA_KERNEL_moe_combine, w->tokens * cuda_combine_tiles(w->hidden), 256);
 	ret->params.combine = (struct cuda_combine){.y = w->y,
 						    .out = a->out,
 						    .ids = w->ids,
@@ -354,7 +354,7 @@ int cuda_launch_experts(const struct cuda_experts *work, struct cuda_launch ret[
 	if (r < 0 || work->tokens == 0)
 		return r;
 	s = shape_of(work, is_prefill(work));
-	if ((uint64_t)s.items_max * tiles_of(most(work->hidden, work->slice->inter), s.prefill) >= BLOCKS_MAX)
+	if ((uint64_t)s.items_max * tiles_of(most(work->hidden, work->slice->inter), s.prefill, false) >= BLOCKS_MAX)
 		return -E2BIG;
 	a = areas_of(work, &s);
 	launch_group(&ret[n++], work, &s, &a);

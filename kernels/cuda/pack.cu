@@ -5,6 +5,7 @@
 #define PACK_THREADS 128
 #define PACK_LINE(bytes) (((bytes) + 63) & ~63u)
 #define PACK_HEAD 64
+#define PACK_PIECE 8 /* columns of a thread, where blocks have scales of their own: they have 16 or 32 */
 #define PACK_SMALLEST 1.17549435e-38f /* normal */
 
 FUNC uint32_t magnitude_of(float x)
@@ -17,47 +18,112 @@ FUNC uint32_t most(uint32_t a, uint32_t b)
 	return a > b ? a : b;
 }
 
-/* One block of columns with a scale of its own. */
-FUNC void pack_block(const float *x, uint32_t n, int8_t *codes, float *scale, int32_t *sum)
+/* Blocks of columns with scales of their own: a thread has PACK_PIECE columns, so that some threads side by side have a
+ * block. */
+struct pack_blocks {
+	uint32_t largest[PACK_THREADS]; /* of the thread's columns: the magnitude's bits */
+	int32_t sums[PACK_THREADS];
+};
+
+struct pack_piece {
+	float x[PACK_PIECE];
+};
+
+FUNC void piece_largest(const struct cuda_pack *p, uint64_t x, uint32_t col, float *piece, uint32_t *ret)
 {
-	uint32_t bits = 0, i;
-	float largest, up, by;
+	unsigned i;
 
-	for (i = 0; i < n; i++)
-		bits = most(bits, magnitude_of(x[i]));
-	*sum = 0;
-	if (bits == 0 || bits >= 0x7f800000) {
-		for (i = 0; i < n; i++)
-			codes[i] = 0;
-		*scale = bits ? float_of(0x7fc00000) : 0;
-		return;
-	}
-	largest = float_of(bits);
-	up = largest < 0x1p-100f ? 0x1p+100f : 1; /* or 127 / largest would overflow */
-	by = 127 / (largest * up);
-	*scale = largest / 127;
-	for (i = 0; i < n; i++) {
-		const int32_t code = int_of(x[i] * up * by);
-
-		codes[i] = (int8_t)code;
-		*sum += code;
-	}
+	*ret = 0;
+	UNROLL
+	for (i = 0; i < PACK_PIECE; i += 4)
+		load_floats4(piece + i, x + 4 * (uint64_t)(col + i), p->cols > col + i ? p->cols - col - i : 0);
+	UNROLL
+	for (i = 0; i < PACK_PIECE; i++)
+		*ret = most(*ret, magnitude_of(piece[i]));
 }
 
-FUNC void pack_blocks(const struct cuda_pack *p, const float *x, uint8_t *to, unsigned tid)
+/* bits: of the largest magnitude of the whole block. Eight codes side by side. */
+FUNC int32_t piece_codes(const float *piece, uint32_t bits, uint8_t *codes, float *ret_scale)
+{
+	uint32_t words[PACK_PIECE / 4] = {0}, i;
+	const int good = bits > 0 && bits < 0x7f800000;
+	const float largest = float_of(bits);
+	const float up = largest < 0x1p-100f ? 0x1p+100f : 1; /* or 127 / largest would overflow */
+	const float by = good ? 127 / (largest * up) : 0;
+	int32_t sum = 0;
+
+	*ret_scale = good ? largest / 127 : bits ? float_of(0x7fc00000) : 0;
+	UNROLL
+	for (i = 0; i < PACK_PIECE; i++) {
+		const int32_t code = good ? int_of(piece[i] * up * by) : 0;
+
+		words[i / 4] |= ((uint32_t)code & 0xff) << i % 4 * 8;
+		sum += code;
+	}
+	for (i = 0; i < PACK_PIECE / 4; i++)
+		((uint32_t *)codes)[i] = words[i];
+	return sum;
+}
+
+/* Behind the blocks: zeros. */
+FUNC void pack_rest(const struct cuda_pack *p, uint8_t *to, unsigned tid)
 {
 	const uint32_t blocks = (p->cols + p->block - 1) / p->block, room = PACK_LINE(blocks * 4) / 4;
-	float *scales = (float *)(to + PACK_LINE(p->cols));
-	int32_t *sums = (int32_t *)(to + PACK_LINE(p->cols) + room * 4);
-	uint32_t i;
+	uint32_t *scales = (uint32_t *)(to + PACK_LINE(p->cols)), i;
 
-	for (i = tid; i < room; i += PACK_THREADS)
-		if (i < blocks)
-			pack_block(x + i * p->block, p->block, (int8_t *)to + i * p->block, &scales[i], &sums[i]);
-		else
-			scales[i] = 0, sums[i] = 0;
+	for (i = blocks + tid; i < room; i += PACK_THREADS)
+		scales[i] = scales[room + i] = 0;
 	for (i = p->cols + tid; i < PACK_LINE(p->cols); i += PACK_THREADS)
 		to[i] = 0;
+}
+
+FUNC void pack_blocks(const struct cuda_pack *p, const float *x, uint8_t *to)
+{
+	SHARED(struct pack_blocks, s);
+	PER_THREAD(struct pack_piece, piece);
+	const unsigned each = p->block / PACK_PIECE; /* threads that have a block */
+	const uint32_t room = PACK_LINE((p->cols + p->block - 1) / p->block * 4) / 4;
+	float *scales = (float *)(to + PACK_LINE(p->cols));
+	uint32_t first;
+
+	for (first = 0; first < p->cols; first += PACK_THREADS * PACK_PIECE) {
+		EACH_THREAD(tid)
+		{
+			piece_largest(p, (uint64_t)(uintptr_t)x, first + tid * PACK_PIECE, OWN(piece).x,
+				      &s.largest[tid]);
+		}
+		BARRIER();
+		EACH_THREAD(tid)
+		{
+			const uint32_t col = first + tid * PACK_PIECE;
+			uint32_t bits = 0, i;
+			float scale;
+
+			for (i = 0; i < each; i++)
+				bits = most(bits, s.largest[tid / each * each + i]);
+			if (col >= p->cols)
+				continue;
+			s.sums[tid] = piece_codes(OWN(piece).x, bits, to + col, &scale);
+			if (tid % each == 0)
+				scales[col / p->block] = scale;
+		}
+		BARRIER();
+		EACH_THREAD(tid)
+		{
+			const uint32_t col = first + tid * PACK_PIECE;
+			int32_t sum = 0;
+
+			if (tid % each || col >= p->cols)
+				continue;
+			for (uint32_t i = 0; i < each; i++)
+				sum += s.sums[tid + i];
+			((int32_t *)scales)[room + col / p->block] = sum;
+		}
+	}
+	EACH_THREAD(tid)
+	{
+		pack_rest(p, to, tid);
+	}
 }
 
 /* 2^n of -126 <= n <= 127 */
@@ -88,10 +154,7 @@ KERNEL(moe_pack, cuda_pack, PACK_THREADS)
 	if (BLOCK_INDEX >= rows)
 		return;
 	if (p.kind == AS_I8_BLOCK) {
-		EACH_THREAD(tid)
-		{
-			pack_blocks(&p, x, to, tid);
-		}
+		pack_blocks(&p, x, to);
 		return;
 	}
 	EACH_THREAD(tid)

@@ -45,6 +45,31 @@ FUNC uint32_t code_values(unsigned code, uint32_t codes)
 	return codes;
 }
 
+/* Piece (j, q) of a block of 32 columns; codes[i]: the 16 bytes of quad q in the block's i-th 64; `bits` is known when
+ * the kernel is compiled. */
+FUNC void piece_values(struct piece *ret, const struct words4 *codes, unsigned bits, unsigned code, unsigned j)
+{
+	unsigned i;
+
+	UNROLL
+	for (i = 0; i < PIECE_ROWS; i++) {
+		const uint32_t w = codes[bits == 8 ? 2 * j : j].w[i];
+
+		ret->low[i] = bits == 8 ? w ^ 0x80808080 : w & 0x0f0f0f0f;
+		ret->high[i] = bits == 8 ? codes[2 * j + 1].w[i] ^ 0x80808080 : w >> 4 & 0x0f0f0f0f;
+		if (bits == 5) {
+			ret->low[i] |= (codes[4].w[i] >> 2 * j & 0x01010101) << 4;
+			ret->high[i] |= (codes[4].w[i] >> (2 * j + 1) & 0x01010101) << 4;
+		} else if (bits == 6) {
+			ret->low[i] |= (codes[4 + j / 2].w[i] >> j % 2 * 4 & 0x03030303) << 4;
+			ret->high[i] |= (codes[4 + j / 2].w[i] >> (j % 2 * 4 + 2) & 0x03030303) << 4;
+		} else if (bits == 4 && code != MOE_CODE_UINT) {
+			ret->low[i] = code_values(code, ret->low[i]);
+			ret->high[i] = code_values(code, ret->high[i]);
+		}
+	}
+}
+
 /* Piece (j, q) of the block of 32 columns at `block`; `bits` is known when the kernel is compiled. */
 FUNC void piece_load(struct piece *ret, uint64_t block, unsigned bits, unsigned code, unsigned j, unsigned q)
 {
@@ -120,6 +145,44 @@ FUNC void row_scales(const struct cuda_spec *s, uint64_t scales, unsigned row, u
 		*scale *= (float)load_u8(fine);
 	else if (s->scale == MOE_SCALE_F16_S8)
 		*scale *= (float)(int8_t)load_u8(fine);
+}
+
+/* The same of rows 4 quad .. 4 quad + 3, whose scales lie side by side. */
+FUNC void quad_scales(struct piece_scales *ret, const struct cuda_spec *s, uint64_t scales, unsigned quad,
+		      unsigned group, unsigned bits)
+{
+	const uint64_t fine = scales + (s->zero == MOE_ZERO_K ? 64 : 32) + group * 16 + 4 * quad;
+	const unsigned groups = 1u << (s->block_shift - s->group_shift);
+	const int by_group = s->scale == MOE_SCALE_F16_U8 || s->scale == MOE_SCALE_F16_S8;
+	uint32_t two[2] = {0, 0}, minima[2] = {0, 0}, zeros = 0, scale8 = 0, minimum8 = 0;
+	unsigned i;
+
+	if (s->scale == MOE_SCALE_E8M0)
+		scale8 = load_u32(scales + 4 * quad);
+	else
+		load_words2(scales + 8 * quad, &two[0], &two[1]);
+	if (by_group)
+		scale8 = load_u32(fine);
+	if (s->zero == MOE_ZERO_U8)
+		zeros = load_u32(scales + 32 + 4 * quad);
+	if (s->zero >= MOE_ZERO_F16)
+		load_words2(scales + 32 + 8 * quad, &minima[0], &minima[1]);
+	if (s->zero == MOE_ZERO_K)
+		minimum8 = load_u32(fine + groups * 16);
+	UNROLL
+	for (i = 0; i < PIECE_ROWS; i++) {
+		const uint32_t half = two[i / 2] >> i % 2 * 16 & 0xffff, byte = scale8 >> 8 * i & 0xff;
+		const float minimum = float_of_f16(minima[i / 2] >> i % 2 * 16 & 0xffff);
+
+		if (s->scale == MOE_SCALE_E8M0) /* half of it: as in row_scale() */
+			ret->scale[i] = float_of_e8m0(byte) * 0.5f;
+		else
+			ret->scale[i] = s->scale == MOE_SCALE_BF16 ? float_of_bf16(half) : float_of_f16(half);
+		if (by_group)
+			ret->scale[i] *= (float)(s->scale == MOE_SCALE_F16_U8 ? (int32_t)byte : (int8_t)byte);
+		ret->minimum[i] = s->zero == MOE_ZERO_K ? -(minimum * (float)(minimum8 >> 8 * i & 0xff)) : minimum;
+		ret->zero[i] = s->zero == MOE_ZERO_U8 ? (int32_t)(zeros >> 8 * i & 0xff) : bits == 8 ? 0 : s->offset;
+	}
 }
 
 /* The scale block of a column in a band's scales, and the group in it. */
