@@ -115,14 +115,15 @@ static void make_group(struct subject *s)
 	subject_settle(s, result, s->bytes - (size_t)(result - (uint64_t)(uintptr_t)s->memory));
 }
 
-static void make_pack(struct subject *s)
+static void make_pack(struct subject *s, enum kernel_pack kind)
 {
-	enum { cols = 700 };
+	enum { cols = 736 };
 	struct cuda_pack *p = &s->launch.params.pack;
 
 	subject_start(s, CUDA_KERNEL_moe_pack, 2, 128);
-	p->kind = PACK_I8_ROW, p->cols = cols, p->rows = 2;
-	p->pitch = cuda_pack_pitch(PACK_I8_ROW, 0, cols);
+	p->kind = kind, p->cols = cols, p->rows = 2;
+	p->block = kind == PACK_I8_BLOCK ? 32 : 0;
+	p->pitch = cuda_pack_pitch(kind, p->block, cols);
 	p->x = take(s, 2 * cols * 4);
 	p->packed = take(s, 2 * p->pitch);
 	floats(p->x, 2 * cols);
@@ -284,7 +285,7 @@ static const uint32_t families[] = {MOE_FORMAT_BF16,  MOE_FORMAT_F16,  MOE_FORMA
 				    MOE_FORMAT_MXFP4, MOE_FORMAT_Q5_K, MOE_FORMAT_Q6_K,      MOE_FORMAT_Q8_0};
 
 #define FAMILIES (sizeof families / sizeof families[0])
-#define SUBJECTS (8 + 4 * FAMILIES)
+#define SUBJECTS (9 + 4 * FAMILIES)
 
 static void subject_make(struct subject *s, size_t i)
 {
@@ -293,7 +294,8 @@ static void subject_make(struct subject *s, size_t i)
 		make_group(s);
 		return;
 	case 1:
-		make_pack(s);
+	case 8:
+		make_pack(s, i == 1 ? PACK_I8_ROW : PACK_I8_BLOCK);
 		return;
 	case 2:
 		make_combine(s);
@@ -312,7 +314,7 @@ static void subject_make(struct subject *s, size_t i)
 		make_peak(s);
 		return;
 	default:
-		i -= 8;
+		i -= 9;
 		make_product(s, families[i / 4], i % 2, i / 2 % 2);
 	}
 }

@@ -3,9 +3,9 @@
  * decode - matrices times the vectors of few tokens, at the speed at which the weights come.
  *
  * A block has two bands of 16 rows, of gate and of up, or of down, and up to CUDA_DECODE_PAIRS pairs, for which each
- * weight is read once. A thread has four rows of a band, of every 32nd piece of their columns: of a panel a block of 32
- * columns, of plain rows 16 bytes. The next piece is on its way while one is multiplied; what a piece needs of the
- * activations and of the scales is brought once for its four rows. Panels and 8-bit integers are integer dot products
+ * weight is read once. A thread has two rows of a band, of every 16th piece of their columns: of a panel a block of 32
+ * columns, of plain rows 16 bytes. The next piece is on its way while one is multiplied, and few registers are needed
+ * for a thread, so that many of them wait for memory at a time. Panels and 8-bit integers are integer dot products
  * with packed activations (PACK_I8_BLOCK, PACK_I8_ROW), all others float ones with the activations themselves. Sums are
  * in a fixed order.
  */
@@ -13,13 +13,14 @@
 
 #define DECODE_THREADS 256
 #define DECODE_BANDS 2
-#define DECODE_LANES 32 /* threads that share the columns of four rows */
-#define DECODE_FEW 8    /* sums that are left of a row's before the last addition */
+#define DECODE_EACH 2                                              /* rows of a thread */
+#define DECODE_SIDE (CUDA_DECODE_ROWS / DECODE_EACH)               /* threads side by side in a band */
+#define DECODE_LANES (DECODE_THREADS / DECODE_BANDS / DECODE_SIDE) /* threads that share the columns of their rows */
 #define DECODE_LINE(bytes) (((uint64_t)(bytes) + 63) & ~(uint64_t)63)
 
 struct decode_sums {
-	float f[CUDA_DECODE_PAIRS][PIECE_ROWS];
-	int32_t i[CUDA_DECODE_PAIRS][PIECE_ROWS];
+	float f[CUDA_DECODE_PAIRS][DECODE_EACH];
+	int32_t i[CUDA_DECODE_PAIRS][DECODE_EACH];
 };
 
 /* Where a band of 16 rows begins, and how many of them exist. */
@@ -28,9 +29,11 @@ struct decode_band {
 	uint32_t rows;
 };
 
-/* The codes of a piece, as they lie in memory. */
+/* A piece as it lies in memory: codes, of a panel each 64 bytes' own 8, of plain rows 16 bytes each; and scales, of E4M3
+ * in the first word. */
 struct decode_codes {
-	struct words4 w[8];
+	uint32_t w[8][DECODE_EACH];
+	struct raw_scales scales[2]; /* of each group of columns */
 };
 
 /* Where an item's rows are: a slot has all of them. */
@@ -84,37 +87,58 @@ FUNC unsigned piece_columns(unsigned family)
 	return family == CUDA_FAMILY_PANEL ? 32 : family == CUDA_FAMILY_BF16 || family == CUDA_FAMILY_F16 ? 8 : 16;
 }
 
-FUNC void piece_fetch(struct decode_codes *ret, const struct cuda_product *p, const struct decode_band *b,
-		      unsigned family, unsigned bits, uint32_t piece, unsigned quad)
+/* Of a block of a panel, whose activations have one scale or two. */
+FUNC void panel_fetch(struct decode_codes *ret, const struct cuda_product *p, const struct decode_band *b,
+		      unsigned bits, uint32_t piece, unsigned side)
 {
-	const uint64_t block = b->codes + (uint64_t)piece * 64 * bits + 16 * quad;
+	const uint64_t block = b->codes + (uint64_t)piece * 64 * bits + 4 * DECODE_EACH * side;
+	unsigned i, group;
+
+	UNROLL
+	for (i = 0; i < bits; i++)
+		load_once2(block + 64 * i, ret->w[i]);
+	UNROLL
+	for (i = 0; i < 2; i++)
+		if (i == 0 || p->block == 16) {
+			const uint64_t at = scale_block(&p->spec, b->scales, piece * 32 + 16 * i, &group);
+
+			two_scales_fetch(&ret->scales[i], &p->spec, at, DECODE_EACH * side, group);
+		}
+}
+
+FUNC void piece_fetch(struct decode_codes *ret, const struct cuda_product *p, const struct decode_band *b,
+		      unsigned family, unsigned bits, uint32_t piece, unsigned side)
+{
 	const unsigned width = piece_columns(family), bytes = 16 / width;
 	const uint32_t col = piece * width, n = p->cols - col < width ? p->cols - col : width;
-	unsigned i;
+	unsigned i, j;
 
 	if (family == CUDA_FAMILY_PANEL) {
-		UNROLL
-		for (i = 0; i < bits; i++)
-			ret->w[i] = load_words4(block + 64 * i);
+		panel_fetch(ret, p, b, bits, piece, side);
 		return;
 	}
 	UNROLL
-	for (i = 0; i < PIECE_ROWS; i++) {
-		const unsigned row = PIECE_ROWS * quad + i;
+	for (i = 0; i < DECODE_EACH; i++) {
+		const unsigned row = DECODE_EACH * side + i;
+		const struct words4 w = load_bytes16(b->codes + row * b->pitch + (uint64_t)col * bytes,
+						     row < b->rows ? n * bytes : 0);
 
-		ret->w[i] = load_bytes16(b->codes + row * b->pitch + (uint64_t)col * bytes,
-					 row < b->rows ? n * bytes : 0);
+		UNROLL
+		for (j = 0; j < 4; j++)
+			ret->w[j][i] = w.w[j];
 	}
+	if (family == CUDA_FAMILY_FP8)
+		ret->scales[0].scale = b->scales ? load_u32(b->scales + col / 128 * 4) : 0x3f800000;
 }
 
 /* Adds the integer sums of a group's columns, which meet their scales. */
-FUNC void add_group(const struct cuda_product *p, const struct piece_scales *s, float by, int32_t x_sum, int32_t *dot,
+FUNC void add_group(const struct cuda_product *p, const struct two_scales *s, float by, int32_t x_sum, int32_t *dot,
 		    float *sums)
 {
 	unsigned i;
 
 	UNROLL
-	for (i = 0; i < PIECE_ROWS; i++) {
+	for (i = 0; i < DECODE_EACH; i++) {
 		sums[i] = fmaf(s->scale[i] * by, (float)(dot[i] - s->zero[i] * x_sum), sums[i]);
 		if (p->spec.zero >= MOE_ZERO_F16)
 			sums[i] = fmaf(s->minimum[i] * by, (float)x_sum, sums[i]);
@@ -122,93 +146,102 @@ FUNC void add_group(const struct cuda_product *p, const struct piece_scales *s, 
 	}
 }
 
-/* A block of 32 columns of a panel, four rows of it, times all pairs. */
-FUNC void panel_piece(const struct cuda_product *p, const struct decode_band *b, const struct decode_codes *codes,
-		      const uint64_t *x, uint32_t count, unsigned bits, uint32_t piece, unsigned quad,
-		      struct decode_sums *sums)
+/* Half a block of 32 columns of a panel times all pairs: integer sums. */
+FUNC void panel_half(const struct cuda_product *p, const struct decode_codes *codes, const uint64_t *x, uint32_t count,
+		     unsigned bits, uint32_t piece, unsigned half, int32_t dots[CUDA_DECODE_PAIRS][DECODE_EACH])
 {
-	const uint64_t line = DECODE_LINE(p->cols), lines = DECODE_LINE(p->cols / p->block * 4);
-	const uint64_t x_scales = line + (uint64_t)piece * 32 / p->block * 4;
-	const int two = p->block == 16; /* groups */
-	struct piece_scales s[2];
-	struct piece w[4];
-	unsigned i, j, k, half, group;
-	uint64_t scales;
+	uint32_t low[2][DECODE_EACH], high[2][DECODE_EACH];
+	unsigned i, j, k;
 
 	UNROLL
-	for (half = 0; half < 2; half++) {
-		s[half] = s[0];
-		if (half == 1 && !two)
-			continue;
-		scales = scale_block(&p->spec, b->scales, piece * 32 + 16 * half, &group);
-		quad_scales(&s[half], &p->spec, scales, quad, group, bits);
+	for (j = 0; j < 2; j++)
+		UNROLL
+	for (i = 0; i < DECODE_EACH; i++) {
+		const unsigned part = 2 * half + j;
+
+		codes_of_word(&low[j][i], &high[j][i], codes->w[bits == 8 ? 2 * part : part][i],
+			      codes->w[more_codes(bits, part)][i], bits, p->spec.code, part);
 	}
 	UNROLL
-	for (j = 0; j < 4; j++)
-		piece_values(&w[j], codes->w, bits, p->spec.code, j);
-	UNROLL
-	for (k = 0; k < CUDA_DECODE_PAIRS; k++) {
-		int32_t dot[PIECE_ROWS] = {0, 0, 0, 0};
-
-		if (k >= count)
-			continue;
-		UNROLL
-		for (half = 0; half < 2; half++) {
+	for (k = 0; k < CUDA_DECODE_PAIRS; k++)
+		if (k < count) {
 			const struct words4 v = load_shared_words4(x[k] + piece * 32 + 16 * half);
-			const uint64_t at = x[k] + x_scales + (two ? 4 * half : 0);
 
 			UNROLL
-			for (i = 0; i < PIECE_ROWS; i++) {
-				dot[i] = dot4(w[2 * half].low[i], v.w[0], dot4(w[2 * half].high[i], v.w[1], dot[i]));
-				dot[i] = dot4(w[2 * half + 1].low[i], v.w[2],
-					      dot4(w[2 * half + 1].high[i], v.w[3], dot[i]));
-			}
-			if (half == 1 || two)
-				add_group(p, &s[half], load_float(at), (int32_t)load_u32(at + lines), dot, sums->f[k]);
+			for (i = 0; i < DECODE_EACH; i++)
+				UNROLL
+			for (j = 0; j < 2; j++)
+				dots[k][i] = dot4(low[j][i], v.w[2 * j], dot4(high[j][i], v.w[2 * j + 1], dots[k][i]));
 		}
+}
+
+/* A block of 32 columns of a panel times all pairs. */
+FUNC void panel_piece(const struct cuda_product *p, const struct decode_codes *codes, const uint64_t *x, uint32_t count,
+		      unsigned bits, uint32_t piece, struct decode_sums *sums)
+{
+	const uint64_t line = DECODE_LINE(p->cols), lines = DECODE_LINE(p->cols / p->block * 4);
+	const int two = p->block == 16; /* groups */
+	int32_t dots[CUDA_DECODE_PAIRS][DECODE_EACH];
+	struct two_scales s;
+	unsigned k, half;
+
+	memset(dots, 0, sizeof dots);
+	UNROLL
+	for (half = 0; half < 2; half++) {
+		panel_half(p, codes, x, count, bits, piece, half, dots);
+		if (half == 0 && !two)
+			continue;
+		two_scales_of(&s, &p->spec, two && half ? &codes->scales[1] : &codes->scales[0], bits);
+		UNROLL
+		for (k = 0; k < CUDA_DECODE_PAIRS; k++)
+			if (k < count) {
+				const uint64_t at = x[k] + line + 4 * (two ? 2 * piece + half : piece);
+
+				add_group(p, &s, load_float(at), (int32_t)load_u32(at + lines), dots[k], sums->f[k]);
+			}
 	}
 }
 
-/* Four of the columns that word `at` and those behind it have of a plain row, as floats. */
-FUNC void four_weights(float *ret, const struct words4 *w, unsigned family, unsigned at)
+/* Columns 4 at .. 4 at + 3 of a piece of a plain row, as floats. */
+FUNC void four_weights(float *ret, const struct decode_codes *codes, unsigned row, unsigned family, unsigned at)
 {
 	unsigned i;
 
 	if (family == CUDA_FAMILY_FP8) {
-		floats_of_e4m3(ret, w->w[at]);
+		floats_of_e4m3(ret, codes->w[at][row]);
 		return;
 	}
 	UNROLL
 	for (i = 0; i < 4; i++) {
-		const uint32_t bits = w->w[2 * at + i / 2] >> i % 2 * 16 & 0xffff;
+		const uint32_t bits = codes->w[2 * at + i / 2][row] >> i % 2 * 16 & 0xffff;
 
 		ret[i] = family == CUDA_FAMILY_BF16 ? float_of_bf16(bits) : float_of_f16(bits);
 	}
 }
 
-/* Sixteen bytes of four plain rows of floats times all pairs. */
-FUNC void float_piece(const struct cuda_product *p, const struct decode_band *b, const struct decode_codes *codes,
-		      const uint64_t *x, uint32_t count, unsigned family, uint32_t piece, struct decode_sums *sums)
+/* Sixteen bytes of plain rows of floats times all pairs. */
+FUNC void float_piece(const struct cuda_product *p, const struct decode_codes *codes, const uint64_t *x, uint32_t count,
+		      unsigned family, uint32_t piece, struct decode_sums *sums)
 {
 	const unsigned width = piece_columns(family);
 	const uint32_t col = piece * width;
-	const float scale = family == CUDA_FAMILY_FP8 && b->scales ? load_float(b->scales + col / 128 * 4) : 1;
-	float part[CUDA_DECODE_PAIRS][PIECE_ROWS], w[PIECE_ROWS][4], a[4];
+	const float scale = family == CUDA_FAMILY_FP8 ? float_of(codes->scales[0].scale) : 1;
+	float part[CUDA_DECODE_PAIRS][DECODE_EACH], w[DECODE_EACH][4], a[4];
 	unsigned i, j, k, c;
 
 	memset(part, 0, sizeof part);
 	UNROLL
 	for (j = 0; j < width; j += 4) {
 		UNROLL
-		for (i = 0; i < PIECE_ROWS; i++)
-			four_weights(w[i], &codes->w[i], family, j / 4);
+		for (i = 0; i < DECODE_EACH; i++)
+			four_weights(w[i], codes, i, family, j / 4);
 		UNROLL
 		for (k = 0; k < CUDA_DECODE_PAIRS; k++) {
 			if (k >= count)
 				continue;
 			load_floats4(a, x[k] + 4 * (uint64_t)(col + j), p->cols - col > j ? p->cols - col - j : 0);
 			UNROLL
-			for (i = 0; i < PIECE_ROWS; i++) {
+			for (i = 0; i < DECODE_EACH; i++) {
 				float *to = family == CUDA_FAMILY_FP8 ? &part[k][i] : &sums->f[k][i];
 
 				UNROLL
@@ -222,7 +255,7 @@ FUNC void float_piece(const struct cuda_product *p, const struct decode_band *b,
 	UNROLL
 	for (k = 0; k < CUDA_DECODE_PAIRS; k++)
 		UNROLL
-	for (i = 0; i < PIECE_ROWS; i++)
+	for (i = 0; i < DECODE_EACH; i++)
 		if (k < count)
 			sums->f[k][i] = fmaf(scale, part[k][i] * E4M3_UNIT, sums->f[k][i]);
 }
@@ -239,36 +272,33 @@ FUNC void int8_piece(const struct decode_codes *codes, const uint64_t *x, uint32
 			const struct words4 v = load_shared_words4(x[k] + 64 + piece * 16);
 
 			UNROLL
-			for (i = 0; i < PIECE_ROWS; i++)
+			for (i = 0; i < DECODE_EACH; i++)
 				UNROLL
 			for (j = 0; j < 4; j++)
-				sums->i[k][i] = dot4(codes->w[i].w[j], v.w[j], sums->i[k][i]);
+				sums->i[k][i] = dot4(codes->w[j][i], v.w[j], sums->i[k][i]);
 		}
 	}
 }
 
 /* A thread's pieces; the first one has been fetched. */
 FUNC void all_pieces(const struct cuda_product *p, const struct decode_band *b, struct decode_codes *codes,
-		     const uint64_t *x, uint32_t count, unsigned family, unsigned bits, unsigned lane, unsigned quad,
+		     const uint64_t *x, uint32_t count, unsigned family, unsigned bits, unsigned lane, unsigned side,
 		     struct decode_sums *sums)
 {
 	const uint32_t width = piece_columns(family), pieces = b->rows ? (p->cols + width - 1) / width : 0;
-	const int ahead = family != CUDA_FAMILY_PANEL || bits < 6; /* others have no registers left for it */
 	uint32_t piece;
 
 	for (piece = lane; piece < pieces; piece += DECODE_LANES) {
 		struct decode_codes next = *codes;
 
-		if (ahead && piece + DECODE_LANES < pieces)
-			piece_fetch(&next, p, b, family, bits, piece + DECODE_LANES, quad);
+		if (piece + DECODE_LANES < pieces)
+			piece_fetch(&next, p, b, family, bits, piece + DECODE_LANES, side);
 		if (family == CUDA_FAMILY_PANEL)
-			panel_piece(p, b, codes, x, count, bits, piece, quad, sums);
+			panel_piece(p, codes, x, count, bits, piece, sums);
 		else if (family == CUDA_FAMILY_INT8)
 			int8_piece(codes, x, count, piece, sums);
 		else
-			float_piece(p, b, codes, x, count, family, piece, sums);
-		if (!ahead && piece + DECODE_LANES < pieces)
-			piece_fetch(&next, p, b, family, bits, piece + DECODE_LANES, quad);
+			float_piece(p, codes, x, count, family, piece, sums);
 		*codes = next;
 	}
 }
@@ -283,10 +313,9 @@ FUNC float row_result(const struct cuda_matrix m, uint64_t slot, uint32_t row, f
 	return sum;
 }
 
-/* What threads have of the rows' sums, and what is left of them. */
+/* What threads have of the rows' sums. */
 struct decode_parts {
-	float all[CUDA_DECODE_PAIRS][DECODE_BANDS][DECODE_LANES][CUDA_DECODE_ROWS];
-	float few[CUDA_DECODE_PAIRS][DECODE_BANDS][DECODE_FEW][CUDA_DECODE_ROWS];
+	float of[CUDA_DECODE_PAIRS][DECODE_BANDS][DECODE_LANES][CUDA_DECODE_ROWS];
 };
 
 FUNC float last_sum(const struct decode_parts *parts, unsigned k, unsigned band, unsigned row)
@@ -295,8 +324,8 @@ FUNC float last_sum(const struct decode_parts *parts, unsigned k, unsigned band,
 	unsigned i;
 
 	UNROLL
-	for (i = 0; i < DECODE_FEW; i++)
-		sum += parts->few[k][band][i][row];
+	for (i = 0; i < DECODE_LANES; i++)
+		sum += parts->of[k][band][i][row];
 	return sum;
 }
 
@@ -337,49 +366,34 @@ FUNC void decode(const struct cuda_product *p, unsigned family, unsigned bits, u
 		return;
 	EACH_THREAD(tid)
 	{
-		const unsigned quad = tid % 4, lane = tid / 4 % DECODE_LANES;
+		const unsigned side = tid % DECODE_SIDE, lane = tid / DECODE_SIDE % DECODE_LANES;
 		const uint32_t *order = (const uint32_t *)(uintptr_t)p->order;
 		const uint32_t at = item->first + tid;
 
-		OWN(band) = band_of(p, item, family, matrices, first, tid / (4 * DECODE_LANES));
+		OWN(band) = band_of(p, item, family, matrices, first, tid / (DECODE_SIDE * DECODE_LANES));
 		if (OWN(band).rows && lane * piece_columns(family) < p->cols)
-			piece_fetch(&OWN(codes), p, &OWN(band), family, bits, lane, quad);
+			piece_fetch(&OWN(codes), p, &OWN(band), family, bits, lane, side);
 		if (tid < item->count)
 			x[tid] = p->x + (matrices > 1 ? order[at] / p->topk : at) * p->x_pitch;
 	}
 	BARRIER();
 	EACH_THREAD(tid)
 	{
-		const unsigned quad = tid % 4, lane = tid / 4 % DECODE_LANES, which = tid / (4 * DECODE_LANES);
+		const unsigned side = tid % DECODE_SIDE, lane = tid / DECODE_SIDE % DECODE_LANES;
+		const unsigned which = tid / (DECODE_SIDE * DECODE_LANES);
 		struct decode_sums sums;
 		unsigned i, k;
 
 		memset(&sums, 0, sizeof sums);
-		all_pieces(p, &OWN(band), &OWN(codes), x, item->count, family, bits, lane, quad, &sums);
+		all_pieces(p, &OWN(band), &OWN(codes), x, item->count, family, bits, lane, side, &sums);
 		UNROLL
 		for (k = 0; k < CUDA_DECODE_PAIRS; k++)
 			UNROLL
-		for (i = 0; i < PIECE_ROWS; i++)
-			parts.all[k][which][lane][PIECE_ROWS * quad + i] = family == CUDA_FAMILY_INT8
-										   ? (float)sums.i[k][i]
-										   : sums.f[k][i];
-	}
-	BARRIER();
-	EACH_THREAD(tid)
-	{
-		const unsigned row = tid % CUDA_DECODE_ROWS, few = tid / CUDA_DECODE_ROWS % DECODE_FEW;
-		const unsigned which = tid / (CUDA_DECODE_ROWS * DECODE_FEW);
-		unsigned i, k;
-
-		UNROLL
-		for (k = 0; k < CUDA_DECODE_PAIRS; k++) {
-			float sum = 0;
-
-			UNROLL
-			for (i = few; i < DECODE_LANES; i += DECODE_FEW)
-				sum += parts.all[k][which][i][row];
-			parts.few[k][which][few][row] = sum;
-		}
+		for (i = 0; i < DECODE_EACH; i++)
+			if (k < item->count)
+				parts.of[k][which][lane][DECODE_EACH * side + i] = family == CUDA_FAMILY_INT8
+											   ? (float)sums.i[k][i]
+											   : sums.f[k][i];
 	}
 	BARRIER();
 	EACH_THREAD(tid)

@@ -102,6 +102,7 @@ static __thread struct twin_self twin;
 	static void name##_body(struct type p)
 
 #endif
+
 #endif
 
 /* -- numbers ------------------------------------------------------------------------------------------------------ */
@@ -285,6 +286,19 @@ FUNC void load_words2(uint64_t address, uint32_t *low, uint32_t *high)
 #else
 	memcpy(low, (const void *)(uintptr_t)address, 4);
 	memcpy(high, (const void *)(uintptr_t)(address + 4), 4);
+#endif
+}
+
+/* The same of what is read once. */
+FUNC void load_once2(uint64_t address, uint32_t *ret)
+{
+#ifdef __CUDACC__
+	const uint2 v = __ldcs((const uint2 *)address);
+
+	ret[0] = v.x;
+	ret[1] = v.y;
+#else
+	memcpy(ret, (const void *)(uintptr_t)address, 8);
 #endif
 }
 

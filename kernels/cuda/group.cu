@@ -3,7 +3,6 @@
 #include "kernels/cuda/dialect.h"
 
 #define GROUP_THREADS 1024
-#define GROUP_WARP 32
 
 /* The slot of a pair's expert, or a negative number. */
 FUNC int32_t pair_slot(const struct cuda_group *p, uint32_t pair, int32_t *ret_expert)
@@ -29,21 +28,6 @@ FUNC uint32_t items_of(const struct cuda_group *p, uint32_t expert, uint32_t pai
 		     : 0;
 }
 
-/* Each of n numbers becomes the sum of those before it; returns the total. */
-FUNC uint32_t scan_some(uint32_t *at, unsigned n)
-{
-	uint32_t sum = 0;
-	unsigned i;
-
-	for (i = 0; i < n; i++) {
-		const uint32_t here = at[i];
-
-		at[i] = sum;
-		sum += here;
-	}
-	return sum;
-}
-
 /* Writes the items of one expert; from here on its count is where its next pair goes. */
 FUNC void expert_items(const struct cuda_group *p, uint32_t expert, uint32_t *count, uint32_t first, uint32_t item)
 {
@@ -65,13 +49,22 @@ FUNC void expert_items(const struct cuda_group *p, uint32_t expert, uint32_t *co
 	*count = first;
 }
 
+struct group_sums {
+	uint32_t pairs[GROUP_THREADS], items[GROUP_THREADS];
+};
+
+struct group_sum {
+	uint32_t pairs, items;
+};
+
 KERNEL(moe_group, cuda_group, GROUP_THREADS)
 {
 	SHARED(uint32_t, counts)[CUDA_EXPERTS_MAX];
-	SHARED(uint32_t, pairs)[GROUP_THREADS]; /* of each thread's experts; then of those before */
-	SHARED(uint32_t, items)[GROUP_THREADS];
-	SHARED(uint32_t, tops)[2][GROUP_WARP];
+	SHARED(struct group_sums, sums)[2]; /* of each thread's experts and some before; by turns */
+	PER_THREAD(struct group_sum, own);
 	const uint32_t each = (p.n_experts + GROUP_THREADS - 1) / GROUP_THREADS;
+	const uint32_t used = p.n_experts < GROUP_THREADS ? p.n_experts : GROUP_THREADS; /* threads with experts */
+	uint32_t n, from = 0;
 
 	EACH_THREAD(tid)
 	{
@@ -90,42 +83,41 @@ KERNEL(moe_group, cuda_group, GROUP_THREADS)
 	BARRIER();
 	EACH_THREAD(tid)
 	{
-		pairs[tid] = items[tid] = 0;
+		OWN(own).pairs = OWN(own).items = 0;
 		for (uint32_t e = tid * each; e < (tid + 1) * each && e < p.n_experts; e++) {
-			pairs[tid] += counts[e];
-			items[tid] += items_of(&p, e, counts[e]);
+			OWN(own).pairs += counts[e];
+			OWN(own).items += items_of(&p, e, counts[e]);
+		}
+		sums[0].pairs[tid] = OWN(own).pairs;
+		sums[0].items[tid] = OWN(own).items;
+	}
+	for (n = 1; n < used; n *= 2, from = !from) {
+		BARRIER();
+		EACH_THREAD(tid)
+		{
+			const struct group_sums *old = &sums[from];
+
+			sums[!from].pairs[tid] = old->pairs[tid] + (tid >= n ? old->pairs[tid - n] : 0);
+			sums[!from].items[tid] = old->items[tid] + (tid >= n ? old->items[tid - n] : 0);
 		}
 	}
-	BARRIER();
-	EACH_THREAD(tid)
-	{
-		if (tid < GROUP_WARP) {
-			tops[0][tid] = scan_some(&pairs[tid * GROUP_WARP], GROUP_WARP);
-			tops[1][tid] = scan_some(&items[tid * GROUP_WARP], GROUP_WARP);
-		}
-	}
-	BARRIER();
+	/* No barrier: each thread goes on with what it has written itself. */
 	EACH_THREAD(tid)
 	{
 		struct cuda_counts *all = (struct cuda_counts *)(uintptr_t)p.counts;
+		uint32_t first = sums[from].pairs[tid] - OWN(own).pairs;
+		uint32_t item = sums[from].items[tid] - OWN(own).items;
 
-		if (tid == 0) {
-			all->n_pairs = scan_some(tops[0], GROUP_WARP);
-			all->n_items = scan_some(tops[1], GROUP_WARP);
+		if (tid == used - 1) {
+			all->n_pairs = sums[from].pairs[tid];
+			all->n_items = sums[from].items[tid];
 		}
-	}
-	BARRIER();
-	EACH_THREAD(tid)
-	{
-		uint32_t first = pairs[tid] + tops[0][tid / GROUP_WARP];
-		uint32_t item = items[tid] + tops[1][tid / GROUP_WARP];
-
 		for (uint32_t e = tid * each; e < (tid + 1) * each && e < p.n_experts; e++) {
-			const uint32_t n = counts[e];
+			const uint32_t n_pairs = counts[e];
 
 			expert_items(&p, e, &counts[e], first, item);
-			first += n;
-			item += items_of(&p, e, n);
+			first += n_pairs;
+			item += items_of(&p, e, n_pairs);
 		}
 	}
 	BARRIER();

@@ -45,28 +45,27 @@ FUNC uint32_t code_values(unsigned code, uint32_t codes)
 	return codes;
 }
 
-/* Piece (j, q) of a block of 32 columns; codes[i]: the 16 bytes of quad q in the block's i-th 64; `bits` is known when
- * the kernel is compiled. */
-FUNC void piece_values(struct piece *ret, const struct words4 *codes, unsigned bits, unsigned code, unsigned j)
+/* Columns 8 j .. 8 j + 7 of a row, in the block's 64 bytes number j (of 8 bits 2 j), as signed bytes; more: where their
+ * other bits are, in the 64 bytes number more_codes(). `bits` is known when the kernel is compiled. */
+FUNC unsigned more_codes(unsigned bits, unsigned j)
 {
-	unsigned i;
+	return bits == 8 ? 2 * j + 1 : bits == 6 ? 4 + j / 2 : bits == 5 ? 4 : 0;
+}
 
-	UNROLL
-	for (i = 0; i < PIECE_ROWS; i++) {
-		const uint32_t w = codes[bits == 8 ? 2 * j : j].w[i];
-
-		ret->low[i] = bits == 8 ? w ^ 0x80808080 : w & 0x0f0f0f0f;
-		ret->high[i] = bits == 8 ? codes[2 * j + 1].w[i] ^ 0x80808080 : w >> 4 & 0x0f0f0f0f;
-		if (bits == 5) {
-			ret->low[i] |= (codes[4].w[i] >> 2 * j & 0x01010101) << 4;
-			ret->high[i] |= (codes[4].w[i] >> (2 * j + 1) & 0x01010101) << 4;
-		} else if (bits == 6) {
-			ret->low[i] |= (codes[4 + j / 2].w[i] >> j % 2 * 4 & 0x03030303) << 4;
-			ret->high[i] |= (codes[4 + j / 2].w[i] >> (j % 2 * 4 + 2) & 0x03030303) << 4;
-		} else if (bits == 4 && code != MOE_CODE_UINT) {
-			ret->low[i] = code_values(code, ret->low[i]);
-			ret->high[i] = code_values(code, ret->high[i]);
-		}
+FUNC void codes_of_word(uint32_t *low, uint32_t *high, uint32_t w, uint32_t more, unsigned bits, unsigned code,
+			unsigned j)
+{
+	*low = bits == 8 ? w ^ 0x80808080 : w & 0x0f0f0f0f;
+	*high = bits == 8 ? more ^ 0x80808080 : w >> 4 & 0x0f0f0f0f;
+	if (bits == 5) {
+		*low |= (more >> 2 * j & 0x01010101) << 4;
+		*high |= (more >> (2 * j + 1) & 0x01010101) << 4;
+	} else if (bits == 6) {
+		*low |= (more >> j % 2 * 4 & 0x03030303) << 4;
+		*high |= (more >> (j % 2 * 4 + 2) & 0x03030303) << 4;
+	} else if (bits == 4 && code != MOE_CODE_UINT) {
+		*low = code_values(code, *low);
+		*high = code_values(code, *high);
 	}
 }
 
@@ -147,41 +146,52 @@ FUNC void row_scales(const struct cuda_spec *s, uint64_t scales, unsigned row, u
 		*scale *= (float)(int8_t)load_u8(fine);
 }
 
-/* The same of rows 4 quad .. 4 quad + 3, whose scales lie side by side. */
-FUNC void quad_scales(struct piece_scales *ret, const struct cuda_spec *s, uint64_t scales, unsigned quad,
-		      unsigned group, unsigned bits)
+/* What is to be known of two rows' scales in one group, as it lies in memory: two values of each kind. */
+struct raw_scales {
+	uint32_t scale, minimum; /* of 16 bits, or E8M0 */
+	uint32_t fine, low;      /* bytes: of the group's scale, or its zero; of its minimum */
+};
+
+struct two_scales {
+	float scale[2], minimum[2];
+	int32_t zero[2];
+};
+
+FUNC int scale_by_group(const struct cuda_spec *s)
 {
-	const uint64_t fine = scales + (s->zero == MOE_ZERO_K ? 64 : 32) + group * 16 + 4 * quad;
+	return s->scale == MOE_SCALE_F16_U8 || s->scale == MOE_SCALE_F16_S8;
+}
+
+/* The same of two rows, of which the first is even: what they have lies side by side. */
+FUNC void two_scales_fetch(struct raw_scales *ret, const struct cuda_spec *s, uint64_t scales, unsigned row,
+			   unsigned group)
+{
+	const uint64_t fine = scales + (s->zero == MOE_ZERO_K ? 64 : 32) + group * 16 + row;
 	const unsigned groups = 1u << (s->block_shift - s->group_shift);
-	const int by_group = s->scale == MOE_SCALE_F16_U8 || s->scale == MOE_SCALE_F16_S8;
-	uint32_t two[2] = {0, 0}, minima[2] = {0, 0}, zeros = 0, scale8 = 0, minimum8 = 0;
+
+	ret->scale = s->scale == MOE_SCALE_E8M0 ? load_u16(scales + row) : load_u32(scales + 2 * row);
+	ret->minimum = s->zero >= MOE_ZERO_F16 ? load_u32(scales + 32 + 2 * row) : 0;
+	ret->fine = scale_by_group(s) ? load_u16(fine) : s->zero == MOE_ZERO_U8 ? load_u16(scales + 32 + row) : 0;
+	ret->low = s->zero == MOE_ZERO_K ? load_u16(fine + groups * 16) : 0;
+}
+
+FUNC void two_scales_of(struct two_scales *ret, const struct cuda_spec *s, const struct raw_scales *raw, unsigned bits)
+{
 	unsigned i;
 
-	if (s->scale == MOE_SCALE_E8M0)
-		scale8 = load_u32(scales + 4 * quad);
-	else
-		load_words2(scales + 8 * quad, &two[0], &two[1]);
-	if (by_group)
-		scale8 = load_u32(fine);
-	if (s->zero == MOE_ZERO_U8)
-		zeros = load_u32(scales + 32 + 4 * quad);
-	if (s->zero >= MOE_ZERO_F16)
-		load_words2(scales + 32 + 8 * quad, &minima[0], &minima[1]);
-	if (s->zero == MOE_ZERO_K)
-		minimum8 = load_u32(fine + groups * 16);
 	UNROLL
-	for (i = 0; i < PIECE_ROWS; i++) {
-		const uint32_t half = two[i / 2] >> i % 2 * 16 & 0xffff, byte = scale8 >> 8 * i & 0xff;
-		const float minimum = float_of_f16(minima[i / 2] >> i % 2 * 16 & 0xffff);
+	for (i = 0; i < 2; i++) {
+		const uint32_t half = raw->scale >> 16 * i & 0xffff, byte = raw->fine >> 8 * i & 0xff;
+		const float minimum = float_of_f16(raw->minimum >> 16 * i & 0xffff);
 
 		if (s->scale == MOE_SCALE_E8M0) /* half of it: as in row_scale() */
-			ret->scale[i] = float_of_e8m0(byte) * 0.5f;
+			ret->scale[i] = float_of_e8m0(raw->scale >> 8 * i & 0xff) * 0.5f;
 		else
 			ret->scale[i] = s->scale == MOE_SCALE_BF16 ? float_of_bf16(half) : float_of_f16(half);
-		if (by_group)
+		if (scale_by_group(s))
 			ret->scale[i] *= (float)(s->scale == MOE_SCALE_F16_U8 ? (int32_t)byte : (int8_t)byte);
-		ret->minimum[i] = s->zero == MOE_ZERO_K ? -(minimum * (float)(minimum8 >> 8 * i & 0xff)) : minimum;
-		ret->zero[i] = s->zero == MOE_ZERO_U8 ? (int32_t)(zeros >> 8 * i & 0xff) : bits == 8 ? 0 : s->offset;
+		ret->minimum[i] = s->zero == MOE_ZERO_K ? -(minimum * (float)(raw->low >> 8 * i & 0xff)) : minimum;
+		ret->zero[i] = s->zero == MOE_ZERO_U8 ? (int32_t)byte : bits == 8 ? 0 : s->offset;
 	}
 }
 
