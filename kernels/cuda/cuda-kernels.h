@@ -19,10 +19,10 @@
 
 #define CUDA_ABSENT UINT64_MAX
 
-#define CUDA_DECODE_PAIRS 4   /* pairs that one decode block computes with one reading of the weights */
-#define CUDA_DECODE_ROWS 16   /* rows of a matrix that it computes: of gate and of up, or twice of down */
-#define CUDA_PREFILL_PAIRS 64 /* the same of a prefill block */
-#define CUDA_PREFILL_ROWS 64
+#define CUDA_DECODE_PAIRS 4    /* pairs that one decode block computes with one reading of the weights */
+#define CUDA_DECODE_ROWS 16    /* rows of a matrix that it computes: of gate and of up, or twice of down */
+#define CUDA_PREFILL_PAIRS 128 /* the same of a prefill block */
+#define CUDA_PREFILL_ROWS 128  /* of down, or of gate and up together */
 #define CUDA_EXPERTS_MAX 4096
 
 /* A matrix in a slot or a record: offsets from its first byte, or CUDA_ABSENT; pitches from band to band in bytes. */

@@ -34,6 +34,7 @@
 #define BLOCK_INDEX blockIdx.x
 #define BLOCK_COUNT gridDim.x
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
 
 #else
 
@@ -51,6 +52,7 @@ struct twin_self {
 #define BLOCK_INDEX twin.block
 #define BLOCK_COUNT twin.blocks
 #define UNROLL
+#define ROLLED
 
 #ifdef CUDA_COROUTINES
 
@@ -217,6 +219,22 @@ FUNC void floats_of_e4m3(float *ret, uint32_t codes)
 	}
 }
 
+/* Codes 2i and 2i + 1 of a word of four as a pair of bfloat16, which is exact. */
+FUNC uint32_t bf16_of_e4m3(uint32_t codes, unsigned i)
+{
+#ifdef __CUDACC__
+	const uint32_t two = __byte_perm(codes, 0, i ? 0x3424 : 0x1404), there = (two & 0x7f007f00) + 0x01000100;
+	const uint32_t small = (two & 0x80008000) | (two >> 4 & 0x07f007f0); /* 2^-120 of them */
+	uint32_t ret;
+
+	asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(ret) : "r"(small), "r"(0x7b807b80), "r"(0x80008000));
+	return ret | (there & 0x80008000) / 0x8000 * 0x7fff;
+#else
+	return bf16_of(float_of_e4m3(codes >> 16 * i & 0xff)) | bf16_of(float_of_e4m3(codes >> (16 * i + 8) & 0xff))
+									<< 16;
+#endif
+}
+
 /* Nearest even; |x| < 2^31. */
 FUNC int32_t int_of(float x)
 {
@@ -302,6 +320,17 @@ FUNC void load_once2(uint64_t address, uint32_t *ret)
 #endif
 }
 
+/* To an 8-byte boundary. */
+FUNC void store_words2(uint32_t *to, uint32_t low, uint32_t high)
+{
+#ifdef __CUDACC__
+	*(uint2 *)to = make_uint2(low, high);
+#else
+	to[0] = low;
+	to[1] = high;
+#endif
+}
+
 FUNC uint32_t load_u8(uint64_t address)
 {
 	return *(const uint8_t *)(uintptr_t)address;
@@ -339,6 +368,48 @@ FUNC void load_floats4(float *ret, uint64_t address, unsigned n)
 	for (i = 0; i < 4; i++)
 		ret[i] = i < n ? load_float(address + 4 * i) : 0;
 }
+
+/* Sixteen bytes on their way from a 16-byte boundary to shared memory; only the first n exist, the others become zero.
+ * They are there when COPIES_AWAIT (later) says so, where `later` calls of copies_end() may have come after theirs; for
+ * other threads after a BARRIER. */
+FUNC void copy_async16(void *to, uint64_t from, unsigned n)
+{
+#ifdef __CUDACC__
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+		     :
+		     : "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(n)
+		     : "memory");
+#else
+	memset(to, 0, 16);
+	memcpy(to, (const void *)(uintptr_t)from, n);
+#endif
+}
+
+/* The same of eight bytes that exist. */
+FUNC void copy_async8(void *to, uint64_t from)
+{
+#ifdef __CUDACC__
+	asm volatile("cp.async.ca.shared.global [%0], [%1], 8;"
+		     :
+		     : "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from)
+		     : "memory");
+#else
+	memcpy(to, (const void *)(uintptr_t)from, 8);
+#endif
+}
+
+FUNC void copies_end(void)
+{
+#ifdef __CUDACC__
+	asm volatile("cp.async.commit_group;" : : : "memory");
+#endif
+}
+
+#ifdef __CUDACC__
+#define COPIES_AWAIT(later) asm volatile("cp.async.wait_group %0;" : : "n"(later) : "memory")
+#else
+#define COPIES_AWAIT(later) ((void)0)
+#endif
 
 /* Sixteen bytes from anywhere, of which only the first n exist; the others are zero. */
 FUNC struct words4 load_bytes16(uint64_t address, unsigned n)

@@ -262,7 +262,8 @@ static enum cuda_kernel_id product_kernel(uint32_t format, bool prefill, bool do
 
 static uint32_t tiles_of(uint32_t rows, bool prefill, bool down)
 {
-	const uint32_t tile = prefill ? CUDA_PREFILL_ROWS : down ? 2 * CUDA_DECODE_ROWS : CUDA_DECODE_ROWS;
+	/* Of down, or of gate and of up each. */
+	const uint32_t both = prefill ? CUDA_PREFILL_ROWS : 2 * CUDA_DECODE_ROWS, tile = down ? both : both / 2;
 
 	return (uint32_t)(((uint64_t)rows + tile - 1) / tile);
 }
@@ -349,12 +350,14 @@ int cuda_launch_experts(const struct cuda_experts *work, struct cuda_launch ret[
 	const int r = check(work);
 	struct shape s;
 	struct areas a;
+	uint32_t tiles;
 	int n = 0;
 
 	if (r < 0 || work->tokens == 0)
 		return r;
 	s = shape_of(work, is_prefill(work));
-	if ((uint64_t)s.items_max * tiles_of(most(work->hidden, work->slice->inter), s.prefill, false) >= BLOCKS_MAX)
+	tiles = most(tiles_of(work->slice->inter, s.prefill, false), tiles_of(work->hidden, s.prefill, true));
+	if ((uint64_t)s.items_max * tiles >= BLOCKS_MAX)
 		return -E2BIG;
 	a = areas_of(work, &s);
 	launch_group(&ret[n++], work, &s, &a);

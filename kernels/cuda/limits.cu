@@ -34,11 +34,10 @@ KERNEL(moe_read, cuda_read, LIMIT_THREADS)
 }
 
 #define PEAK_TILES 8    /* of 8 tokens: as many sums as hide the time that one takes */
-#define PEAK_PITCH 12   /* words: 8 in use; rows of a fragment lie in different banks */
 #define PEAK_ONE 0x3f80 /* 1.0 as bfloat16 */
 
 struct peak_rows {
-	uint32_t a[MMA_ROWS * PEAK_PITCH], b[PEAK_TILES * MMA_TOKENS * PEAK_PITCH];
+	uint32_t a[MMA_ROWS * MMA_LINE], b[PEAK_TILES * MMA_TOKENS * MMA_LINE]; /* of each line the first half */
 };
 
 /* Two numbers of a row, 1 or -1 each. */
@@ -56,21 +55,26 @@ KERNEL(moe_peak, cuda_peak, LIMIT_THREADS)
 	EACH_THREAD(tid)
 	{
 		for (unsigned i = tid; i < MMA_ROWS * 8; i += LIMIT_THREADS)
-			rows.a[i / 8 * PEAK_PITCH + i % 8] = peak_word(0, i / 8, i % 8);
+			rows.a[mma_chunk(i / 8, i % 8 / 4) + i % 4] = peak_word(0, i / 8, i % 8);
 		for (unsigned i = tid; i < PEAK_TILES * MMA_TOKENS * 8; i += LIMIT_THREADS)
-			rows.b[i / 8 * PEAK_PITCH + i % 8] = peak_word(1, i / 8, i % 8);
+			rows.b[mma_chunk(i / 8, i % 8 / 4) + i % 4] = peak_word(1, i / 8, i % 8);
 	}
 	BARRIER();
 	EACH_THREAD(tid)
 	{
 		float sums[PEAK_TILES][4], sum = 0;
+		struct mma_rows a;
+		struct mma_tokens b[PEAK_TILES / 2];
 
 		memset(sums, 0, sizeof sums);
+		mma_rows_load(&a, rows.a, 0, tid % 32);
+		UNROLL
+		for (unsigned n = 0; n < PEAK_TILES / 2; n++)
+			mma_tokens_load(&b[n], rows.b + n * 2 * MMA_TOKENS * MMA_LINE, 0, tid % 32);
 		for (uint32_t round = 0; round < p.rounds; round++) {
 			UNROLL
 			for (unsigned n = 0; n < PEAK_TILES; n++)
-				mma_half_k16(sums[n], rows.a, rows.b + n * MMA_TOKENS * PEAK_PITCH, PEAK_PITCH,
-					     tid % 32, 1);
+				mma_half(sums[n], &a, &b[n / 2], n % 2, tid % 32, 1);
 		}
 		UNROLL
 		for (unsigned n = 0; n < PEAK_TILES; n++)
