@@ -320,6 +320,16 @@ FUNC void load_once2(uint64_t address, uint32_t *ret)
 #endif
 }
 
+/* To a 16-byte boundary. */
+FUNC void store_words4(uint32_t *to, struct words4 w)
+{
+#ifdef __CUDACC__
+	*(uint4 *)to = make_uint4(w.w[0], w.w[1], w.w[2], w.w[3]);
+#else
+	memcpy(to, &w, sizeof w);
+#endif
+}
+
 /* To an 8-byte boundary. */
 FUNC void store_words2(uint32_t *to, uint32_t low, uint32_t high)
 {

@@ -37,7 +37,8 @@ KERNEL(moe_read, cuda_read, LIMIT_THREADS)
 #define PEAK_ONE 0x3f80 /* 1.0 as bfloat16 */
 
 struct peak_rows {
-	uint32_t a[MMA_ROWS * MMA_LINE], b[PEAK_TILES * MMA_TOKENS * MMA_LINE]; /* of each line the first half */
+	MMA_ALIGNED uint32_t a[MMA_ROWS * MMA_LINE],
+		b[PEAK_TILES * MMA_TOKENS * MMA_LINE]; /* of each line the first half */
 };
 
 /* Two numbers of a row, 1 or -1 each. */

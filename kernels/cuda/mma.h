@@ -28,6 +28,7 @@ FUNC unsigned mma_token(unsigned lane, unsigned e)
 
 /* Chunk c (16 bytes) of a line lies where eight lines' c-th chunks lie in different banks. */
 #define MMA_LINE 16 /* words */
+#define MMA_ALIGNED __attribute__((aligned(16)))
 
 FUNC unsigned mma_chunk(unsigned line, unsigned chunk)
 {

@@ -9,7 +9,7 @@
  * line, and two that go with sums of activations (minima, as floats, or zero points). A line of x_scale has its scales
  * likewise, and behind two of them the two sums. */
 struct prefill_coded {
-	uint32_t w[2][PREFILL_WORDS], x[2][PREFILL_WORDS];
+	MMA_ALIGNED uint32_t w[2][PREFILL_WORDS], x[2][PREFILL_WORDS];
 	float scale[2][4][CUDA_PREFILL_ROWS];
 	float x_scale[2][CUDA_PREFILL_PAIRS][4];
 };
@@ -141,17 +141,23 @@ FUNC void scale_store(const struct cuda_product *p, const struct prefill_raw *ra
 	to[2 + half][line] = other;
 }
 
-/* Scales, and sums of codes, of a pair's activations. */
+/* Scales, and sums of codes, of the pairs whose chunks a thread copies: two threads of four do it. */
 FUNC void x_scale_copy(const struct cuda_product *p, const struct prefill_x *x, uint32_t step, unsigned bits,
 		       unsigned tid, float (*to)[4])
 {
-	const unsigned second = tid / CUDA_PREFILL_PAIRS, cols = bits == 6 ? 16 : 32;
+	const unsigned second = tid % 4, cols = bits == 6 ? 16 : 32;
 	const uint32_t blocks = (p->cols + cols - 1) / cols;
-	const uint64_t from = p->x + PREFILL_LINE(p->cols) + (uint64_t)step * (64 / cols) * 4;
+	const uint64_t skip = PREFILL_LINE(p->cols) + second * (bits == 6 ? 8 : PREFILL_LINE(blocks * 4)) +
+			      (uint64_t)step * (64 / cols) * 4;
+	unsigned i;
 
-	if (x->scaled != PREFILL_NO_ROW)
-		copy_async8(&to[tid % CUDA_PREFILL_PAIRS][2 * second],
-			    from + x->scaled * p->x_pitch + second * (bits == 6 ? 8 : PREFILL_LINE(blocks * 4)));
+	if (second >= 2)
+		return;
+	UNROLL
+	for (i = 0; i < 2; i++)
+		if (x->from[i] != PREFILL_NOTHING)
+			copy_async8(&to[tid / 4 + 64 * i][2 * second],
+				    p->x + (uint64_t)(x->from[i] - second) * 16 + skip);
 }
 
 /* E4M3: sixteen codes of a line, and scales: of 16 rows and 128 columns. */
@@ -175,11 +181,12 @@ FUNC void e4m3_store(const struct prefill_raw *raw, unsigned tid, uint32_t *to)
 
 	UNROLL
 	for (c = 0; c < 2; c++) {
-		uint32_t *here = to + mma_chunk(tid / 2, tid % 2 * 2 + c);
+		struct words4 w;
 
 		UNROLL
 		for (i = 0; i < 4; i++)
-			here[i] = bf16_of_e4m3(raw->w.w[2 * c + i / 2], i % 2);
+			w.w[i] = bf16_of_e4m3(raw->w.w[2 * c + i / 2], i % 2);
+		store_words4(to + mma_chunk(tid / 2, tid % 2 * 2 + c), w);
 	}
 }
 
@@ -194,12 +201,13 @@ FUNC float e4m3_scale(const struct cuda_product *p, const struct prefill_tile *t
 	return load_float(tile->slot + m->scales + row / MOE_PANEL_ROWS * m->scale_pitch + step / 4 * 4);
 }
 
+/* The sums of 16 columns meet their scale: sums of 128 would take 64 registers more. */
 FUNC void e4m3_multiply(const uint32_t *w, const uint32_t *x, uint32_t count, const float scale[2], unsigned tid,
 			struct prefill_sums *sums)
 {
 	unsigned half, m, g, n, e;
 
-	UNROLL
+	ROLLED
 	for (half = 0; half < 2; half++) {
 		struct mma_rows a[2];
 		struct mma_tokens b;
@@ -323,9 +331,9 @@ FUNC void panel_group(const struct cuda_product *p, const struct prefill_coded *
 		mma_tokens_load(&b, s->x[stage] + pair * MMA_LINE, half, tid % 32);
 		panel_pairs(s, stage, group, pair, tid, &pairs);
 		UNROLL
-		for (n = 0; n < 2; n++)
-			UNROLL
 		for (m = 0; m < 2; m++)
+			UNROLL
+		for (n = 0; n < 2; n++)
 			panel_tile(&p->spec, &a[m], &b, n, bits, group % 2, tid % 32, rows.scale[m], rows.other[m],
 				   &pairs, sums->f[m][2 * g + n]);
 	}
@@ -370,7 +378,7 @@ FUNC void coded_next(const struct cuda_product *p, const struct prefill_tile *ti
 		     uint32_t step, uint32_t steps, unsigned family, unsigned bits, unsigned matrices, unsigned tid,
 		     struct prefill_raw *raw, struct prefill_coded *s)
 {
-	x_copy(p, x, step, family, tid, s->x[step % 2]);
+	x_copy(p, x, step, tid, s->x[step % 2]);
 	if (family == CUDA_FAMILY_PANEL)
 		x_scale_copy(p, x, step, bits, tid, s->x_scale[step % 2]);
 	copies_end();
@@ -383,7 +391,6 @@ FUNC void coded_multiply(const struct cuda_product *p, const struct prefill_tile
 			 uint32_t step, unsigned family, unsigned bits, unsigned matrices, unsigned tid,
 			 struct prefill_raw *raw, struct prefill_sums *sums)
 {
-	const float scale[2] = {raw->tile_scale[0], raw->tile_scale[1]};
 	unsigned m;
 
 	if (!warp_needed(p, tile, matrices, tid))
@@ -392,11 +399,11 @@ FUNC void coded_multiply(const struct cuda_product *p, const struct prefill_tile
 		panel_multiply(p, s, step, tile->count, bits, tid, sums);
 		return;
 	}
+	e4m3_multiply(s->w[step % 2], s->x[step % 2], tile->count, raw->tile_scale, tid, sums);
 	UNROLL
 	for (m = 0; m < 2; m++)
-		if (step * 32 + 32 < p->cols)
+		if (step % 4 == 3 && step * 32 + 32 < p->cols)
 			raw->tile_scale[m] = e4m3_scale(p, tile, step + 1, matrices, warp_line(tid) + 16 * m);
-	e4m3_multiply(s->w[step % 2], s->x[step % 2], tile->count, scale, tid, sums);
 }
 
 FUNC void prefill_coded(const struct cuda_product *p, unsigned family, unsigned bits, unsigned matrices)
@@ -416,10 +423,10 @@ FUNC void prefill_coded(const struct cuda_product *p, unsigned family, unsigned 
 	{
 		memset(&OWN(sums), 0, sizeof OWN(sums));
 		memset(&OWN(raw), 0, sizeof OWN(raw));
-		x_start(p, &tile, matrices, tid, &OWN(x));
 		if (steps == 0)
 			continue;
 		coded_load(p, &tile, 0, family, bits, matrices, tid, &OWN(raw));
+		x_start(p, &tile, family, matrices, tid, &OWN(x));
 		for (m = 0; m < 2 && family == CUDA_FAMILY_FP8; m++)
 			OWN(raw).tile_scale[m] = e4m3_scale(p, &tile, 0, matrices, warp_line(tid) + 16 * m);
 		coded_next(p, &tile, &OWN(x), 0, steps, family, bits, matrices, tid, &OWN(raw), &s);

@@ -10,6 +10,7 @@
 #define PREFILL_WORDS (CUDA_PREFILL_ROWS * MMA_LINE) /* of a step's weights; of its activations as many */
 #define PREFILL_STAGES 3                             /* of plain rows; where codes are decoded there are two */
 #define PREFILL_GROUPS 4                             /* of 32 pairs; a warp has 16 of each, two tiles */
+#define PREFILL_BATCH 4                              /* tiles of pairs that are finished together */
 #define PREFILL_LINE(bytes) (((uint64_t)(bytes) + 63) & ~(uint64_t)63)
 
 /* What a lane has of the results: of its two tiles of lines, and of tiles of pairs. */
@@ -57,107 +58,167 @@ FUNC uint32_t x_row(const struct cuda_product *p, const struct prefill_tile *til
 
 /* -- activations -------------------------------------------------------------------------------------------------- */
 
-/* A thread copies one chunk of two lines, and of one pair scales. What stands in lines without a pair is nobody's. */
+/* A thread copies one chunk of two lines, from here on; in 16 bytes, which takes half of an address' registers. What
+ * stands in lines without a pair is nobody's. */
 struct prefill_x {
-	uint32_t row[2], scaled;
+	uint32_t from[2];
 };
 
-#define PREFILL_NO_ROW UINT32_MAX
+#define PREFILL_NOTHING UINT32_MAX
 
-FUNC void x_start(const struct cuda_product *p, const struct prefill_tile *tile, unsigned matrices, unsigned tid,
-		  struct prefill_x *x)
+FUNC void x_start(const struct cuda_product *p, const struct prefill_tile *tile, unsigned family, unsigned matrices,
+		  unsigned tid, struct prefill_x *x)
 {
-	const unsigned pair = tid / 4, scaled = tid % CUDA_PREFILL_PAIRS;
+	const unsigned head = family == CUDA_FAMILY_INT8 || family == CUDA_FAMILY_F16 ? 64 : 0;
+	unsigned i;
 
-	x->row[0] = pair < tile->count ? x_row(p, tile, pair, matrices) : PREFILL_NO_ROW;
-	x->row[1] = pair + 64 < tile->count ? x_row(p, tile, pair + 64, matrices) : PREFILL_NO_ROW;
-	x->scaled = scaled < tile->count ? x_row(p, tile, scaled, matrices) : PREFILL_NO_ROW;
+	UNROLL
+	for (i = 0; i < 2; i++) {
+		const unsigned pair = tid / 4 + 64 * i;
+
+		x->from[i] = PREFILL_NOTHING;
+		if (pair < tile->count)
+			x->from[i] = (uint32_t)((x_row(p, tile, pair, matrices) * p->x_pitch + head) / 16) + tid % 4;
+	}
 }
 
 /* Packed rows are filled up with zeros to whole steps. */
-FUNC void x_copy(const struct cuda_product *p, const struct prefill_x *x, uint32_t step, unsigned family, unsigned tid,
-		 uint32_t *to)
+FUNC void x_copy(const struct cuda_product *p, const struct prefill_x *x, uint32_t step, unsigned tid, uint32_t *to)
 {
-	const unsigned head = family == CUDA_FAMILY_INT8 || family == CUDA_FAMILY_F16 ? 64 : 0;
-	const uint64_t from = p->x + head + (uint64_t)step * 64 + tid % 4 * 16;
 	unsigned i;
 
 	UNROLL
 	for (i = 0; i < 2; i++)
-		if (x->row[i] != PREFILL_NO_ROW)
-			copy_async16(to + mma_chunk(tid / 4 + 64 * i, tid % 4), from + x->row[i] * p->x_pitch, 16);
+		if (x->from[i] != PREFILL_NOTHING)
+			copy_async16(to + mma_chunk(tid / 4 + 64 * i, tid % 4),
+				     p->x + (uint64_t)x->from[i] * 16 + (uint64_t)step * 64, 16);
 }
 
-/* -- the end ------------------------------------------------------------------------------------------------------ */
+/* What a lane's results meet: of its rows (tile of lines; first or second 8 of them), and of the pairs (tile; which) of
+ * half of its tiles. It is read before results are written, so that they do not wait for it one by one. */
+struct prefill_ends {
+	float scale[2][2], bias[2][2];
+	float by[PREFILL_BATCH][2];
+	uint32_t place[PREFILL_BATCH][2];
+};
 
-/* The product of a row and a pair, with what belongs to either. */
-FUNC float prefill_result(const struct cuda_matrix *m, uint64_t slot, uint32_t row, float by, float sum)
+/* The pair of a warp's tile n that is a lane's t-th. */
+FUNC unsigned lane_pair(unsigned n, unsigned t, unsigned tid)
 {
-	if (m->row_scales != CUDA_ABSENT)
-		by *= load_float(slot + m->row_scales + 4 * (uint64_t)row);
-	sum *= by;
-	return m->bias != CUDA_ABSENT ? sum + load_float(slot + m->bias + 4 * (uint64_t)row) : sum;
+	return n / 2 * 32 + warp_pair(tid) + n % 2 * MMA_TOKENS + mma_token(tid % 32, t);
 }
 
-/* Result e of a tile of pairs: one row of gate and up, or one of each tile of lines. */
-FUNC void finish_one(const struct cuda_product *p, const struct prefill_tile *tile, unsigned matrices, uint32_t pair,
-		     unsigned line, float by, const float sum[2])
+FUNC uint32_t lane_row(const struct prefill_tile *tile, unsigned m, unsigned h, unsigned matrices, unsigned tid)
 {
-	const uint32_t at = tile->pair + pair, to = ((const uint32_t *)(uintptr_t)p->order)[at];
-	const uint32_t row = tile->row + line_row(line, matrices);
-	const uint64_t slot = tile->slot;
-	float *y = (float *)(uintptr_t)p->y;
-	unsigned m;
+	return tile->row + line_row(warp_line(tid) + 16 * m + mma_row(tid % 32, 2 * h), matrices);
+}
 
-	if (matrices == 2) {
-		if (row < p->rows)
-			y[(uint64_t)at * p->rows + row] = gated(p->activation, p->limit,
-								prefill_result(&p->a, slot, row, by, sum[0]),
-								prefill_result(&p->b, slot, row, by, sum[1]));
-		return;
-	}
+FUNC void ends_of_rows(const struct cuda_product *p, const struct prefill_tile *tile, unsigned matrices, unsigned tid,
+		       struct prefill_ends *ends)
+{
+	unsigned m, h;
+
 	UNROLL
 	for (m = 0; m < 2; m++)
-		if (row + 16 * m < p->rows)
-			y[(uint64_t)to * p->rows + row + 16 * m] = prefill_result(&p->a, slot, row + 16 * m, by,
-										  sum[m]);
+		UNROLL
+	for (h = 0; h < 2; h++) {
+		const struct cuda_matrix *w = line_matrix(p, 16 * m, matrices);
+		const uint32_t row = lane_row(tile, m, h, matrices, tid);
+
+		ends->scale[m][h] = 1;
+		ends->bias[m][h] = 0;
+		if (row < p->rows && w->row_scales != CUDA_ABSENT)
+			ends->scale[m][h] = load_float(tile->slot + w->row_scales + 4 * (uint64_t)row);
+		if (row < p->rows && w->bias != CUDA_ABSENT)
+			ends->bias[m][h] = load_float(tile->slot + w->bias + 4 * (uint64_t)row);
+	}
+}
+
+FUNC void ends_of_pairs(const struct cuda_product *p, const struct prefill_tile *tile, unsigned family,
+			unsigned matrices, unsigned first, unsigned tid, struct prefill_ends *ends)
+{
+	const int scaled = family == CUDA_FAMILY_INT8 || family == CUDA_FAMILY_F16;
+	unsigned n, t;
+
+	UNROLL
+	for (n = 0; n < PREFILL_BATCH; n++)
+		UNROLL
+	for (t = 0; t < 2; t++) {
+		const unsigned pair = lane_pair(first + n, t, tid);
+
+		ends->by[n][t] = 1;
+		ends->place[n][t] = tile->pair + pair;
+		if (pair >= tile->count)
+			continue;
+		if (scaled)
+			ends->by[n][t] = load_float(p->x + x_row(p, tile, pair, matrices) * p->x_pitch);
+		if (matrices == 1)
+			ends->place[n][t] = ((const uint32_t *)(uintptr_t)p->order)[tile->pair + pair];
+	}
+}
+
+/* The results of a pair, whose place in y it is, and of two rows: of gate and up the same one. */
+FUNC void finish_two(const struct cuda_product *p, unsigned matrices, uint32_t place, const uint32_t row[2],
+		     const float result[2])
+{
+	float *y = (float *)(uintptr_t)p->y + (uint64_t)place * p->rows;
+
+	if (matrices == 2) {
+		if (row[0] < p->rows)
+			y[row[0]] = gated(p->activation, p->limit, result[0], result[1]);
+		return;
+	}
+	if (row[0] < p->rows)
+		y[row[0]] = result[0];
+	if (row[1] < p->rows)
+		y[row[1]] = result[1];
 }
 
 FUNC void finish(const struct cuda_product *p, const struct prefill_tile *tile, unsigned family, unsigned matrices,
 		 unsigned tid, const struct prefill_sums *sums)
 {
-	const int scaled = family == CUDA_FAMILY_INT8 || family == CUDA_FAMILY_F16;
+	struct prefill_ends ends;
 	unsigned n, e, m;
 
+	ends_of_rows(p, tile, matrices, tid, &ends);
 	UNROLL
-	for (n = 0; n < 2 * PREFILL_GROUPS; n++)
+	for (n = 0; n < 2 * PREFILL_GROUPS; n++) {
+		if (n % PREFILL_BATCH == 0)
+			ends_of_pairs(p, tile, family, matrices, n, tid, &ends);
 		UNROLL
-	for (e = 0; e < 4; e++) {
-		const unsigned pair = n / 2 * 32 + warp_pair(tid) + n % 2 * MMA_TOKENS + mma_token(tid % 32, e);
-		float by = 1, sum[2];
+		for (e = 0; e < 4; e++) {
+			const unsigned h = e / 2, t = e % 2;
+			uint32_t row[2];
+			float result[2];
 
-		if (pair >= tile->count)
-			continue;
-		if (scaled)
-			by = load_float(p->x + x_row(p, tile, pair, matrices) * p->x_pitch);
-		UNROLL
-		for (m = 0; m < 2; m++)
-			sum[m] = family == CUDA_FAMILY_INT8 ? (float)sums->i[m][n][e] : sums->f[m][n][e];
-		finish_one(p, tile, matrices, pair, warp_line(tid) + mma_row(tid % 32, e), by, sum);
+			if (lane_pair(n, t, tid) >= tile->count)
+				continue;
+			UNROLL
+			for (m = 0; m < 2; m++) {
+				row[m] = lane_row(tile, m, h, matrices, tid);
+				result[m] = family == CUDA_FAMILY_INT8 ? (float)sums->i[m][n][e] : sums->f[m][n][e];
+				result[m] *= ends.by[n % PREFILL_BATCH][t] * ends.scale[m][h];
+				if (line_matrix(p, 16 * m, matrices)->bias != CUDA_ABSENT)
+					result[m] += ends.bias[m][h];
+			}
+			finish_two(p, matrices, ends.place[n % PREFILL_BATCH][t], row, result);
+		}
 	}
 }
 
+/* An item is read whether it is one or not: there is room for as many as there are blocks. */
 FUNC struct prefill_tile prefill_tile_of(const struct cuda_product *p, unsigned matrices)
 {
 	const struct cuda_item *item = (const struct cuda_item *)(uintptr_t)p->items + BLOCK_INDEX / p->tiles;
-	const struct cuda_counts *counts = (const struct cuda_counts *)(uintptr_t)p->counts;
-	struct prefill_tile tile = {0, BLOCK_INDEX % p->tiles * (CUDA_PREFILL_ROWS / matrices), 0, 0};
+	const uint32_t n_items = ((const struct cuda_counts *)(uintptr_t)p->counts)->n_items;
+	struct prefill_tile tile;
 
-	if (BLOCK_INDEX / p->tiles < counts->n_items) {
-		tile.slot = item->slot;
-		tile.pair = item->first;
-		tile.count = item->count;
-	}
+	tile.slot = item->slot;
+	tile.row = BLOCK_INDEX % p->tiles * (CUDA_PREFILL_ROWS / matrices);
+	tile.pair = item->first;
+	tile.count = item->count;
+	if (BLOCK_INDEX / p->tiles >= n_items)
+		tile.count = 0;
 	return tile;
 }
 

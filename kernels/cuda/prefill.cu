@@ -16,34 +16,42 @@
 #include "kernels/cuda/prefill-tile.h"
 
 struct prefill_plain {
-	uint32_t w[PREFILL_STAGES][PREFILL_WORDS], x[PREFILL_STAGES][PREFILL_WORDS];
+	MMA_ALIGNED uint32_t w[PREFILL_STAGES][PREFILL_WORDS], x[PREFILL_STAGES][PREFILL_WORDS];
 };
 
-FUNC void plain_copy(const struct cuda_product *p, const struct prefill_tile *tile, uint32_t step, uint32_t line_bytes,
-		     unsigned matrices, unsigned tid, uint32_t *to)
+/* Two lines of weights of which a thread copies a chunk, from here on; and how much further the second is. */
+struct prefill_lines {
+	uint64_t from, further;
+	uint32_t row;
+};
+
+FUNC void lines_start(const struct cuda_product *p, const struct prefill_tile *tile, unsigned matrices, unsigned tid,
+		      struct prefill_lines *lines)
 {
 	const struct cuda_matrix *m = line_matrix(p, tid / 4, matrices);
-	const uint64_t codes = tile->slot + m->codes;
+
+	lines->row = tile->row + line_row(tid / 4, matrices);
+	lines->further = 64 / matrices * m->pitch;
+	lines->from = tile->slot + m->codes + lines->row * m->pitch + tid % 4 * 16;
+}
+
+FUNC void lines_copy(const struct cuda_product *p, const struct prefill_lines *lines, uint32_t step,
+		     uint32_t line_bytes, unsigned matrices, unsigned tid, uint32_t *to)
+{
 	const uint32_t at = step * 64 + tid % 4 * 16, left = at < line_bytes ? line_bytes - at : 0;
 	const unsigned n = left < 16 ? left : 16;
-	const int aligned = (codes | m->pitch) % 16 == 0;
-	unsigned i, k;
+	unsigned i;
 
 	UNROLL
 	for (i = 0; i < 2; i++) {
-		const unsigned line = tid / 4 + 64 * i;
-		const uint32_t row = tile->row + line_row(line, matrices);
-		const uint64_t from = codes + row * m->pitch + at;
-		uint32_t *here = to + mma_chunk(line, tid % 4);
-		struct words4 w;
+		const unsigned here = lines->row + i * 64 / matrices < p->rows ? n : 0;
+		const uint64_t from = lines->from + i * lines->further + (uint64_t)step * 64;
+		uint32_t *chunk = to + mma_chunk(tid / 4 + 64 * i, tid % 4);
 
-		if (aligned) {
-			copy_async16(here, from, row < p->rows ? n : 0);
-			continue;
-		}
-		w = load_bytes16(from, row < p->rows ? n : 0);
-		for (k = 0; k < 4; k++)
-			here[k] = w.w[k];
+		if (from % 16 == 0)
+			copy_async16(chunk, from, here);
+		else
+			store_words4(chunk, load_bytes16(from, here));
 	}
 }
 
@@ -83,7 +91,8 @@ FUNC void prefill_as_is(const struct cuda_product *p, unsigned family, unsigned 
 {
 	SHARED(struct prefill_plain, s);
 	PER_THREAD(struct prefill_sums, sums);
-	PER_THREAD(struct prefill_x, own);
+	PER_THREAD(struct prefill_lines, lines);
+	PER_THREAD(struct prefill_x, x);
 	const struct prefill_tile tile = prefill_tile_of(p, matrices);
 	const uint32_t bytes = p->cols * (family == CUDA_FAMILY_INT8 ? 1 : 2), steps = (bytes + 63) / 64;
 	uint32_t step, at;
@@ -93,12 +102,13 @@ FUNC void prefill_as_is(const struct cuda_product *p, unsigned family, unsigned 
 	EACH_THREAD(tid)
 	{
 		memset(&OWN(sums), 0, sizeof OWN(sums));
-		x_start(p, &tile, matrices, tid, &OWN(own));
+		lines_start(p, &tile, matrices, tid, &OWN(lines));
+		for (at = 0; at < PREFILL_STAGES - 1 && at < steps; at++) /* x waits for its order, they do not */
+			lines_copy(p, &OWN(lines), at, bytes, matrices, tid, s.w[at]);
+		x_start(p, &tile, family, matrices, tid, &OWN(x));
 		for (at = 0; at < PREFILL_STAGES - 1; at++) {
-			if (at < steps) {
-				plain_copy(p, &tile, at, bytes, matrices, tid, s.w[at]);
-				x_copy(p, &OWN(own), at, family, tid, s.x[at]);
-			}
+			if (at < steps)
+				x_copy(p, &OWN(x), at, tid, s.x[at]);
 			copies_end();
 		}
 	}
@@ -110,8 +120,8 @@ FUNC void prefill_as_is(const struct cuda_product *p, unsigned family, unsigned 
 			const uint32_t next = step + PREFILL_STAGES - 1, here = step % PREFILL_STAGES;
 
 			if (next < steps) {
-				plain_copy(p, &tile, next, bytes, matrices, tid, s.w[next % PREFILL_STAGES]);
-				x_copy(p, &OWN(own), next, family, tid, s.x[next % PREFILL_STAGES]);
+				lines_copy(p, &OWN(lines), next, bytes, matrices, tid, s.w[next % PREFILL_STAGES]);
+				x_copy(p, &OWN(x), next, tid, s.x[next % PREFILL_STAGES]);
 			}
 			copies_end();
 			if (warp_needed(p, &tile, matrices, tid))
