@@ -112,7 +112,8 @@ struct cuda_product {
 
 /*
  * moe_combine: y[t] = sum over k, in this order, of weights[t][k] * out[t * topk + k] where the pair's expert lies in a
- * slot; zeros where none does. A block of 256 threads for CUDA_COMBINE_COLS columns of a token: block token * tiles + tile.
+ * slot; zeros where none does. A block of 256 threads for CUDA_COMBINE_COLS columns of a token: block token * tiles +
+ * tile.
  */
 #define CUDA_COMBINE_COLS 1024
 

@@ -87,8 +87,14 @@ FUNC unsigned piece_columns(unsigned family)
 	return family == CUDA_FAMILY_PANEL ? 32 : family == CUDA_FAMILY_BF16 || family == CUDA_FAMILY_F16 ? 8 : 16;
 }
 
-/* Of a block of a panel, whose activations have one scale or two. */
-FUNC void panel_fetch(struct decode_codes *ret, const struct cuda_product *p, const struct decode_band *b,
+/* What a panel's codes and scales are. Where it is known when the kernel is compiled, nothing is asked on the way. */
+struct decode_kind {
+	struct cuda_spec spec;
+	int two; /* groups in 32 columns, so that activations have two scales there */
+};
+
+/* Of a block of a panel. */
+FUNC void panel_fetch(struct decode_codes *ret, const struct decode_kind *kind, const struct decode_band *b,
 		      unsigned bits, uint32_t piece, unsigned side)
 {
 	const uint64_t block = b->codes + (uint64_t)piece * 64 * bits + 4 * DECODE_EACH * side;
@@ -99,22 +105,22 @@ FUNC void panel_fetch(struct decode_codes *ret, const struct cuda_product *p, co
 		load_once2(block + 64 * i, ret->w[i]);
 	UNROLL
 	for (i = 0; i < 2; i++)
-		if (i == 0 || p->block == 16) {
-			const uint64_t at = scale_block(&p->spec, b->scales, piece * 32 + 16 * i, &group);
+		if (i == 0 || kind->two) {
+			const uint64_t at = scale_block(&kind->spec, b->scales, piece * 32 + 16 * i, &group);
 
-			two_scales_fetch(&ret->scales[i], &p->spec, at, DECODE_EACH * side, group);
+			two_scales_fetch(&ret->scales[i], &kind->spec, at, DECODE_EACH * side, group);
 		}
 }
 
-FUNC void piece_fetch(struct decode_codes *ret, const struct cuda_product *p, const struct decode_band *b,
-		      unsigned family, unsigned bits, uint32_t piece, unsigned side)
+FUNC void piece_fetch(struct decode_codes *ret, const struct cuda_product *p, const struct decode_kind *kind,
+		      const struct decode_band *b, unsigned family, unsigned bits, uint32_t piece, unsigned side)
 {
 	const unsigned width = piece_columns(family), bytes = 16 / width;
 	const uint32_t col = piece * width, n = p->cols - col < width ? p->cols - col : width;
 	unsigned i, j;
 
 	if (family == CUDA_FAMILY_PANEL) {
-		panel_fetch(ret, p, b, bits, piece, side);
+		panel_fetch(ret, kind, b, bits, piece, side);
 		return;
 	}
 	UNROLL
@@ -132,7 +138,7 @@ FUNC void piece_fetch(struct decode_codes *ret, const struct cuda_product *p, co
 }
 
 /* Adds the integer sums of a group's columns, which meet their scales. */
-FUNC void add_group(const struct cuda_product *p, const struct two_scales *s, float by, int32_t x_sum, int32_t *dot,
+FUNC void add_group(const struct cuda_spec *spec, const struct two_scales *s, float by, int32_t x_sum, int32_t *dot,
 		    float *sums)
 {
 	unsigned i;
@@ -140,15 +146,15 @@ FUNC void add_group(const struct cuda_product *p, const struct two_scales *s, fl
 	UNROLL
 	for (i = 0; i < DECODE_EACH; i++) {
 		sums[i] = fmaf(s->scale[i] * by, (float)(dot[i] - s->zero[i] * x_sum), sums[i]);
-		if (p->spec.zero >= MOE_ZERO_F16)
+		if (spec->zero >= MOE_ZERO_F16)
 			sums[i] = fmaf(s->minimum[i] * by, (float)x_sum, sums[i]);
 		dot[i] = 0;
 	}
 }
 
 /* Half a block of 32 columns of a panel times all pairs: integer sums. */
-FUNC void panel_half(const struct cuda_product *p, const struct decode_codes *codes, const uint64_t *x, uint32_t count,
-		     unsigned bits, uint32_t piece, unsigned half, int32_t dots[CUDA_DECODE_PAIRS][DECODE_EACH])
+FUNC void panel_half(unsigned code, const struct decode_codes *codes, const uint64_t *x, unsigned pairs, unsigned bits,
+		     uint32_t piece, unsigned half, int32_t dots[CUDA_DECODE_PAIRS][DECODE_EACH])
 {
 	uint32_t low[2][DECODE_EACH], high[2][DECODE_EACH];
 	unsigned i, j, k;
@@ -160,27 +166,26 @@ FUNC void panel_half(const struct cuda_product *p, const struct decode_codes *co
 		const unsigned part = 2 * half + j;
 
 		codes_of_word(&low[j][i], &high[j][i], codes->w[bits == 8 ? 2 * part : part][i],
-			      codes->w[more_codes(bits, part)][i], bits, p->spec.code, part);
+			      codes->w[more_codes(bits, part)][i], bits, code, part);
 	}
 	UNROLL
-	for (k = 0; k < CUDA_DECODE_PAIRS; k++)
-		if (k < count) {
-			const struct words4 v = load_shared_words4(x[k] + piece * 32 + 16 * half);
+	for (k = 0; k < pairs; k++) {
+		const struct words4 v = load_shared_words4(x[k] + piece * 32 + 16 * half);
 
+		UNROLL
+		for (i = 0; i < DECODE_EACH; i++)
 			UNROLL
-			for (i = 0; i < DECODE_EACH; i++)
-				UNROLL
-			for (j = 0; j < 2; j++)
-				dots[k][i] = dot4(low[j][i], v.w[2 * j], dot4(high[j][i], v.w[2 * j + 1], dots[k][i]));
-		}
+		for (j = 0; j < 2; j++)
+			dots[k][i] = dot4(low[j][i], v.w[2 * j], dot4(high[j][i], v.w[2 * j + 1], dots[k][i]));
+	}
 }
 
 /* A block of 32 columns of a panel times all pairs. */
-FUNC void panel_piece(const struct cuda_product *p, const struct decode_codes *codes, const uint64_t *x, uint32_t count,
-		      unsigned bits, uint32_t piece, struct decode_sums *sums)
+FUNC void panel_piece(const struct cuda_product *p, const struct decode_kind *kind, const struct decode_codes *codes,
+		      const uint64_t *x, unsigned pairs, unsigned bits, uint32_t piece, struct decode_sums *sums)
 {
-	const uint64_t line = DECODE_LINE(p->cols), lines = DECODE_LINE(p->cols / p->block * 4);
-	const int two = p->block == 16; /* groups */
+	const uint64_t line = DECODE_LINE(p->cols), lines = DECODE_LINE(p->cols / (kind->two ? 16 : 32) * 4);
+	const int two = kind->two;
 	int32_t dots[CUDA_DECODE_PAIRS][DECODE_EACH];
 	struct two_scales s;
 	unsigned k, half;
@@ -188,17 +193,16 @@ FUNC void panel_piece(const struct cuda_product *p, const struct decode_codes *c
 	memset(dots, 0, sizeof dots);
 	UNROLL
 	for (half = 0; half < 2; half++) {
-		panel_half(p, codes, x, count, bits, piece, half, dots);
+		panel_half(kind->spec.code, codes, x, pairs, bits, piece, half, dots);
 		if (half == 0 && !two)
 			continue;
-		two_scales_of(&s, &p->spec, two && half ? &codes->scales[1] : &codes->scales[0], bits);
+		two_scales_of(&s, &kind->spec, two && half ? &codes->scales[1] : &codes->scales[0], bits);
 		UNROLL
-		for (k = 0; k < CUDA_DECODE_PAIRS; k++)
-			if (k < count) {
-				const uint64_t at = x[k] + line + 4 * (two ? 2 * piece + half : piece);
+		for (k = 0; k < pairs; k++) {
+			const uint64_t at = x[k] + line + 4 * (two ? 2 * piece + half : piece);
 
-				add_group(p, &s, load_float(at), (int32_t)load_u32(at + lines), dots[k], sums->f[k]);
-			}
+			add_group(&kind->spec, &s, load_float(at), (int32_t)load_u32(at + lines), dots[k], sums->f[k]);
+		}
 	}
 }
 
@@ -220,7 +224,7 @@ FUNC void four_weights(float *ret, const struct decode_codes *codes, unsigned ro
 }
 
 /* Sixteen bytes of plain rows of floats times all pairs. */
-FUNC void float_piece(const struct cuda_product *p, const struct decode_codes *codes, const uint64_t *x, uint32_t count,
+FUNC void float_piece(const struct cuda_product *p, const struct decode_codes *codes, const uint64_t *x, unsigned pairs,
 		      unsigned family, uint32_t piece, struct decode_sums *sums)
 {
 	const unsigned width = piece_columns(family);
@@ -236,9 +240,7 @@ FUNC void float_piece(const struct cuda_product *p, const struct decode_codes *c
 		for (i = 0; i < DECODE_EACH; i++)
 			four_weights(w[i], codes, i, family, j / 4);
 		UNROLL
-		for (k = 0; k < CUDA_DECODE_PAIRS; k++) {
-			if (k >= count)
-				continue;
+		for (k = 0; k < pairs; k++) {
 			load_floats4(a, x[k] + 4 * (uint64_t)(col + j), p->cols - col > j ? p->cols - col - j : 0);
 			UNROLL
 			for (i = 0; i < DECODE_EACH; i++) {
@@ -253,55 +255,119 @@ FUNC void float_piece(const struct cuda_product *p, const struct decode_codes *c
 	if (family != CUDA_FAMILY_FP8)
 		return;
 	UNROLL
-	for (k = 0; k < CUDA_DECODE_PAIRS; k++)
+	for (k = 0; k < pairs; k++)
 		UNROLL
 	for (i = 0; i < DECODE_EACH; i++)
-		if (k < count)
-			sums->f[k][i] = fmaf(scale, part[k][i] * E4M3_UNIT, sums->f[k][i]);
+		sums->f[k][i] = fmaf(scale, part[k][i] * E4M3_UNIT, sums->f[k][i]);
 }
 
 /* The same of signed bytes. Rows of activations are filled up with zeros. */
-FUNC void int8_piece(const struct decode_codes *codes, const uint64_t *x, uint32_t count, uint32_t piece,
+FUNC void int8_piece(const struct decode_codes *codes, const uint64_t *x, unsigned pairs, uint32_t piece,
 		     struct decode_sums *sums)
 {
 	unsigned i, j, k;
 
 	UNROLL
-	for (k = 0; k < CUDA_DECODE_PAIRS; k++) {
-		if (k < count) {
-			const struct words4 v = load_shared_words4(x[k] + 64 + piece * 16);
+	for (k = 0; k < pairs; k++) {
+		const struct words4 v = load_shared_words4(x[k] + 64 + piece * 16);
 
+		UNROLL
+		for (i = 0; i < DECODE_EACH; i++)
 			UNROLL
-			for (i = 0; i < DECODE_EACH; i++)
-				UNROLL
-			for (j = 0; j < 4; j++)
-				sums->i[k][i] = dot4(codes->w[j][i], v.w[j], sums->i[k][i]);
-		}
+		for (j = 0; j < 4; j++)
+			sums->i[k][i] = dot4(codes->w[j][i], v.w[j], sums->i[k][i]);
 	}
 }
 
-/* A thread's pieces; the first one has been fetched. */
-FUNC void all_pieces(const struct cuda_product *p, const struct decode_band *b, struct decode_codes *codes,
-		     const uint64_t *x, uint32_t count, unsigned family, unsigned bits, unsigned lane, unsigned side,
-		     struct decode_sums *sums)
+/* A thread's pieces; the first one has been fetched. `pairs` is known when the kernel is compiled. */
+FUNC void pieces_of(const struct cuda_product *p, const struct decode_kind *kind, const struct decode_band *b,
+		    struct decode_codes *codes, const uint64_t *x, unsigned pairs, unsigned family, unsigned bits,
+		    unsigned lane, unsigned side, struct decode_sums *sums)
 {
 	const uint32_t width = piece_columns(family), pieces = b->rows ? (p->cols + width - 1) / width : 0;
+	const int ahead = family != CUDA_FAMILY_PANEL || pairs <= 2; /* or there are not enough registers */
 	uint32_t piece;
 
 	for (piece = lane; piece < pieces; piece += DECODE_LANES) {
 		struct decode_codes next = *codes;
 
-		if (piece + DECODE_LANES < pieces)
-			piece_fetch(&next, p, b, family, bits, piece + DECODE_LANES, side);
+		if (ahead && piece + DECODE_LANES < pieces)
+			piece_fetch(&next, p, kind, b, family, bits, piece + DECODE_LANES, side);
 		if (family == CUDA_FAMILY_PANEL)
-			panel_piece(p, codes, x, count, bits, piece, sums);
+			panel_piece(p, kind, codes, x, pairs, bits, piece, sums);
 		else if (family == CUDA_FAMILY_INT8)
-			int8_piece(codes, x, count, piece, sums);
+			int8_piece(codes, x, pairs, piece, sums);
 		else
-			float_piece(p, codes, x, count, family, piece, sums);
+			float_piece(p, codes, x, pairs, family, piece, sums);
+		if (!ahead && piece + DECODE_LANES < pieces)
+			piece_fetch(&next, p, kind, b, family, bits, piece + DECODE_LANES, side);
 		*codes = next;
 	}
 }
+
+/* Most items have few pairs, and what is left out for others would take its turn all the same. */
+FUNC void pieces_by_pairs(const struct cuda_product *p, const struct decode_kind *kind, const struct decode_band *b,
+			  struct decode_codes *codes, const uint64_t *x, uint32_t count, unsigned family, unsigned bits,
+			  unsigned lane, unsigned side, struct decode_sums *sums)
+{
+	if (count == 1)
+		pieces_of(p, kind, b, codes, x, 1, family, bits, lane, side, sums);
+	else if (count == 2)
+		pieces_of(p, kind, b, codes, x, 2, family, bits, lane, side, sums);
+	else
+		pieces_of(p, kind, b, codes, x, CUDA_DECODE_PAIRS, family, bits, lane, side, sums);
+}
+
+FUNC int is_kind(struct decode_kind *kind, unsigned code, unsigned scale, unsigned zero)
+{
+	if (kind->spec.code != code || kind->spec.scale != scale || kind->spec.zero != zero)
+		return 0;
+	kind->spec.code = (uint8_t)code;
+	kind->spec.scale = (uint8_t)scale;
+	kind->spec.zero = (uint8_t)zero;
+	return 1;
+}
+
+FUNC struct decode_kind kind_of(const struct cuda_product *p)
+{
+	return (struct decode_kind){p->spec, p->block == 16};
+}
+
+#define DECODE_KIND(code, scale, zero, groups)                                                                         \
+	if (kind = kind_of(p), is_kind(&kind, code, scale, zero)) {                                                    \
+		kind.two = (groups) == 2;                                                                              \
+		pieces_by_pairs(p, &kind, b, codes, x, count, family, bits, lane, side, sums);                         \
+		return;                                                                                                \
+	}
+
+FUNC void all_pieces(const struct cuda_product *p, const struct decode_band *b, struct decode_codes *codes,
+		     const uint64_t *x, uint32_t count, unsigned family, unsigned bits, unsigned lane, unsigned side,
+		     struct decode_sums *sums)
+{
+	struct decode_kind kind = kind_of(p);
+
+	if (family != CUDA_FAMILY_PANEL) {
+		pieces_by_pairs(p, &kind, b, codes, x, count, family, bits, lane, side, sums);
+		return;
+	}
+	if (bits == 4) {
+		DECODE_KIND(MOE_CODE_UINT, MOE_SCALE_F16, MOE_ZERO_NONE, 1)
+		DECODE_KIND(MOE_CODE_UINT, MOE_SCALE_BF16, MOE_ZERO_NONE, 1)
+		DECODE_KIND(MOE_CODE_UINT, MOE_SCALE_F16, MOE_ZERO_U8, 1)
+		DECODE_KIND(MOE_CODE_UINT, MOE_SCALE_BF16, MOE_ZERO_U8, 1)
+		DECODE_KIND(MOE_CODE_UINT, MOE_SCALE_F16, MOE_ZERO_F16, 1)
+		DECODE_KIND(MOE_CODE_UINT, MOE_SCALE_F16_U8, MOE_ZERO_K, 1)
+		DECODE_KIND(MOE_CODE_E2M1, MOE_SCALE_E8M0, MOE_ZERO_NONE, 1)
+		DECODE_KIND(MOE_CODE_IQ4NL, MOE_SCALE_F16_S8, MOE_ZERO_NONE, 1)
+	} else if (bits == 5) {
+		DECODE_KIND(MOE_CODE_UINT, MOE_SCALE_F16_U8, MOE_ZERO_K, 1)
+	} else if (bits == 6) {
+		DECODE_KIND(MOE_CODE_UINT, MOE_SCALE_F16_S8, MOE_ZERO_NONE, 2)
+	} else {
+		DECODE_KIND(MOE_CODE_UINT, MOE_SCALE_F16, MOE_ZERO_NONE, 1)
+	}
+}
+#undef DECODE_KIND
 
 /* A row's sum with what belongs to the row. */
 FUNC float row_result(const struct cuda_matrix m, uint64_t slot, uint32_t row, float sum, float by)
@@ -368,12 +434,14 @@ FUNC void decode(const struct cuda_product *p, unsigned family, unsigned bits, u
 	{
 		const unsigned side = tid % DECODE_SIDE, lane = tid / DECODE_SIDE % DECODE_LANES;
 		const uint32_t *order = (const uint32_t *)(uintptr_t)p->order;
-		const uint32_t at = item->first + tid;
+		const uint32_t at = item->first + (tid < item->count ? tid : item->count - 1u);
+
+		const struct decode_kind kind = kind_of(p);
 
 		OWN(band) = band_of(p, item, family, matrices, first, tid / (DECODE_SIDE * DECODE_LANES));
 		if (OWN(band).rows && lane * piece_columns(family) < p->cols)
-			piece_fetch(&OWN(codes), p, &OWN(band), family, bits, lane, side);
-		if (tid < item->count)
+			piece_fetch(&OWN(codes), p, &kind, &OWN(band), family, bits, lane, side);
+		if (tid < CUDA_DECODE_PAIRS) /* those that do not exist are as the last one */
 			x[tid] = p->x + (matrices > 1 ? order[at] / p->topk : at) * p->x_pitch;
 	}
 	BARRIER();
@@ -385,7 +453,13 @@ FUNC void decode(const struct cuda_product *p, unsigned family, unsigned bits, u
 		unsigned i, k;
 
 		memset(&sums, 0, sizeof sums);
-		all_pieces(p, &OWN(band), &OWN(codes), x, item->count, family, bits, lane, side, &sums);
+		/* Most items have few pairs, and what is left out for others would take its turn all the same. */
+		if (item->count == 1)
+			all_pieces(p, &OWN(band), &OWN(codes), x, 1, family, bits, lane, side, &sums);
+		else if (item->count == 2)
+			all_pieces(p, &OWN(band), &OWN(codes), x, 2, family, bits, lane, side, &sums);
+		else
+			all_pieces(p, &OWN(band), &OWN(codes), x, CUDA_DECODE_PAIRS, family, bits, lane, side, &sums);
 		UNROLL
 		for (k = 0; k < CUDA_DECODE_PAIRS; k++)
 			UNROLL
@@ -405,4 +479,7 @@ FUNC void decode(const struct cuda_product *p, unsigned family, unsigned bits, u
 	}
 }
 
-CUDA_VARIANTS(PRODUCT, decode, DECODE_THREADS)
+#define DECODE_BLOCKS(family, bits)                                                                                    \
+	((family) == CUDA_FAMILY_PANEL ? (bits) < 6 ? 3 : 2 : (family) == CUDA_FAMILY_FP8 ? 3 : 4)
+
+CUDA_VARIANTS(PRODUCT, decode, DECODE_BLOCKS)

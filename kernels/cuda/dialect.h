@@ -24,8 +24,10 @@
 
 #define FUNC static __device__ __forceinline__
 #define CONSTANT static __device__ const
-#define KERNEL(name, type, threads)                                                                                    \
-	extern "C" __global__ void __launch_bounds__(threads, 2) name(const __grid_constant__ struct type p)
+/* blocks: so many are to find room in a multiprocessor, which bounds a thread's registers */
+#define KERNEL_BLOCKS(name, type, threads, blocks)                                                                     \
+	extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ struct type p)
+#define KERNEL(name, type, threads) KERNEL_BLOCKS(name, type, threads, 2)
 #define SHARED(type, name) __shared__ type name
 #define PER_THREAD(type, name) type name[1]
 #define OWN(name) name[0]
@@ -104,6 +106,8 @@ static __thread struct twin_self twin;
 	static void name##_body(struct type p)
 
 #endif
+
+#define KERNEL_BLOCKS(name, type, most, blocks) KERNEL(name, type, most)
 
 #endif
 
@@ -196,8 +200,8 @@ FUNC float float_of_e4m3(uint32_t code)
 	return (code & 0x7f) == 0x7f ? float_of(0x7fc00000) : x;
 }
 
-/* Four codes, each as a part of E4M3_UNIT of its value: moved into binary16, which has the same fraction and one more bit
- * of exponent, they are 2^-8 of it, the denormal ones too. */
+/* Four codes, each as a part of E4M3_UNIT of its value: moved into binary16, whose fraction and exponent are longer,
+ * they are 2^-8 of it, the denormal ones too. */
 #define E4M3_UNIT 256
 FUNC void floats_of_e4m3(float *ret, uint32_t codes)
 {

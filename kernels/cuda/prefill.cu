@@ -142,4 +142,6 @@ FUNC void prefill(const struct cuda_product *p, unsigned family, unsigned bits, 
 		prefill_as_is(p, family, matrices);
 }
 
-CUDA_VARIANTS(PRODUCT, prefill, PREFILL_THREADS)
+#define PREFILL_BLOCKS(family, bits) 2
+
+CUDA_VARIANTS(PRODUCT, prefill, PREFILL_BLOCKS)

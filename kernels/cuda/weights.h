@@ -229,13 +229,14 @@ FUNC float gated(unsigned activation, float limit, float g, float u)
 	}
 }
 
-/* Both kernels of a variant (CUDA_VARIANTS): of gate and up with the activation, and of down. */
-#define PRODUCT(name, family, bits, compute, threads)                                                                  \
-	KERNEL(moe_##compute##_gate_up_##name, cuda_product, threads)                                                  \
+/* Both kernels of a variant (CUDA_VARIANTS): of gate and up with the activation, and of down. A multiprocessor is to
+ * have room for blocks(family, bits) blocks of 256 threads. */
+#define PRODUCT(name, family, bits, compute, blocks)                                                                   \
+	KERNEL_BLOCKS(moe_##compute##_gate_up_##name, cuda_product, 256, blocks(family, bits))                         \
 	{                                                                                                              \
 		compute(&p, family, bits, 2);                                                                          \
 	}                                                                                                              \
-	KERNEL(moe_##compute##_down_##name, cuda_product, threads)                                                     \
+	KERNEL_BLOCKS(moe_##compute##_down_##name, cuda_product, 256, blocks(family, bits))                            \
 	{                                                                                                              \
 		compute(&p, family, bits, 1);                                                                          \
 	}

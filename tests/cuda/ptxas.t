@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # SPDX-License-Identifier: MIT
 #
-# ptxas - what ptxas said of the CUDA kernels: each is there for each architecture, keeps its numbers in registers, and
+# ptxas - what ptxas said of the CUDA kernels: each is there for each architecture, keeps its numbers in registers but for a few, and
 # needs no more shared memory than any block has without asking.
 use strict;
 use warnings;
@@ -10,6 +10,7 @@ use lib "$FindBin::Bin/../style";
 use Style;
 
 my $shared_max = 48 * 1024;
+my $spill_max = 16; # a few words; room for one more block at a time is worth them
 my @architectures = qw(sm_80 sm_90 sm_100);
 
 my @words = ("$ENV{MOE_BUILD}/kernels/cuda-ptxas.txt", "$ENV{MOE_BUILD}/tools/worker-ptxas.txt");
@@ -36,7 +37,7 @@ for my $words (@words) {
 	open my $file, '<', $words or die "$words: $!";
 	while (<$file>) {
 		$at = "$1 $2", $seen{$1}{$2} = 1 if /Compiling entry function '(\w+)' for '(\w+)'/;
-		push @spills, "$at: $_" if /bytes spill/ && !/ 0 bytes spill stores, 0 bytes spill loads/;
+		push @spills, "$at: $_" if /(\d+) bytes spill stores/ && $1 > $spill_max;
 		push @greedy, "$at: $1 bytes" if /(\d+) bytes smem/ && $1 > $shared_max;
 	}
 	close $file;
@@ -50,6 +51,6 @@ my @unknown = grep { !$expected{$_} } sort keys %seen;
 ok(keys %expected > 40, 'there are kernels (' . keys(%expected) . ')');
 ok(!@missing, "each is compiled for @architectures", @missing);
 ok(!@unknown, 'and no other', @unknown);
-ok(!@spills, 'none spills registers', @spills);
+ok(!@spills, "none spills more than $spill_max bytes of registers", @spills);
 ok(!@greedy, "none has more than $shared_max bytes of shared memory", @greedy);
 done();
