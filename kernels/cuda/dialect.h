@@ -192,6 +192,19 @@ FUNC uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t how)
 #endif
 }
 
+/* Byte i of the result: eight times the sign bit of the byte of b:a that bits 4i .. 4i + 2 of `how` name. */
+FUNC uint32_t signs_of(uint32_t a, uint32_t b, uint32_t how)
+{
+#ifdef __CUDACC__
+	uint32_t ret;
+
+	asm("prmt.b32 %0, %1, %2, %3;" : "=r"(ret) : "r"(a), "r"(b), "r"(how | 0x8888));
+	return ret;
+#else
+	return (bytes_of(a, b, how) >> 7 & 0x01010101) * 0xff;
+#endif
+}
+
 /* 1 sign, 4 exponent, 3 fraction bits: shifted into a binary32 they are 2^-120 of the value. */
 FUNC float float_of_e4m3(uint32_t code)
 {

@@ -45,6 +45,19 @@ FUNC uint32_t code_values(unsigned code, uint32_t codes)
 	return codes;
 }
 
+/* Both halves of a word of codes, replaced with the bytes of a table of 16: nibbles name the bytes of either half of the
+ * table, and their signs which half it is. */
+FUNC void look_up_word(uint32_t *low, uint32_t *high, uint32_t w, uint32_t t0, uint32_t t1, uint32_t t2, uint32_t t3)
+{
+	const uint32_t how = w & 0x77777777, up = w << 4;
+	const uint32_t first = signs_of(up, w, 0x5140), second = signs_of(up, w, 0x7362);
+	const uint32_t a = (bytes_of(t0, t1, how & 0xffff) & ~first) | (bytes_of(t2, t3, how & 0xffff) & first);
+	const uint32_t b = (bytes_of(t0, t1, how >> 16) & ~second) | (bytes_of(t2, t3, how >> 16) & second);
+
+	*low = bytes_of(a, b, 0x6420);
+	*high = bytes_of(a, b, 0x7531);
+}
+
 /* Columns 8 j .. 8 j + 7 of a row, in the block's 64 bytes number j (of 8 bits 2 j), as signed bytes; more: where their
  * other bits are, in the 64 bytes number more_codes(). `bits` is known when the kernel is compiled. */
 FUNC unsigned more_codes(unsigned bits, unsigned j)
@@ -63,9 +76,10 @@ FUNC void codes_of_word(uint32_t *low, uint32_t *high, uint32_t w, uint32_t more
 	} else if (bits == 6) {
 		*low |= (more >> j % 2 * 4 & 0x03030303) << 4;
 		*high |= (more >> (j % 2 * 4 + 2) & 0x03030303) << 4;
-	} else if (bits == 4 && code != MOE_CODE_UINT) {
-		*low = code_values(code, *low);
-		*high = code_values(code, *high);
+	} else if (bits == 4 && code == MOE_CODE_E2M1) { /* twice the value */
+		look_up_word(low, high, w, 0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc);
+	} else if (bits == 4 && code == MOE_CODE_IQ4NL) {
+		look_up_word(low, high, w, 0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535);
 	}
 }
 
