@@ -7,13 +7,13 @@
 #
 # A private daemon serves random models whose experts have 1, 9 and 66 MiB (made in build/ once; 4 GB), or only DIR, and pushes
 # into GPUs if it can. `moe-bench device --check` measures (about two minutes), compute-sanitizer looks at a small run
-# where it is installed, and the chart's input (default docs/breakeven.json) and picture are made anew. All that was
+# where it is installed, and the chart's input (default docs/breakeven-server.json) and picture are made anew. All that was
 # measured stays in build/bench-device.json.
 set -eu
 
 cd "$(dirname -- "$0")/.."
 build=${MOE_BUILD:-build}
-out=docs/PERFORMANCE.md chart=docs/breakeven.json model=
+out=docs/PERFORMANCE.md chart=docs/breakeven-server.json model=
 while [ $# -gt 0 ]; do
 	case $1 in
 	--model) model=${2:?--model takes a folder} ;;

@@ -45,7 +45,7 @@ FUNC uint32_t code_values(unsigned code, uint32_t codes)
 	return codes;
 }
 
-/* Both halves of a word of codes, replaced with the bytes of a table of 16: nibbles name the bytes of either half of the
+/* Both halves of a word of codes, replaced with the bytes of a table of 16: nibbles name bytes of either half of the
  * table, and their signs which half it is. */
 FUNC void look_up_word(uint32_t *low, uint32_t *high, uint32_t w, uint32_t t0, uint32_t t1, uint32_t t2, uint32_t t3)
 {
