@@ -310,21 +310,7 @@ FUNC struct words4 load_shared_words4(uint64_t address)
 	return ret;
 }
 
-/* Two words from an 8-byte boundary. */
-FUNC void load_words2(uint64_t address, uint32_t *low, uint32_t *high)
-{
-#ifdef __CUDACC__
-	const uint2 v = *(const uint2 *)address;
-
-	*low = v.x;
-	*high = v.y;
-#else
-	memcpy(low, (const void *)(uintptr_t)address, 4);
-	memcpy(high, (const void *)(uintptr_t)(address + 4), 4);
-#endif
-}
-
-/* The same of what is read once. */
+/* Two words that are read once, from an 8-byte boundary. */
 FUNC void load_once2(uint64_t address, uint32_t *ret)
 {
 #ifdef __CUDACC__

@@ -46,27 +46,11 @@ FUNC void panel_load(const struct cuda_product *p, const struct prefill_tile *ti
 FUNC void panel_row(const struct cuda_spec *s, const struct prefill_raw *raw, unsigned bits, unsigned j, unsigned i,
 		    uint32_t *low, uint32_t *high)
 {
-	const uint32_t w = raw->w.w[i], more = raw->more.w[i];
 	const uint32_t up = (0x80u - s->offset) * 0x01010101;
 
-	if (bits == 8) {
-		*low = w ^ 0x80808080;
-		*high = more ^ 0x80808080;
+	codes_of_word(low, high, raw->w.w[i], raw->more.w[i], bits, s->code, j);
+	if (bits == 8 || s->code != MOE_CODE_UINT)
 		return;
-	}
-	*low = w & 0x0f0f0f0f;
-	*high = w >> 4 & 0x0f0f0f0f;
-	if (bits == 5) {
-		*low |= (more >> 2 * j & 0x01010101) << 4;
-		*high |= (more >> (2 * j + 1) & 0x01010101) << 4;
-	} else if (bits == 6) {
-		*low |= (more >> j % 2 * 4 & 0x03030303) << 4;
-		*high |= (more >> (j % 2 * 4 + 2) & 0x03030303) << 4;
-	} else if (s->code != MOE_CODE_UINT) {
-		*low = code_values(s->code, *low);
-		*high = code_values(s->code, *high);
-		return;
-	}
 	*low = (*low + up) ^ 0x80808080; /* no byte is carried into the next */
 	*high = (*high + up) ^ 0x80808080;
 }
@@ -78,7 +62,7 @@ FUNC void panel_store(const struct cuda_product *p, const struct prefill_raw *ra
 	unsigned i;
 
 	UNROLL
-	for (i = 0; i < PIECE_ROWS; i++) {
+	for (i = 0; i < 4; i++) {
 		uint32_t *here = to + mma_chunk(tid / 32 * 16 + 4 * q + i, word / 4) + word % 4, low, high;
 
 		panel_row(&p->spec, raw, bits, j, i, &low, &high);
@@ -114,7 +98,7 @@ FUNC void scale_load(const struct cuda_product *p, const struct prefill_tile *ti
 		raw->fine_minimum = load_u8(fine + groups * 16);
 }
 
-/* As row_scales() makes them. */
+/* As two_scales_of() makes them. */
 FUNC void scale_store(const struct cuda_product *p, const struct prefill_raw *raw, unsigned bits, unsigned tid,
 		      float (*to)[CUDA_PREFILL_ROWS])
 {
