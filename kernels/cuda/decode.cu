@@ -305,19 +305,7 @@ FUNC void pieces_of(const struct cuda_product *p, const struct decode_kind *kind
 	}
 }
 
-/* Most items have few pairs, and what is left out for others would take its turn all the same. */
-FUNC void pieces_by_pairs(const struct cuda_product *p, const struct decode_kind *kind, const struct decode_band *b,
-			  struct decode_codes *codes, const uint64_t *x, uint32_t count, unsigned family, unsigned bits,
-			  unsigned lane, unsigned side, struct decode_sums *sums)
-{
-	if (count == 1)
-		pieces_of(p, kind, b, codes, x, 1, family, bits, lane, side, sums);
-	else if (count == 2)
-		pieces_of(p, kind, b, codes, x, 2, family, bits, lane, side, sums);
-	else
-		pieces_of(p, kind, b, codes, x, CUDA_DECODE_PAIRS, family, bits, lane, side, sums);
-}
-
+/* True: it is that, and what is asked from here on is known when the kernel is compiled. */
 FUNC int is_kind(struct decode_kind *kind, unsigned code, unsigned scale, unsigned zero)
 {
 	if (kind->spec.code != code || kind->spec.scale != scale || kind->spec.zero != zero)
@@ -336,18 +324,19 @@ FUNC struct decode_kind kind_of(const struct cuda_product *p)
 #define DECODE_KIND(code, scale, zero, groups)                                                                         \
 	if (kind = kind_of(p), is_kind(&kind, code, scale, zero)) {                                                    \
 		kind.two = (groups) == 2;                                                                              \
-		pieces_by_pairs(p, &kind, b, codes, x, count, family, bits, lane, side, sums);                         \
+		pieces_of(p, &kind, b, codes, x, pairs, family, bits, lane, side, sums);                               \
 		return;                                                                                                \
 	}
 
+/* Each kind of panel has a loop of its own; test-formats knows all formats. */
 FUNC void all_pieces(const struct cuda_product *p, const struct decode_band *b, struct decode_codes *codes,
-		     const uint64_t *x, uint32_t count, unsigned family, unsigned bits, unsigned lane, unsigned side,
+		     const uint64_t *x, unsigned pairs, unsigned family, unsigned bits, unsigned lane, unsigned side,
 		     struct decode_sums *sums)
 {
 	struct decode_kind kind = kind_of(p);
 
 	if (family != CUDA_FAMILY_PANEL) {
-		pieces_by_pairs(p, &kind, b, codes, x, count, family, bits, lane, side, sums);
+		pieces_of(p, &kind, b, codes, x, pairs, family, bits, lane, side, sums);
 		return;
 	}
 	if (bits == 4) {
@@ -435,7 +424,6 @@ FUNC void decode(const struct cuda_product *p, unsigned family, unsigned bits, u
 		const unsigned side = tid % DECODE_SIDE, lane = tid / DECODE_SIDE % DECODE_LANES;
 		const uint32_t *order = (const uint32_t *)(uintptr_t)p->order;
 		const uint32_t at = item->first + (tid < item->count ? tid : item->count - 1u);
-
 		const struct decode_kind kind = kind_of(p);
 
 		OWN(band) = band_of(p, item, family, matrices, first, tid / (DECODE_SIDE * DECODE_LANES));
