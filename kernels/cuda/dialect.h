@@ -268,11 +268,12 @@ FUNC int32_t dot4(uint32_t a, uint32_t b, int32_t sum)
 #ifdef __CUDACC__
 	return __dp4a((int)a, (int)b, sum);
 #else
+	uint32_t ret = (uint32_t)sum;
 	int i;
 
 	for (i = 0; i < 32; i += 8)
-		sum += (int8_t)(a >> i) * (int8_t)(b >> i);
-	return sum;
+		ret += (uint32_t)((int8_t)(a >> i) * (int8_t)(b >> i));
+	return (int32_t)ret;
 #endif
 }
 

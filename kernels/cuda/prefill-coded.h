@@ -241,9 +241,11 @@ FUNC void panel_tile(const struct cuda_spec *s, const struct mma_rows *a, const 
 
 	UNROLL
 	for (e = 0; e < 4; e++) {
-		dots[e] = PREFILL_WHOLE;
-		if (bits != 6 && s->zero == MOE_ZERO_U8)
-			dots[e] -= (int32_t)bits_of(other[e / 2]) * (int32_t)bits_of(pairs->sum[n][e % 2]);
+		uint32_t from = PREFILL_WHOLE;
+
+		if (bits != 6 && s->zero == MOE_ZERO_U8) /* of a pair that does not exist the sum is anything */
+			from -= bits_of(other[e / 2]) * bits_of(pairs->sum[n][e % 2]);
+		dots[e] = (int32_t)from;
 	}
 	if (bits == 6)
 		mma_s8_part(dots, a, b, n, part, lane);
