@@ -11,8 +11,9 @@
 
 /* A step of more tokens has prefill's priority whatever its PHASE says. */
 #define DECODE_TOKENS_MAX 256
-/* What one operation needs of stack and registers is not prepared for another, which may need next to nothing. */
-#define NOINLINE __attribute__((noinline))
+
+/* Not inlined: what one operation needs of stack and registers is not prepared for another, which may need next to
+ * nothing. */
 
 /* -- validation of the private copy ------------------------------------------------------------------------------- */
 

@@ -21,9 +21,9 @@
  * others wait; its user pays for it in turns, as for so many bytes that are copied. */
 #define WAKES_MAX 4
 #define WAKE_BYTES 32768
+
 /* From the sight of an entry to its answer, where nobody has to be asked: one function, and what others need of it is
  * out of its way. The client waits for each instruction of it. */
-#define ALWAYS_INLINE inline __attribute__((always_inline))
 
 static struct moe_client_page *client_page(const struct session *s)
 {
@@ -159,7 +159,7 @@ static ALWAYS_INLINE void give_out(struct session *s, const struct request *q, u
 	crash_at(CRASH_SEQ);
 }
 
-static __attribute__((noinline)) void count_completed(struct session *s, struct request *q)
+static NOINLINE void count_completed(struct session *s, struct request *q)
 {
 	request_move(q, MOE_REQUEST_COMPLETED);
 	count_heat(s, q);
@@ -169,7 +169,7 @@ static __attribute__((noinline)) void count_completed(struct session *s, struct 
 }
 
 /* Not inlined: who polls has no use for it. */
-static __attribute__((noinline)) void wake_client(struct session *s)
+static NOINLINE void wake_client(struct session *s)
 {
 	const long woken = futex_wake(&s->page->cq_tail, WAKES_MAX);
 
@@ -186,7 +186,7 @@ static void take_back(struct session *s, const struct request *q)
 }
 
 /* What the module takes is answered: there is nothing to be retired by the client. */
-static __attribute__((noinline)) void complete_by_module(struct session *s, struct request *q)
+static NOINLINE void complete_by_module(struct session *s, struct request *q)
 {
 	/* A disk's words for a server that is away would say here that nobody serves the queue. */
 	if (q->cqe.status == -ENOTCONN || q->cqe.status == -ESHUTDOWN || q->cqe.status == -EHOSTDOWN)
@@ -395,8 +395,8 @@ bool ringsrv_enter(struct session *s, struct sched *sched, const struct moe_sqe 
 }
 
 /* Not inlined: what finds nothing stays short. Requests first: somebody waits for them. */
-static __attribute__((noinline)) bool serve(struct session *s, struct sched *sched, uint32_t tail, bool look,
-					    uint32_t entries, uint64_t *ret_copied)
+static NOINLINE bool serve(struct session *s, struct sched *sched, uint32_t tail, bool look, uint32_t entries,
+			   uint64_t *ret_copied)
 {
 	bool any = claim_published(s, sched, tail, entries, ret_copied);
 

@@ -80,10 +80,9 @@ static void retire(struct queue *queue, const struct moe_cqe *cqe)
 	op_move(op, MOE_REQUEST_COMPLETED, MOE_REQUEST_RETIRED);
 }
 
-/* Under the lock. */
-static void take(struct queue *queue, const struct moe_cqe *cqe)
+/* Under the lock: the completion at the head is taken. */
+static void step_head(struct queue *queue)
 {
-	retire(queue, cqe);
 	__atomic_store_n(&queue->client->cq_head, ++queue->cq_head, __ATOMIC_RELEASE);
 }
 
@@ -124,8 +123,10 @@ static void drain(struct queue *queue)
 			drain_module(queue);
 		return;
 	}
-	for (; given_out(queue, queue->cq_head); any = true)
-		take(queue, &queue->cqes[queue->cq_head & (queue->entries - 1)]);
+	for (; given_out(queue, queue->cq_head); any = true) {
+		retire(queue, &queue->cqes[queue->cq_head & (queue->entries - 1)]);
+		step_head(queue);
+	}
 	if (any)
 		wake_followers(queue);
 }
@@ -192,7 +193,7 @@ static int wait_change(struct queue *queue, uint64_t timeout_ns)
 }
 
 /* Under the lock: until an entry is free, or patience ends. */
-static int await_room(struct queue *queue)
+static NOINLINE int await_room(struct queue *queue)
 {
 	const uint64_t patience = queue->patience_ns, end = now_ns() + patience;
 	int r = 0;
@@ -207,7 +208,7 @@ static int await_room(struct queue *queue)
 }
 
 /* Under the lock. */
-static int find_room(struct queue *queue)
+static ALWAYS_INLINE int find_room(struct queue *queue)
 {
 	const int r = queue->in_flight == queue->entries ? await_room(queue) : 0;
 
@@ -230,7 +231,7 @@ static int take_nap(struct queue *queue)
 }
 
 /* Under the lock. What the module refuses as it is has ended with that. */
-static int publish_by_module(struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op)
+static NOINLINE int publish_by_module(struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op)
 {
 	const uint64_t patience = queue->patience_ns, end = now_ns() + patience;
 	struct moe_sqe entry = *sqe;
@@ -306,22 +307,31 @@ static void post_in_queue(struct queue *queue, const struct moe_sqe *sqe, struct
 	}
 }
 
-/* Under the lock. */
-static int publish(struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op, bool alone)
+/* Under the lock: the entry in the place of sq_tail, or beside it, is the daemon's. */
+static void announce(struct queue *queue)
 {
-	if (queue->module)
-		return publish_by_module(queue, sqe, op);
+	queue->in_flight++;
+	__atomic_store_n(&queue->client->sq_tail, ++queue->sq_tail, __ATOMIC_RELEASE);
+}
+
+/* Before it is published. */
+static void op_init(const struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op)
+{
 	op->wakes = __atomic_load_n(&queue->daemon->sq_wait, __ATOMIC_RELAXED);
 	op->spin_us = spin_of(sqe, op->wakes);
 	atomic_store_explicit(&op->state, MOE_REQUEST_FREE, memory_order_relaxed);
-	if (alone)
-		post_alone(queue, sqe, op);
-	else
-		post_in_queue(queue, sqe, op);
+}
+
+/* Under the lock. */
+static int publish(struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op)
+{
+	if (queue->module)
+		return publish_by_module(queue, sqe, op);
+	op_init(queue, sqe, op);
+	post_in_queue(queue, sqe, op);
 	op_move(op, MOE_REQUEST_FREE, MOE_REQUEST_POSTED);
-	queue->in_flight++;
 	op_move(op, MOE_REQUEST_POSTED, MOE_REQUEST_PUBLISHED);
-	__atomic_store_n(&queue->client->sq_tail, ++queue->sq_tail, __ATOMIC_RELEASE);
+	announce(queue);
 	return 0;
 }
 
@@ -348,7 +358,7 @@ int queue_submit(struct queue *queue, const struct moe_sqe *sqe, struct queue_op
 	pthread_mutex_lock(&queue->lock);
 	r = find_room(queue);
 	if (r == 0)
-		r = publish(queue, sqe, op, false);
+		r = publish(queue, sqe, op);
 	pthread_mutex_unlock(&queue->lock);
 	if (r == 0)
 		ring_doorbell(queue);
@@ -420,48 +430,78 @@ void queue_give_up(struct queue *queue)
 	pthread_mutex_unlock(&queue->lock);
 }
 
-/* Under the lock: where nothing else is in flight, and the daemon is awake. */
-static void await_alone(struct queue *queue)
+/* The end of a request whose op is its caller's. */
+static NOINLINE int await_call(struct queue *queue, struct queue_op *op, struct moe_cqe *ret_cqe)
 {
-	const struct moe_cqe *cqe = &queue->daemon->alone;
+	int r = queue_wait(queue, op, queue->patience_ns);
 
-	for (int i = 0; i < BRIEF_POLLS; i++) {
-		if (__atomic_load_n(&cqe->seq, __ATOMIC_ACQUIRE) == queue->cq_head + 1) {
-			take(queue, cqe);
-			return;
-		}
-		cpu_relax(); /* at each: a look takes the line from the daemon, which is about to write it */
-	}
-	drain(queue);
-}
-
-int queue_call(struct queue *queue, const struct moe_sqe *sqe, struct moe_cqe *ret_cqe)
-{
-	struct queue_op op = {0};
-	bool alone = false;
-	int r;
-
-	pthread_mutex_lock(&queue->lock);
-	r = find_room(queue);
-	if (r == 0) {
-		alone = may_be_alone(queue) && is_brief(sqe);
-		r = publish(queue, sqe, &op, alone);
-	}
-	if (r == 0) {
-		ring_doorbell(queue);
-		if (alone && !op.wakes)
-			await_alone(queue);
-	}
-	pthread_mutex_unlock(&queue->lock);
-	if (r == 0)
-		r = queue_wait(queue, &op, queue->patience_ns);
-	if (r == -ETIMEDOUT) { /* the op is this function's: nobody may find it later */
+	if (r == -ETIMEDOUT) { /* nobody may find the op later */
 		queue_give_up(queue);
 		r = -ETIME;
 	}
 	if (r < 0)
 		return r;
 	if (ret_cqe)
-		*ret_cqe = op.cqe;
-	return op.cqe.status;
+		*ret_cqe = op->cqe;
+	return op->cqe.status;
+}
+
+/* Under the lock: looks for the answer beside the queue, where nothing else is in flight and the daemon is awake. */
+static const struct moe_cqe *await_alone(const struct queue *queue)
+{
+	const struct moe_cqe *cqe = &queue->daemon->alone;
+	const uint32_t seq = queue->cq_head + 1;
+
+	for (int i = 0; i < BRIEF_POLLS; i++) {
+		if (__atomic_load_n(&cqe->seq, __ATOMIC_ACQUIRE) == seq)
+			return cqe;
+		cpu_relax(); /* at each: a look takes the line from the daemon, which is about to write it */
+	}
+	return NULL;
+}
+
+/* Under the lock, which it gives back. What is answered at once is nobody's but this function's: no state of an op, no
+ * second copy of the completion, and no doorbell, whose fence is a part of the trip. What is not is an op like any
+ * other; a daemon that fell asleep at that very moment hears the bell so many looks later. */
+static int call_alone(struct queue *queue, const struct moe_sqe *sqe, struct queue_op *op, struct moe_cqe *ret_cqe)
+{
+	const struct moe_cqe *cqe;
+	int status;
+
+	op_init(queue, sqe, op);
+	post_alone(queue, sqe, op);
+	announce(queue);
+	cqe = op->wakes ? NULL : await_alone(queue);
+	if (!cqe) {
+		op_move(op, MOE_REQUEST_FREE, MOE_REQUEST_POSTED);
+		op_move(op, MOE_REQUEST_POSTED, MOE_REQUEST_PUBLISHED);
+		pthread_mutex_unlock(&queue->lock);
+		ring_doorbell(queue);
+		return await_call(queue, op, ret_cqe);
+	}
+	status = cqe->status;
+	if (ret_cqe)
+		*ret_cqe = *cqe;
+	queue->in_flight--;
+	step_head(queue);
+	pthread_mutex_unlock(&queue->lock);
+	return status;
+}
+
+int queue_call(struct queue *queue, const struct moe_sqe *sqe, struct moe_cqe *ret_cqe)
+{
+	struct queue_op op;
+	int r;
+
+	pthread_mutex_lock(&queue->lock);
+	r = find_room(queue);
+	if (r == 0 && may_be_alone(queue) && is_brief(sqe))
+		return call_alone(queue, sqe, &op, ret_cqe);
+	if (r == 0)
+		r = publish(queue, sqe, &op);
+	pthread_mutex_unlock(&queue->lock);
+	if (r < 0)
+		return r;
+	ring_doorbell(queue);
+	return await_call(queue, &op, ret_cqe);
 }

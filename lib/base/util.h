@@ -25,6 +25,10 @@ static inline uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* Where a few instructions count: what is rare is out of the way, what is frequent is without a call. */
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
+
 /* One turn of a polling loop: tells the core that it spins. */
 static inline void cpu_relax(void)
 {
