@@ -12,6 +12,8 @@
 #define TOPK 2
 #define ARENA_BYTES (1u << 20)
 #define AGAIN_MS 1000
+#define GRANULE (2u << 20)
+#define TIMELINE (GRANULE - 4096)
 
 struct client {
 	int sock;
@@ -19,10 +21,11 @@ struct client {
 	const struct moe_manifest *manifest;
 	const uint8_t *pool;
 	uint8_t *slots;
-	uint64_t manifest_bytes, pool_bytes, slot_bytes;
+	uint64_t manifest_bytes, pool_bytes;
 };
 
 #define COMPUTES 4
+#define PUSHES 4
 #define EXPECTED_MAX (1u << 16)
 
 /* y of each COMPUTE, and what FILL brings, of a run without faults. */
@@ -136,6 +139,18 @@ static bool add_arena(struct run *run, struct client *c, enum moe_arena kind, ui
 	       answered(run, "arena", arena(c->sock, fd, ARENA_BYTES, kind), MOE_MSG_ARENA);
 }
 
+/* For the simulated driver a memory file is memory of a GPU. */
+static bool add_gpu_slots(struct run *run, struct client *c)
+{
+	_cleanup_close_ int fd = memfd_new("gpu", GRANULE, NULL);
+	struct moe_msg_device m = {.bytes = GRANULE, .timeline = TIMELINE, .uuid = {'s', 'i', 'm'}};
+
+	if (!map_one(run, &c->slots, fd, GRANULE, PROT_READ | PROT_WRITE))
+		return false;
+	begin(&m, sizeof m, MOE_MSG_DEVICE, 1);
+	return answered(run, "device", exchange(c->sock, &m, sizeof m, &fd, 1), MOE_MSG_DEVICE);
+}
+
 /* False: no completion came, because the connection is closed; or it must have come. */
 static bool await(struct run *run, struct ring *r)
 {
@@ -217,6 +232,32 @@ static void fill(struct run *run, struct client *c)
 		wrong(run, "FILL brought wrong bytes");
 }
 
+/* Of a GPU: each is right or an error, and the timeline stands where the last one that came is. */
+static void push(struct run *run, struct client *c)
+{
+	const uint16_t layer = first_layer(c->manifest);
+	const uint32_t *word = (const uint32_t *)(c->slots + TIMELINE);
+	struct moe_cqe cqe;
+	uint32_t came = 0;
+	bool all = true;
+
+	fill(run, c);
+	for (uint32_t i = 1; i <= PUSHES; i++) {
+		struct moe_sqe e = {.op = MOE_OP_FILL, .flags = MOE_SQE_SIGNAL, .layer = layer};
+
+		e.fill.expert = 1;
+		e.fill.dst = i * (TIMELINE / (PUSHES + 1)) / 64 * 64;
+		e.fill.signal = i;
+		if (call(run, c, e, &cqe))
+			compare(run, "FILL with a number", COMPUTES, c->slots + e.fill.dst, cqe.bytes);
+		else
+			all = false;
+		came += all;
+	}
+	if (!run->closed && __atomic_load_n(word, __ATOMIC_ACQUIRE) != came)
+		wrong(run, "the timeline is at %u after %u FILLs", *word, came);
+}
+
 /* Number `number`: each with all experts of one of two layers. */
 static void compute(struct run *run, struct client *c, uint32_t number)
 {
@@ -254,7 +295,7 @@ static void operate(struct run *run, struct client *c)
 	call(run, c, e, &cqe);
 	call(run, c, (struct moe_sqe){.op = MOE_OP_AGREE, .agree.phase = MOE_PHASE_DECODE}, &cqe);
 	if (c->slots)
-		fill(run, c);
+		(pushes ? push : fill)(run, c);
 	for (uint32_t i = 0; c->ring.data && i < (tiered ? COMPUTES : 2); i++)
 		compute(run, c, i);
 	if (call(run, c, (struct moe_sqe){.op = MOE_OP_FILL, .flags = MOE_SQE_LEASE, .layer = layer}, &cqe))
@@ -312,7 +353,7 @@ static void let_go(struct client *c)
 	if (c->ring.data)
 		munmap(c->ring.data, ARENA_BYTES);
 	if (c->slots)
-		munmap(c->slots, ARENA_BYTES);
+		munmap(c->slots, pushes ? GRANULE : ARENA_BYTES);
 	close_fd(c->ring.doorbell);
 	close_fd(c->sock);
 }
@@ -328,12 +369,14 @@ static struct {
 
 static void use(struct run *run)
 {
-	const bool plain = !restarts && !tiered && !watched && !bus.talk;
+	const bool plain = !restarts && !tiered && !watched && !pushes && !bus.talk;
 	struct client c = {.sock = connect_to(run), .ring.doorbell = -1};
 
 	if (say_hello(run, c.sock) && attach_to(run, &c)) {
 		add_arena(run, &c, MOE_ARENA_DATA, &c.ring.data);
-		if (!run->closed)
+		if (!run->closed && pushes)
+			add_gpu_slots(run, &c);
+		else if (!run->closed)
 			add_arena(run, &c, MOE_ARENA_SLOTS, &c.slots);
 		operate(run, &c);
 		if (!run->closed && tiered)
@@ -353,8 +396,10 @@ static void use(struct run *run)
 /* With the session gone, and what its client could no more unload, as few descriptors are open as before it came. */
 static void check_descriptors(struct run *run, int probe, int before)
 {
-	/* A file of a trace waits for a thread that closes it; a bus may be back. */
-	const int most = before + ((watched || bus.talk) && run->fault && run->fault->ever) + (bus.talk && run->fault);
+	/* A file of a trace, and a GPU's memory (the message's descriptor, and the one of the push), wait for a thread
+	 * that closes them; a bus may be back. */
+	const int waits = pushes ? 2 : watched || bus.talk;
+	const int most = before + (run->fault && run->fault->ever ? waits : 0) + (bus.talk && run->fault);
 	const uint64_t end = now_ms() + PATIENCE_MS;
 	int now = most;
 

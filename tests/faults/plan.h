@@ -203,7 +203,7 @@ static uint32_t jobs_wanted(void)
 	return sched_getaffinity(0, sizeof cpus, &cpus) < 0 ? 1 : (uint32_t)MIN(CPU_COUNT(&cpus), 8);
 }
 
-enum life { LIFE_PLAIN, LIFE_RESTARTS, LIFE_TIER, LIFE_WATCHED };
+enum life { LIFE_PLAIN, LIFE_RESTARTS, LIFE_TIER, LIFE_WATCHED, LIFE_PUSHES };
 
 static int faults_main(enum life life)
 {
@@ -218,6 +218,7 @@ static int faults_main(enum life life)
 	restarts = life == LIFE_RESTARTS;
 	tiered = life == LIFE_TIER;
 	watched = life == LIFE_WATCHED;
+	pushes = life == LIFE_PUSHES;
 	make_model(folder);
 	if (bus.begin)
 		bus_address = bus.begin();

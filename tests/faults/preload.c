@@ -9,7 +9,8 @@
  * FAULTS_EVER that and all after it. The error is one that the kernel or the C library can give at this place. A
  * completion of io_uring fails by its result (FAULTS_VALUE, default EIO), after the kernel has done the work: the
  * program sees a queue's end only as far as this file has gone through it. With FAULTS_SUCCESSOR all this is of one
- * daemon of a keeper: the first that takes over. When main returns the report has a line for each place that called
+ * daemon of a keeper: the first that takes over. FAULTS_SPARES names a library whose own calls are neither counted nor
+ * refused: its faults are not the program's. When main returns the report has a line for each place that called
  * (`site KIND FIRST LAST CALLS`; a place is the chain of the program's own callers), for each block, mapping and
  * descriptor that is left (`left ...`), and for each caller of the call that failed, the nearest first (`struck
  * ADDRESS`, for addr2line); no report means that main has not returned.
@@ -54,12 +55,19 @@ struct site {
 	uint32_t first, last, calls;
 };
 
+/* Where a call comes from: the chain of the callers in the program itself, and the nearest of them, 0 when there is
+ * none; who called this file, or the C library (strdup); and whether the library that is spared asked for it. */
+struct place {
+	uint64_t chain;
+	uintptr_t caller;
+	const void *direct;
+	bool spared;
+};
+
 struct block {
 	const void *at;
 	size_t bytes;
-	uint64_t chain;
-	uintptr_t caller; /* in the program, relative to its start */
-	const void *direct;
+	struct place place;
 	uint32_t next;
 };
 
@@ -76,6 +84,7 @@ static bool was_open[FDS], ever;
 static enum kind chosen = KINDS;
 static uint32_t chosen_at;
 static int value = EIO;
+static const char *spared;   /* a part of a library's name */
 static void *struck[FRAMES]; /* who made the first call that failed */
 static int n_struck;
 static uintptr_t program_begin, program_end, own_begin, own_end, libc_begin, libc_end;
@@ -131,28 +140,33 @@ static int find_object(struct dl_phdr_info *info, size_t bytes, void *userdata)
 	return 0;
 }
 
-/* Of the callers those in the program itself; *ret_caller is the nearest, 0 when there is none. *ret_direct is the one
- * that called this file, or the C library (strdup). */
-static uint64_t chain_of(uintptr_t *ret_caller, const void **ret_direct)
+static bool is_spared(const void *frame)
+{
+	Dl_info info;
+
+	return spared && dladdr(frame, &info) && info.dli_fname && strstr(info.dli_fname, spared);
+}
+
+static struct place find_place(void)
 {
 	void *frames[FRAMES];
 	const int n = backtrace(frames, FRAMES);
-	uint64_t chain = 0;
+	struct place p = {0};
 
-	*ret_caller = 0;
-	*ret_direct = NULL;
 	for (int i = 0; i < n; i++) {
 		const uintptr_t at = (uintptr_t)frames[i];
 
-		if (!*ret_direct && (at < own_begin || at >= own_end) && (at < libc_begin || at >= libc_end))
-			*ret_direct = frames[i];
-		if (at < program_begin || at >= program_end)
+		if (!p.direct && (at < own_begin || at >= own_end) && (at < libc_begin || at >= libc_end))
+			p.direct = frames[i];
+		if (at < program_begin || at >= program_end) {
+			p.spared |= !p.caller && is_spared(frames[i]);
 			continue;
-		if (!*ret_caller)
-			*ret_caller = at - program_begin;
-		chain = mix(chain, at - program_begin);
+		}
+		if (!p.caller)
+			p.caller = at - program_begin;
+		p.chain = mix(p.chain, at - program_begin);
 	}
-	return chain;
+	return p;
 }
 
 static void note_site(enum kind kind, uint64_t chain, uint32_t number)
@@ -191,14 +205,14 @@ int preload_value(void)
 
 bool fails(enum kind kind, int error)
 {
-	const void *direct;
-	uintptr_t caller;
+	struct place place;
 	bool yes;
 
 	if (!atomic_load(&running) || inside)
 		return false;
 	inside = true;
-	yes = strikes(kind, chain_of(&caller, &direct));
+	place = find_place();
+	yes = !place.spared && strikes(kind, place.chain);
 	if (yes && n_struck == 0)
 		n_struck = backtrace(struck, FRAMES);
 	inside = false;
@@ -222,8 +236,10 @@ static void enter_block(const void *at, size_t bytes)
 	if (!at || !atomic_load(&running) || inside || no_ledger)
 		return;
 	inside = true;
-	b.chain = chain_of(&b.caller, &b.direct);
+	b.place = find_place();
 	inside = false;
+	if (b.place.spared)
+		return;
 	take_lock();
 	i = free_blocks;
 	if (i)
@@ -312,17 +328,22 @@ void free(void *p)
 
 /* -- mappings ----------------------------------------------------------------------------------------------------- */
 
-static int64_t whole_pages(size_t bytes)
+static void count_mapped(int64_t sign, size_t bytes)
 {
-	return (int64_t)((bytes + 4095) & ~(size_t)4095);
+	if (!atomic_load(&running) || inside)
+		return;
+	inside = true;
+	if (!spared || !find_place().spared)
+		atomic_fetch_add(&mapped, sign * (int64_t)((bytes + 4095) & ~(size_t)4095));
+	inside = false;
 }
 
 void *mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
 {
 	void *p = fails(MAP, ENOMEM) ? MAP_FAILED : REAL(mmap)(at, bytes, prot, flags, fd, offset);
 
-	if (p != MAP_FAILED && !(flags & MAP_FIXED) && atomic_load(&running))
-		atomic_fetch_add(&mapped, whole_pages(bytes));
+	if (p != MAP_FAILED && !(flags & MAP_FIXED))
+		count_mapped(1, bytes);
 	return p;
 }
 
@@ -330,8 +351,8 @@ int munmap(void *at, size_t bytes)
 {
 	const int r = REAL(munmap)(at, bytes);
 
-	if (r == 0 && atomic_load(&running))
-		atomic_fetch_sub(&mapped, whole_pages(bytes));
+	if (r == 0)
+		count_mapped(-1, bytes);
 	return r;
 }
 
@@ -369,16 +390,17 @@ static void settle(void)
 	chosen_at = at ? (uint32_t)atoi(at) : 1;
 	value = error ? atoi(error) : EIO;
 	ever = getenv("FAULTS_EVER") != NULL;
+	spared = getenv("FAULTS_SPARES");
 }
 
-/* libnuma keeps what it has read of the machine, for ever, and libsystemd what it could not give back for want of
- * memory (bus-objects.c, add_first). */
+/* libnuma keeps what it has read of the machine, for ever, the loader what it knows of a driver, and libsystemd what it
+ * could not give back for want of memory (bus-objects.c, add_first). */
 static bool is_kept(const struct block *b)
 {
 	Dl_info info;
 
-	return dladdr(b->direct, &info) && info.dli_fname &&
-	       (strstr(info.dli_fname, "libnuma") ||
+	return dladdr(b->place.direct, &info) && info.dli_fname &&
+	       (strstr(info.dli_fname, "libnuma") || (spared && strstr(info.dli_fname, "/ld-linux")) ||
 		(ever && chosen == MEMORY && strstr(info.dli_fname, "libsystemd")));
 }
 
@@ -393,8 +415,8 @@ static void report(void)
 		fprintf(f, "site %s %u %u %u\n", kind_names[sites[i].kind], sites[i].first, sites[i].last,
 			sites[i].calls);
 	for (uint32_t i = 1; i < n_blocks; i++)
-		if (blocks[i].at && blocks[i].caller && !is_kept(&blocks[i]))
-			fprintf(f, "left %zu bytes, from 0x%zx\n", blocks[i].bytes, (size_t)blocks[i].caller);
+		if (blocks[i].at && blocks[i].place.caller && !is_kept(&blocks[i]))
+			fprintf(f, "left %zu bytes, from 0x%zx\n", blocks[i].bytes, (size_t)blocks[i].place.caller);
 	for (int i = 0; i < n_struck; i++)
 		if ((uintptr_t)struck[i] >= program_begin && (uintptr_t)struck[i] < program_end)
 			fprintf(f, "struck 0x%zx\n", (uintptr_t)struck[i] - program_begin);

@@ -4,7 +4,7 @@
  *
  * With `restarts` it runs under a keeper, kills itself in the middle of its work (MOE_CRASH_PLAN), and the calls are
  * those of its successor alone: keeper and first life go unharmed, and so does a third one, when the successor has
- * ended of its fault.
+ * ended of its fault. With `pushes` the driver is the simulated one, of which nothing is refused here.
  */
 #ifndef TESTS_FAULTS_RUN_H
 #define TESTS_FAULTS_RUN_H
@@ -47,6 +47,7 @@ static char model_path[PATH_MAX];
 static bool restarts;
 static bool tiered;             /* a model with fewer frames than records */
 static bool watched;            /* by a scraper and a trace; its heat lasts */
+static bool pushes;             /* on the simulated driver */
 static const char *bus_address; /* NULL: it is on no bus */
 /* Of 8 records of 12 KiB: a layer's 4 experts and a token's 2. */
 #define TIER_BYTES "73728"
@@ -122,9 +123,10 @@ static void become_daemon(const struct run *run, int ready_fd)
 	const char *more = restarts      ? "--keep"
 			   : tiered      ? "--pool-max"
 			   : watched     ? "--metrics"
+			   : pushes      ? "--push-cuda"
 			   : bus_address ? "--bus"
 					 : NULL;
-	const char *value = tiered ? TIER_BYTES : bus_address;
+	const char *value = tiered ? TIER_BYTES : pushes ? "--writable-weights" : bus_address;
 	char metrics[PATH_MAX], program[PATH_MAX], path[PATH_MAX], fd[16];
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -141,6 +143,10 @@ static void become_daemon(const struct run *run, int ready_fd)
 		setenv("STATE_DIRECTORY", path, 1);
 		path_in(metrics, run, "metrics");
 		value = metrics;
+	}
+	if (pushes) {
+		setenv("FAULTS_SPARES", "libcuda", 1);
+		setenv("CUSIM_DELAY", "0", 1);
 	}
 	execl(program, program, "--socket", run->f.socket, "--ready-fd", fd, "--threads", "1", "--model", model_path,
 	      "--name", "small", more, value, (char *)NULL);
