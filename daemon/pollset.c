@@ -20,6 +20,10 @@
 #define ENTRIES_SHARED 1
 /* Bytes of ids and weights that a user may have copied a turn: copying them takes a fraction of what a turn does. */
 #define PAID_TURN 1024
+/* Whoever was not among its user's last so many visits has left the first cache, by reasoning, and takes as long as so
+ * many turns in which another user is only looked at (docs/decisions/0088). */
+#define WARM_SESSIONS 32
+#define COLD_BYTES (12 * PAID_TURN)
 /* Looks at the only session's tail in one turn, a pause behind each: nobody else waits for the reactor but the pool and
  * a client that shares its CPU, which gets it after some turns (SPINS_TURN of the loop). */
 #define AWAIT_ONLY 5
@@ -184,6 +188,13 @@ static bool visit(struct pollset *set, struct session *s, struct sched *sched, u
 	return false;
 }
 
+static void charge_visit(struct pollset_user *user, struct session *s)
+{
+	if (++user->visits - s->visited > WARM_SESSIONS)
+		user->debt += COLD_BYTES;
+	s->visited = user->visits;
+}
+
 static bool user_turn(struct pollset *set, struct pollset_user *user, struct sched *sched, bool shared)
 {
 	uint32_t polls = MIN(shared ? POLLS_SHARED : POLLS_ALONE, user->polled);
@@ -196,8 +207,11 @@ static bool user_turn(struct pollset *set, struct pollset_user *user, struct sch
 	while (polls > 0 && user->at) {
 		struct session *s = ringsrv_seek(&user->at, &polls);
 
-		if (s && visit(set, s, sched, shared ? ENTRIES_SHARED : ENTRIES_ALONE))
+		if (s && visit(set, s, sched, shared ? ENTRIES_SHARED : ENTRIES_ALONE)) {
+			if (shared)
+				charge_visit(user, s);
 			return true;
+		}
 	}
 	return false;
 }

@@ -8,8 +8,9 @@
  *
  * A turn serves users one after the other, and of each its sessions one after the other, from where the last turn
  * stopped to the first that has work. While several users have polled sessions a user gets one entry a turn, and is
- * passed over until it has paid, turn by turn, for the bytes that were copied for it: a thousand sessions of one user
- * cost another one no more than one session does.
+ * passed over until it has paid, turn by turn, for the bytes that were copied for it, and for each session whose lines
+ * have left the cache since it was served: a thousand sessions of one user cost another one no more than one session
+ * does.
  *
  * While the reactor sleeps all polled sessions have their sq_wait up, too; those that are silent for long stay parked
  * when it wakes. A doorbell is heard once and armed again when its session is parked: who rings without need is not
@@ -29,7 +30,8 @@ struct pollset_user {
 	struct session *at;     /* polled next, of a ring of all that are */
 	struct session *newest; /* came last of them, or any of them */
 	uint32_t polled;
-	uint64_t debt;      /* bytes copied for it, and wake-ups as if they were some, not yet paid */
+	uint64_t debt;      /* bytes copied for it, and wake-ups and cold sessions as if they were some, not yet paid */
+	uint32_t visits;    /* to its sessions, that found something beside other users */
 	uint64_t parked_ns; /* when one of its sessions was parked last */
 	struct pollset_user *next, *prev;
 };

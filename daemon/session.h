@@ -48,9 +48,9 @@ struct session {
 	bool left;                 /* dead here, but the journal and the regions are the successor's */
 	bool polled;               /* or parked */
 	uint32_t entries, sq_head, cq_tail, cq_head;
-	uint32_t polls;
-	uint32_t alone_seq; /* as in the page's `alone` */
-	uint64_t worked_ns; /* when it had work last, to a few turns */
+	uint32_t polls, visited; /* visited: of its user's visits, the last to this one */
+	uint32_t alone_seq;      /* as in the page's `alone` */
+	uint64_t worked_ns;      /* when it had work last, to a few turns */
 
 	struct session *next; /* of the service's */
 	uint64_t drafted;     /* the document that has its piece of it (documents.c) */
