@@ -25,6 +25,11 @@ struct client {
 };
 
 #define COMPUTES 4
+#define HEAT_COMPUTES 40 /* of 4 pairs: more than MOVER_LOOK for each of 8 records */
+#define MOVING_MS 500
+#define DOCUMENT_MAX 65536
+#define LOOKS "\"looks\":"
+#define COPIES "\"copies_made\":"
 #define PUSHES 4
 #define EXPECTED_MAX (1u << 16)
 
@@ -228,7 +233,7 @@ static void fill(struct run *run, struct client *c)
 		  &cqe))
 		return;
 	compare(run, "FILL", COMPUTES, c->slots, cqe.bytes);
-	if (!tiered && memcmp(c->slots, c->pool + record->offset, cqe.bytes) != 0)
+	if (!tiered && !moves && memcmp(c->slots, c->pool + record->offset, cqe.bytes) != 0)
 		wrong(run, "FILL brought wrong bytes");
 }
 
@@ -263,6 +268,7 @@ static void compute(struct run *run, struct client *c, uint32_t number)
 {
 	const uint64_t values = (uint64_t)TOKENS * c->manifest->hidden, bytes = values * sizeof(float);
 	const uint16_t layer = (uint16_t)(first_layer(c->manifest) + (tiered ? number % 2 : 0));
+	const uint32_t hot = moves ? TOPK : c->manifest->n_experts; /* that are asked for */
 	struct moe_sqe e = {.op = MOE_OP_COMPUTE, .layer = layer, .count = TOKENS};
 	float *x = (float *)c->ring.data;
 	struct moe_cqe cqe;
@@ -274,12 +280,54 @@ static void compute(struct run *run, struct client *c, uint32_t number)
 	for (uint64_t i = 0; i < values; i++)
 		x[i] = (float)(int)(i * 37 % 201 - 100) / 100.0f;
 	for (uint32_t i = 0; i < TOKENS * TOPK; i++) {
-		((int32_t *)(c->ring.data + e.compute.ids))[i] = (int32_t)(i % c->manifest->n_experts);
+		((int32_t *)(c->ring.data + e.compute.ids))[i] = (int32_t)(i % hot);
 		((float *)(c->ring.data + e.compute.weights))[i] = 0.5f;
 	}
 	memset(c->ring.data + e.compute.y, 0xa5, bytes);
 	if (call(run, c, e, &cqe))
 		compare(run, "COMPUTE", number, c->ring.data + e.compute.y, bytes);
+}
+
+/* What the document of the models says of the copies that were made, and whether the mover rests; false: nothing. */
+static bool ask_mover(struct run *run, struct client *c, uint64_t *ret_looks, uint64_t *ret_copies, bool *ret_rests)
+{
+	struct moe_msg_query m = {.what = MOE_QUERY_MODELS};
+	static char text[DOCUMENT_MAX + 1];
+	const char *looks, *copies;
+	ssize_t n;
+
+	begin(&m, sizeof m, MOE_MSG_QUERY, 0);
+	if (!answered(run, "query", exchange(c->sock, &m, sizeof m, NULL, 0), MOE_MSG_QUERY))
+		return false;
+	n = pread(answer_fds[0], text, DOCUMENT_MAX, 0);
+	text[n < 0 ? 0 : n] = '\0';
+	looks = strstr(text, LOOKS);
+	copies = strstr(text, COPIES);
+	if (!looks || !copies)
+		return false; /* it could not be made: the daemon has said so, and serves without */
+	*ret_looks = strtoull(looks + strlen(LOOKS), NULL, 10);
+	*ret_copies = strtoull(copies + strlen(COPIES), NULL, 10);
+	*ret_rests = !strstr(text, "\"opens\"") && !strstr(text, "\"moves\"");
+	return true;
+}
+
+/* Requests until the mover has had heat to look at, and then until it rests: it works beside them. */
+static void move(struct run *run, struct client *c)
+{
+	const uint64_t end = now_ms() + (run->fault ? MOVING_MS : PATIENCE_MS);
+	uint64_t looks = 0, copies = 0;
+	bool rests = false;
+
+	do {
+		for (uint32_t i = 0; i < HEAT_COMPUTES && !run->closed; i++)
+			compute(run, c, 0);
+	} while (!run->closed && ask_mover(run, c, &looks, &copies, &rests) && (looks == 0 || !rests) &&
+		 now_ms() < end);
+	if (!run->fault && (copies == 0 || !rests))
+		wrong(run, "%llu copies of hot experts were made in %llu looks", (unsigned long long)copies,
+		      (unsigned long long)looks);
+	for (uint32_t i = 0; i < 2 && !run->closed; i++)
+		compute(run, c, 0);
 }
 
 static void operate(struct run *run, struct client *c)
@@ -298,6 +346,8 @@ static void operate(struct run *run, struct client *c)
 		(pushes ? push : fill)(run, c);
 	for (uint32_t i = 0; c->ring.data && i < (tiered ? COMPUTES : 2); i++)
 		compute(run, c, i);
+	if (moves && c->ring.data)
+		move(run, c);
 	if (call(run, c, (struct moe_sqe){.op = MOE_OP_FILL, .flags = MOE_SQE_LEASE, .layer = layer}, &cqe))
 		call(run, c, (struct moe_sqe){.op = MOE_OP_RELEASE, .release.lease = cqe.lease}, &cqe);
 	/* Given back by leaving. */
@@ -369,7 +419,7 @@ static struct {
 
 static void use(struct run *run)
 {
-	const bool plain = !restarts && !tiered && !watched && !pushes && !bus.talk;
+	const bool plain = !restarts && !tiered && !watched && !pushes && !moves && !bus.talk;
 	struct client c = {.sock = connect_to(run), .ring.doorbell = -1};
 
 	if (say_hello(run, c.sock) && attach_to(run, &c)) {
@@ -397,9 +447,9 @@ static void use(struct run *run)
 static void check_descriptors(struct run *run, int probe, int before)
 {
 	/* A file of a trace, and a GPU's memory (the message's descriptor, and the one of the push), wait for a thread
-	 * that closes them; a bus may be back. */
+	 * that closes them; a bus may be back; the copies of two nodes stay. */
 	const int waits = pushes ? 2 : watched || bus.talk;
-	const int most = before + (run->fault && run->fault->ever ? waits : 0) + (bus.talk && run->fault);
+	const int most = before + (run->fault && run->fault->ever ? waits : 0) + (bus.talk && run->fault) + 2 * moves;
 	const uint64_t end = now_ms() + PATIENCE_MS;
 	int now = most;
 

@@ -203,7 +203,7 @@ static uint32_t jobs_wanted(void)
 	return sched_getaffinity(0, sizeof cpus, &cpus) < 0 ? 1 : (uint32_t)MIN(CPU_COUNT(&cpus), 8);
 }
 
-enum life { LIFE_PLAIN, LIFE_RESTARTS, LIFE_TIER, LIFE_WATCHED, LIFE_PUSHES };
+enum life { LIFE_PLAIN, LIFE_RESTARTS, LIFE_TIER, LIFE_WATCHED, LIFE_PUSHES, LIFE_MOVES };
 
 static int faults_main(enum life life)
 {
@@ -219,6 +219,7 @@ static int faults_main(enum life life)
 	tiered = life == LIFE_TIER;
 	watched = life == LIFE_WATCHED;
 	pushes = life == LIFE_PUSHES;
+	moves = life == LIFE_MOVES;
 	make_model(folder);
 	if (bus.begin)
 		bus_address = bus.begin();

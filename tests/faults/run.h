@@ -48,9 +48,11 @@ static bool restarts;
 static bool tiered;             /* a model with fewer frames than records */
 static bool watched;            /* by a scraper and a trace; its heat lasts */
 static bool pushes;             /* on the simulated driver */
+static bool moves;              /* copies of hot experts, on two NUMA nodes that are none (e2e/pretend-nodes.c) */
 static const char *bus_address; /* NULL: it is on no bus */
 /* Of 8 records of 12 KiB: a layer's 4 experts and a token's 2. */
 #define TIER_BYTES "73728"
+#define REPLICA_BYTES "8388608"
 
 static uint64_t now_ms(void)
 {
@@ -102,9 +104,11 @@ static void plan_crash(const struct run *run)
 /* In the environment of the program that is run next. */
 static void set_faults(const struct run *run)
 {
-	char preload[PATH_MAX], path[PATH_MAX];
+	char preload[2 * PATH_MAX], path[PATH_MAX];
+	const char *build = fixture_env("MOE_BUILD");
 
-	snprintf(preload, sizeof preload, "%s/tests/faults-preload.so", fixture_env("MOE_BUILD"));
+	snprintf(preload, sizeof preload, "%s/tests/faults-preload.so%s%s%s", build, moves ? ":" : "",
+		 moves ? build : "", moves ? "/tests/pretend-nodes.so" : "");
 	path_in(path, run, "report");
 	setenv("FAULTS_REPORT", path, 1);
 	setenv("LD_PRELOAD", preload, 1);
@@ -124,9 +128,10 @@ static void become_daemon(const struct run *run, int ready_fd)
 			   : tiered      ? "--pool-max"
 			   : watched     ? "--metrics"
 			   : pushes      ? "--push-cuda"
+			   : moves       ? "--replica-max"
 			   : bus_address ? "--bus"
 					 : NULL;
-	const char *value = tiered ? TIER_BYTES : pushes ? "--writable-weights" : bus_address;
+	const char *value = tiered ? TIER_BYTES : pushes ? "--writable-weights" : moves ? REPLICA_BYTES : bus_address;
 	char metrics[PATH_MAX], program[PATH_MAX], path[PATH_MAX], fd[16];
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -145,11 +150,15 @@ static void become_daemon(const struct run *run, int ready_fd)
 		value = metrics;
 	}
 	if (pushes) {
+		snprintf(path, sizeof path, "%s/tests/cuda-sim", fixture_env("MOE_BUILD"));
+		setenv("LD_LIBRARY_PATH", path, 1);
 		setenv("FAULTS_SPARES", "libcuda", 1);
 		setenv("CUSIM_DELAY", "0", 1);
 	}
-	execl(program, program, "--socket", run->f.socket, "--ready-fd", fd, "--threads", "1", "--model", model_path,
-	      "--name", "small", more, value, (char *)NULL);
+	if (moves)
+		setenv("PRETEND_NODES", "2", 1);
+	execl(program, program, "--socket", run->f.socket, "--ready-fd", fd, "--threads", moves ? "2" : "1", "--model",
+	      model_path, "--name", "small", more, value, (char *)NULL);
 	_exit(127);
 }
 
