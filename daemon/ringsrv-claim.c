@@ -12,9 +12,6 @@
 /* A step of more tokens has prefill's priority whatever its PHASE says. */
 #define DECODE_TOKENS_MAX 256
 
-/* Not inlined: what one operation needs of stack and registers is not prepared for another, which may need next to
- * nothing. */
-
 /* -- validation of the private copy ------------------------------------------------------------------------------- */
 
 static bool arena_has(const struct session *s, enum moe_arena kind, uint64_t offset, uint64_t bytes)
@@ -157,6 +154,8 @@ static uint64_t type_bytes(uint8_t type)
 	return type == MOE_TYPE_F32 ? 4 : type == MOE_TYPE_BF16 ? 2 : 0;
 }
 
+/* Not inlined, like the others: what one operation needs of stack and registers is not prepared for another, which may
+ * need next to nothing. */
 static NOINLINE int claim_compute(struct session *s, struct request *q, bool *ret_wait)
 {
 	const struct moe_sqe *e = &q->sqe;

@@ -22,9 +22,6 @@
 #define WAKES_MAX 4
 #define WAKE_BYTES 32768
 
-/* From the sight of an entry to its answer, where nobody has to be asked: one function, and what others need of it is
- * out of its way. The client waits for each instruction of it. */
-
 static struct moe_client_page *client_page(const struct session *s)
 {
 	return client_at(&s->client, 0);
@@ -202,6 +199,8 @@ static NOINLINE void complete_by_module(struct session *s, struct request *q)
 	reap(s, q);
 }
 
+/* From the sight of an entry to its answer, where nobody has to be asked: one function, and what others need of it is
+ * out of its way. The client waits for each instruction of it. */
 static ALWAYS_INLINE void complete(struct session *s, struct request *q)
 {
 	if (s->dead) {

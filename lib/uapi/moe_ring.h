@@ -27,11 +27,11 @@
  * place only. The seq in `alone` is never that of a completion that is still to come.
  *
  * Law of sleeping. Daemon, before it sleeps or polls this ring no more: store sq_wait = 1, full fence, look at the tail
- * again, then wait for the doorbell (an eventfd). Client after a tail store: full fence; if sq_wait is set, write 1 to
- * the doorbell. The other way about: client stores cq_wait = 1, full fence, loads cq_tail, looks at the completion at
- * its head, then FUTEX_WAITs on the cq_tail that it loaded; the daemon after a cq_tail store: full fence; if cq_wait is
- * set, FUTEX_WAKEs cq_tail, four sleepers at most: a client with more lets them wake each other. Each fence's partner
- * is the fence of the other side.
+ * again, then wait for the doorbell (an eventfd). Client after a tail store, at the latest before it waits for long:
+ * full fence; if sq_wait is set, write 1 to the doorbell. Who has the completion by then need not. The other way about:
+ * client stores cq_wait = 1, full fence, loads cq_tail, looks at the completion at its head, then FUTEX_WAITs on the
+ * cq_tail that it loaded; the daemon after a cq_tail store: full fence; if cq_wait is set, FUTEX_WAKEs cq_tail, four
+ * sleepers at most: a client with more lets them wake each other. Each fence's partner is the fence of the other side.
  *
  * Law of the timeline. It is a 32-bit word in a GPU's memory, 0 at first, that a client's stream waits for without
  * anybody's host in between. A client numbers the FILLs that count in it 1, 2, 3, ... modulo 2^32, each number once, in

@@ -263,7 +263,7 @@ static void push(struct run *run, struct client *c)
 		wrong(run, "the timeline is at %u after %u FILLs", *word, came);
 }
 
-/* Number `number`: each with all experts of one of two layers. */
+/* Number `number`: each with all experts of one of two layers; or with the hot ones alone, where copies are made. */
 static void compute(struct run *run, struct client *c, uint32_t number)
 {
 	const uint64_t values = (uint64_t)TOKENS * c->manifest->hidden, bytes = values * sizeof(float);
