@@ -29,9 +29,10 @@
 
 #define ROW_FLOATS (CACHE_LINE / sizeof(float))
 
+/* An odd number of lines, as a packed row has: rows do not meet in the same sets of the caches. */
 static size_t row_stride(uint64_t floats)
 {
-	return ALIGN_UP((size_t)floats, ROW_FLOATS);
+	return ALIGN_UP((size_t)floats, ROW_FLOATS) | ROW_FLOATS;
 }
 
 static const struct kernel_ops *ops_of(const struct ffn_job *job, enum moe_part_name part)

@@ -17,6 +17,7 @@ ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec w, vec x)
 	return sum;
 }
 
+#define INT8_TABLE ROWS_TABLE_2
 #define INT8_MANY ROWS_INT8
 #define INT8_OFFSET 128
 #include "kernels/vec/int8.h"

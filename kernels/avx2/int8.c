@@ -19,6 +19,7 @@ ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec weights, vec activatio
 	return sum;
 }
 
+#define INT8_TABLE ROWS_TABLE_2
 #define INT8_MANY ROWS_INT8
 #define INT8_OFFSET 0
 #include "kernels/vec/int8.h"

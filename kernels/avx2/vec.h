@@ -11,11 +11,12 @@
 
 #define VEC_FLOATS 8
 #define VEC_BYTES 32
-#define ROWS_TOKENS 2         /* 4 rows x 2 tokens = 8 sums, 4 weights, 1 activation */
-#define ROWS_BLOCK_BYTES 2048 /* 16 rows and the activations of a tile are at home in a first-level cache */
+#define ROWS_TOKENS 3         /* 4 rows x 3 tokens = 12 sums, 3 activations, 1 weight */
+#define ROWS_RUN 64           /* rows that meet the same block of many tokens' activations one after the other */
+#define ROWS_BLOCK_BYTES 2048 /* 16 rows are 32 KiB */
 
 /* Tables of functions for up to that many tokens (kernels/vec/rows.h, rows_serial.h). */
-#define ROWS_MANY(name, kind, grouped) ROWS_TABLE_2(name, kind, grouped)
+#define ROWS_MANY(name, kind, grouped) ROWS_TABLE_3(name, kind, grouped)
 #define ROWS_FEW_TOKENS 2
 #define ROWS_FEW(name, kind, grouped) ROWS_SERIAL_2(name, kind, grouped)
 
@@ -76,6 +77,19 @@ static inline void vec_store_n(float *p, vec v, size_t n)
 static inline vec vec_fma(vec a, vec b, vec c)
 {
 	return _mm256_fmadd_ps(a, b, c);
+}
+
+/* sums[i] + w * x[i]. One piece: with 12 sums and 3 factors in 16 registers the compiler would keep sums in memory. */
+static inline void vec_fma_three(vec sums[3], const float *w, const vec x[3])
+{
+	vec loaded;
+
+	__asm__("vmovups %4, %3\n\t"
+		"vfmadd231ps %3, %5, %0\n\t"
+		"vfmadd231ps %3, %6, %1\n\t"
+		"vfmadd231ps %3, %7, %2"
+		: "+x"(sums[0]), "+x"(sums[1]), "+x"(sums[2]), "=&x"(loaded)
+		: "m"(*(const __m256_u *)w), "x"(x[0]), "x"(x[1]), "x"(x[2]));
 }
 
 /* VEC_FLOATS bfloat16 values as floats, and back to nearest even with NaNs kept (made quiet). */

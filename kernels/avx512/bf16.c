@@ -26,7 +26,9 @@ ROWS_MANY(many, ROWS_BF16_DOT, false)
 ROWS_STREAMS_4(streams, ROWS_BF16_DOT, false)
 
 /* Members of a struct rows_kernel. */
-#define DOT .w_bytes = 2, .x_bytes = 2, .few_x_bytes = 2, .few = few, .many = many, .in_place = many, .decode = decode
+#define DOT                                                                                                            \
+	.w_bytes = 2, .x_bytes = 2, .few_x_bytes = 2, .few = few, .many = many, .in_place = many,                      \
+	.tile_tokens = ROWS_MOST(many), .decode = decode
 
 static const struct rows_kernel kernel = {DOT, .near = ROWS_NEAR, .streams = streams, .side_near = ROWS_BESIDE,
 					  .roomy = true};

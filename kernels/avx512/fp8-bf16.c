@@ -41,7 +41,9 @@ ROWS_MANY(many, ROWS_BF16_DOT, true)
 ROWS_STREAMS_4(streams, ROWS_FP8_DOT, true)
 
 /* Members of a struct rows_kernel. */
-#define FP8_DOT .w_bytes = 1, .x_bytes = 2, .few_x_bytes = 2, .few = few, .many = many, .decode = decode
+#define FP8_DOT                                                                                                        \
+	.w_bytes = 1, .x_bytes = 2, .few_x_bytes = 2, .few = few, .many = many, .tile_tokens = ROWS_MOST(many),        \
+	.decode = decode
 
 static const struct rows_kernel kernel = {FP8_DOT, .near = ROWS_NEAR, .streams = streams, .side_near = ROWS_BESIDE_FP8};
 static const struct rows_kernel unasked = {FP8_DOT, .streams = streams, .side_near = ROWS_ONCE};

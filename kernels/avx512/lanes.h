@@ -452,15 +452,6 @@ ROWS_INLINE void lanes_tiles(const struct lanes_call *l, size_t matrix, size_t r
 	}
 }
 
-/* What is read after rows first .. first + n of a block of a run's rows. */
-static inline const char *lanes_next(const struct rows_call *call, const struct rows_run *run, size_t matrix,
-				     size_t first, size_t n, size_t c)
-{
-	if (first + n < run->end)
-		return rows_at(call, matrix, first + n, c);
-	return rows_next(call, matrix, run->first, run->end - run->first, c, call->block);
-}
-
 ROWS_INLINE void lanes_sums_of(const struct lanes_call *l, const struct rows_run *run)
 {
 	const struct rows_call *call = l->call;
@@ -480,7 +471,7 @@ ROWS_INLINE void lanes_sums_of(const struct lanes_call *l, const struct rows_run
 
 				lanes_decode(l, i, r, n, &block, scales);
 				lanes_tiles(l, i, r - run->first, &block, (const float(*)[LANES_GROUPS])scales,
-					    lanes_next(call, run, i, r, n, c));
+					    rows_next(call, run, i, r, n, c));
 			}
 	}
 }

@@ -13,6 +13,7 @@ ROWS_MANY(many, ROWS_F32, true)
 
 /* Members of a struct rows_kernel. */
 #define FP8_KERNEL(decoder)                                                                                            \
-	.w_bytes = 1, .x_bytes = 4, .few_x_bytes = 4, .few = few, .many = many, .decode = decoder, .near = ROWS_NEAR
+	.w_bytes = 1, .x_bytes = 4, .few_x_bytes = 4, .few = few, .many = many, .tile_tokens = ROWS_MOST(many),        \
+	.decode = decoder, .near = ROWS_NEAR
 
 #endif

@@ -24,7 +24,11 @@ ROWS_FEW(few_f16, ROWS_F16, false)
 ROWS_MANY(many, ROWS_F32, false)
 
 /* Members of a struct rows_kernel. */
-#define HALVES_BF16 .w_bytes = 2, .x_bytes = 4, .few_x_bytes = 4, .few = few_bf16, .many = many, .decode = decode_bf16
-#define HALVES_F16 .w_bytes = 2, .x_bytes = 4, .few_x_bytes = 2, .few = few_f16, .many = many, .decode = decode_f16
+#define HALVES_BF16                                                                                                    \
+	.w_bytes = 2, .x_bytes = 4, .few_x_bytes = 4, .few = few_bf16, .many = many, .tile_tokens = ROWS_MOST(many),   \
+	.decode = decode_bf16
+#define HALVES_F16                                                                                                     \
+	.w_bytes = 2, .x_bytes = 4, .few_x_bytes = 2, .few = few_f16, .many = many, .tile_tokens = ROWS_MOST(many),    \
+	.decode = decode_f16
 
 #endif

@@ -80,6 +80,23 @@ ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec w, vec x);
 
 typedef void rows_tile_function(const struct rows_tile *tile);
 
+#if ROWS_TOKENS == 3
+/* A vector of each row, none of which stays in a register for longer than its own products: so there is room for the
+ * sums of three tokens. */
+ROWS_INLINE void rows_step_three(vec sums[ROWS_TILE][ROWS_TOKENS], const char *w, size_t pitch, const char *const *x,
+				 size_t at)
+{
+	vec activations[3];
+
+#pragma GCC unroll 3
+	for (size_t t = 0; t < 3; t++)
+		activations[t] = vec_load((const float *)(x[t] + at));
+#pragma GCC unroll 4
+	for (size_t i = 0; i < ROWS_TILE; i++)
+		vec_fma_three(sums[i], (const float *)(w + i * pitch), activations);
+}
+#endif
+
 ROWS_INLINE void rows_step(enum rows_kind kind, size_t tokens, vec sums[ROWS_TILE][ROWS_TOKENS], const char *w,
 			   size_t pitch, const char *const *x, size_t at)
 {
@@ -89,6 +106,12 @@ ROWS_INLINE void rows_step(enum rows_kind kind, size_t tokens, vec sums[ROWS_TIL
 	for (size_t v = 0; v < vecs; v++) {
 		vec weights[ROWS_TILE];
 
+#if ROWS_TOKENS == 3
+		if (kind == ROWS_F32 && tokens == 3) {
+			rows_step_three(sums, w + v * VEC_BYTES, pitch, x, at + v * VEC_BYTES);
+			continue;
+		}
+#endif
 #pragma GCC unroll 4
 		for (size_t i = 0; i < ROWS_TILE; i++)
 			weights[i] = row_weights(kind, w + i * pitch, v);
@@ -250,10 +273,15 @@ ROWS_INLINE void rows_run_tiles(enum rows_kind kind, bool grouped, size_t tokens
 	ROWS_FUNCTION(name, kind, grouped, 1)                                                                          \
 	ROWS_FUNCTION(name, kind, grouped, 2)
 
-/* Tables of them: name[tokens], for up to so many tokens. */
+/* Tables of them: name[tokens], for up to so many tokens, ROWS_MOST(name). */
+#define ROWS_MOST(name) (sizeof(name) / sizeof((name)[0]) - 1)
 #define ROWS_TABLE_2(name, kind, grouped)                                                                              \
 	ROWS_FUNCTION_2(name, kind, grouped)                                                                           \
 	static rows_tile_function *const name[] = {NULL, name##_1, name##_2};
+#define ROWS_TABLE_3(name, kind, grouped)                                                                              \
+	ROWS_FUNCTION_2(name, kind, grouped)                                                                           \
+	ROWS_FUNCTION(name, kind, grouped, 3)                                                                          \
+	static rows_tile_function *const name[] = {NULL, name##_1, name##_2, name##_3};
 #define ROWS_TABLE_6(name, kind, grouped)                                                                              \
 	ROWS_FUNCTION_2(name, kind, grouped)                                                                           \
 	ROWS_FUNCTION(name, kind, grouped, 3)                                                                          \

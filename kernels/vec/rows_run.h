@@ -42,8 +42,9 @@ struct rows_kernel {
 	size_t w_bytes, x_bytes;                                  /* of a column, in the record and in a packed row */
 	size_t few_x_bytes;                                       /* the latter for few tokens; smaller: PACK_F16 */
 	rows_serial_function *const *few;                         /* [tokens], 1 .. ROWS_FEW_TOKENS */
-	rows_tile_function *const *many;                          /* [tokens], 1 .. ROWS_TOKENS */
+	rows_tile_function *const *many;                          /* [tokens], 1 .. tile_tokens */
 	rows_tile_function *const *in_place;                      /* the same of weights as they lie, or NULL */
+	size_t tile_tokens;                                       /* at most ROWS_TOKENS */
 	void (*decode)(const void *codes, size_t cols, void *to); /* to x_bytes a column */
 	rows_streams_function *const *streams; /* as `few`, where streams are side by side, or NULL */
 	size_t near;                           /* bytes ahead that few tokens' weights are asked for; 0: none are */
@@ -102,16 +103,18 @@ static inline const char *rows_scales(const struct kernel_matrix *m, size_t row,
 	return (const char *)m->scales + row / MOE_PANEL_ROWS * m->scale_pitch + c / ROWS_GROUP * sizeof(float);
 }
 
-/* What is read after a block of n rows: the next columns, the other matrix, the next rows (which usually
- * follow in memory even where the call's rows end). */
-static inline const char *rows_next(const struct rows_call *call, size_t matrix, size_t first, size_t n, size_t col,
-				    size_t block)
+/* What is read after rows first .. first + n of a block of a run's columns: more rows of it, the next columns, the
+ * other matrix, the next rows (which usually follow in memory even where the call's rows end). */
+static inline const char *rows_next(const struct rows_call *call, const struct rows_run *run, size_t matrix,
+				    size_t first, size_t n, size_t col)
 {
-	if (col + block < call->cols)
-		return rows_at(call, matrix, first, col + block);
+	if (first + n < run->end)
+		return rows_at(call, matrix, first + n, col);
+	if (col + call->block < call->cols)
+		return rows_at(call, matrix, run->first, col + call->block);
 	if (matrix + 1 < call->matrices)
-		return rows_at(call, matrix + 1, first, 0);
-	return rows_at(call, 0, first + n, 0);
+		return rows_at(call, matrix + 1, run->first, 0);
+	return rows_at(call, 0, run->end, 0);
 }
 
 /* The same of runs of rows: of one matrix, of the other, what the caller has next, or those behind them. */
@@ -201,7 +204,7 @@ static inline void rows_pass(const struct rows_call *call, rows_tile_function *c
 			     const char *next, size_t next_pitch, size_t n, size_t tokens)
 {
 	const struct rows_kernel *k = call->k;
-	const size_t tiles = (tokens + ROWS_TOKENS - 1) / ROWS_TOKENS, asks = tiles < ROWS_TILE ? 2 : ROWS_TILE;
+	const size_t tiles = (tokens + k->tile_tokens - 1) / k->tile_tokens, asks = tiles < ROWS_TILE ? 2 : ROWS_TILE;
 
 	for (size_t j = 0; j < tiles; j++) {
 		const size_t width = tokens / tiles + (j < tokens % tiles);
@@ -267,38 +270,48 @@ static __attribute__((noinline)) void rows_long(const struct rows_call *call, si
 		}
 }
 
-/* totals[t][r] += the products of rows first .. first + n of a matrix. */
+static inline size_t rows_chunk(size_t rows, size_t first)
+{
+	return rows - first < ROWS_CHUNK ? rows - first : ROWS_CHUNK;
+}
+
+/* totals[t][r] += the products of rows first .. first + n of a matrix, for few tokens or of very many columns. */
 static inline void rows_sums(const struct rows_call *call, struct rows_ahead *ahead, size_t matrix, size_t first,
 			     size_t n, size_t tokens, const void *const *x, float *totals)
+{
+	if (rows_few(call, tokens))
+		rows_direct(call, ahead, matrix, first, n, tokens, x, totals);
+	else
+		rows_long(call, matrix, first, n, tokens, x, totals);
+}
+
+/* The same of a run's rows for many tokens: a block of columns, whose activations stay in the second-level cache, at a
+ * time. */
+static void rows_blocks(const struct rows_call *call, const struct rows_run *run, size_t matrix, size_t tokens,
+			const void *const *x, float *totals)
 {
 	const struct rows_kernel *k = call->k;
 	const struct kernel_matrix *m = call->m[matrix];
 
-	if (k->integer && call->cols > ROWS_INT_COLS) {
-		rows_long(call, matrix, first, n, tokens, x, totals);
-		return;
-	}
-	if (rows_few(call, tokens)) {
-		rows_direct(call, ahead, matrix, first, n, tokens, x, totals);
-		return;
-	}
-	for (size_t c = 0; c < call->cols; c += call->block) {
-		const char *next = rows_next(call, matrix, first, ROWS_CHUNK, c, call->block);
-		struct rows_tile tile = {
-			.w = rows_at(call, matrix, first, c),
-			.pitch = m->pitch,
-			.cols = call->cols - c < call->block ? call->cols - c : call->block,
-			.x = x,
-			.x_at = rows_x_at(call, false, c),
-			.scales = rows_scales(m, first, c),
-			.totals = totals,
-		};
+	for (size_t c = 0; c < call->cols; c += call->block)
+		for (size_t r = run->first; r < run->end; r += ROWS_CHUNK) {
+			const size_t n = rows_chunk(run->end, r);
+			const char *next = rows_next(call, run, matrix, r, ROWS_CHUNK, c);
+			const struct rows_tile tile = {
+				.w = rows_at(call, matrix, r, c),
+				.pitch = m->pitch,
+				.cols = call->cols - c < call->block ? call->cols - c : call->block,
+				.x = x,
+				.x_at = rows_x_at(call, false, c),
+				.scales = rows_scales(m, r, c),
+				.totals = totals + (r - run->first) * tokens,
+			};
 
-		if (k->in_place && (k->roomy || tokens <= ROWS_IN_PLACE))
-			rows_in_place(call, &tile, next, n, tokens);
-		else
-			rows_many(call, &tile, next, n, tokens);
-	}
+			if (k->in_place && (k->roomy || tokens <= ROWS_IN_PLACE))
+				rows_in_place(call, &tile, next, n, tokens);
+			else
+				rows_many(call, &tile, next, n, tokens);
+		}
 }
 
 /* Totals of n rows from row `first` on with their scales and bias. */
@@ -339,11 +352,6 @@ static inline void rows_finish(const struct rows_call *call, const struct kernel
 			else
 				vec_store_n(out[t] + row, v, left);
 		}
-}
-
-static inline size_t rows_chunk(size_t rows, size_t first)
-{
-	return rows - first < ROWS_CHUNK ? rows - first : ROWS_CHUNK;
 }
 
 /* Rows of a run that are read in streams: a multiple of those of a line of totals. */
@@ -401,8 +409,9 @@ static void rows_streams(const struct rows_call *call, size_t matrix, size_t fir
 static void rows_run(const struct rows_call *call, const struct rows_run *run, const struct kernel_act *act,
 		     size_t tokens, const void *const *x, float *const *out)
 {
-	_Alignas(64) float totals[2][ROWS_TOTALS * ROWS_CHUNK];
+	_Alignas(64) float totals[2][ROWS_TOTALS * ROWS_RUN];
 	const size_t side = rows_in_streams(call, run->end - run->first, tokens);
+	const bool many = !rows_few(call, tokens) && !(call->k->integer && call->cols > ROWS_INT_COLS);
 	struct rows_span spans[3];
 	struct rows_ahead ahead;
 
@@ -414,6 +423,10 @@ static void rows_run(const struct rows_call *call, const struct rows_run *run, c
 			       sizeof(totals[i][0]));
 		if (side)
 			rows_streams(call, i, run->first, side, tokens, x, totals[i]);
+		if (many) {
+			rows_blocks(call, run, i, tokens, x, totals[i]);
+			continue;
+		}
 		for (size_t r = run->first + side; r < run->end; r += ROWS_CHUNK)
 			rows_sums(call, &ahead, i, r, rows_chunk(run->end, r), tokens, x,
 				  totals[i] + (r - run->first) * tokens);
@@ -440,7 +453,7 @@ static void rows_runs(const struct rows_call *call, const struct kernel_act *act
 {
 	for (size_t t = 0; t < tokens; t += ROWS_TOTALS) {
 		const size_t width = tokens - t < ROWS_TOTALS ? tokens - t : ROWS_TOTALS;
-		const size_t rows = rows_few(call, width) ? ROWS_TOTALS / width * ROWS_CHUNK : ROWS_CHUNK;
+		const size_t rows = rows_few(call, width) ? ROWS_TOTALS / width * ROWS_CHUNK : ROWS_RUN;
 
 		if (rows_lanes(call, width)) {
 			call->k->lanes(call, act, width, x + t, out + t);
