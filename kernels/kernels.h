@@ -6,6 +6,8 @@
  * value of each weight that accumulate in double. The others compute the same sums from *packed* activations:
  *
  *   PACK_F32      the activations themselves; FP32 accumulation
+ *   PACK_F32_UP   times 2^120, or a lower power of two that keeps the largest finite one below 2^127: exact, but that
+ *                 the smallest numbers may be off by 2^-149; FP32 accumulation
  *   PACK_BF16     rounded to bfloat16 (nearest even), zeros behind the row's end: relative error 2^-9 of each; FP32
  *                 accumulation
  *   PACK_F16      times a power of two that brings the largest finite one to 2^14 .. 2^15, rounded to binary16 (nearest
@@ -76,7 +78,7 @@ static inline struct kernel_matrix kernel_rows(const struct kernel_matrix *m, si
 	return rest;
 }
 
-enum kernel_pack { PACK_F32, PACK_BF16, PACK_F16, PACK_I8_ROW, PACK_I8_BLOCK, PACK_I8_PAIRS };
+enum kernel_pack { PACK_F32, PACK_F32_UP, PACK_BF16, PACK_F16, PACK_I8_ROW, PACK_I8_BLOCK, PACK_I8_PAIRS };
 
 #define KERNEL_HEAD 64 /* bytes of a packed row that begins with a struct; the codes follow */
 
@@ -86,11 +88,14 @@ struct kernel_i8_row {
 	int32_t sum;
 };
 
-/* F16: what the codes are to be multiplied with. The codes follow as binary16, filled up with zeros to a 64-byte
- * boundary, then once more as binary32. */
-struct kernel_f16_row {
+/* F32_UP: what sums of 2^-120 of the weights times these numbers are to be multiplied with. They follow. F16: what the
+ * codes are to be multiplied with. The codes follow as binary16, filled up with zeros to a 64-byte boundary, then once
+ * more as binary32. */
+struct kernel_float_row {
 	float scale;
 };
+
+#define KERNEL_UP 120 /* the exponent of that power of two */
 
 #define KERNEL_F16_FLOATS(cols) (KERNEL_HEAD + KERNEL_LINE((cols) * sizeof(uint16_t)))
 
@@ -150,7 +155,9 @@ static inline size_t kernel_packed_bytes(const struct kernel_ops *ops, size_t co
 {
 	size_t bytes = KERNEL_LINE(cols * sizeof(float));
 
-	if (ops->pack == PACK_BF16)
+	if (ops->pack == PACK_F32_UP)
+		bytes += KERNEL_HEAD;
+	else if (ops->pack == PACK_BF16)
 		bytes = KERNEL_LINE(cols * sizeof(uint16_t));
 	else if (ops->pack == PACK_F16)
 		bytes = KERNEL_F16_FLOATS(cols) + KERNEL_LINE(cols * sizeof(float));

@@ -91,6 +91,17 @@ static inline bool unpack_blocks(const struct kernel_ops *ops, size_t cols, cons
 	return good;
 }
 
+/* The scale is a power of two. */
+static inline bool unpack_up(size_t cols, const char *packed, double *x)
+{
+	const double scale = load_f32(packed, 0);
+	int exponent;
+
+	for (size_t c = 0; c < cols; c++)
+		x[c] = load_f32(packed + KERNEL_HEAD, c) * scale * ldexp(1.0, -KERNEL_UP);
+	return frexp(scale, &exponent) == 0.5 && scale >= 1.0;
+}
+
 /* Twice the same, and zeros between. */
 static inline bool unpack_halves(size_t cols, const char *packed, double *x)
 {
@@ -125,6 +136,8 @@ static inline bool unpack(const struct kernel_ops *ops, size_t cols, const char 
 		return true;
 	case PACK_F16:
 		return unpack_halves(cols, packed, x);
+	case PACK_F32_UP:
+		return unpack_up(cols, packed, x);
 	case PACK_F32:
 		break;
 	}
@@ -199,9 +212,9 @@ static inline bool pack_good(const struct kernel_ops *ops, size_t cols, const fl
 	for (size_t c = 0; c < cols && good; c++) {
 		const double want = ops->pack == PACK_BF16 ? nearest_bf16(x[c]) : (double)x[c];
 
-		good = isnan(want)
-			       ? isnan(got[c])
-			       : got[c] == want || (ops->pack == PACK_BF16 && fabs(x[c]) < 0x1p-126f && got[c] == 0);
+		good = isnan(want) ? isnan(got[c])
+				   : got[c] == want || (ops->pack == PACK_F32_UP && fabs(got[c] - want) <= 0x1p-149) ||
+					     (ops->pack == PACK_BF16 && fabs(x[c]) < 0x1p-126f && got[c] == 0);
 	}
 	return good;
 }

@@ -328,7 +328,7 @@ static inline double plain_tolerance(const struct kernels *kernels, const struct
 	for (int i = 0; i < MOE_PARTS; i++) {
 		const enum kernel_pack pack = kernels->of[layout->part[i].format]->pack;
 
-		worst = fmax(worst, pack == PACK_F32 ? 0 : pack == PACK_BF16 ? 0.01 : 0.03);
+		worst = fmax(worst, pack == PACK_F32 || pack == PACK_F32_UP ? 0 : pack == PACK_BF16 ? 0.01 : 0.03);
 	}
 	return worst;
 }

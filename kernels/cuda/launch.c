@@ -80,7 +80,8 @@ uint64_t cuda_pack_pitch(enum kernel_pack pack, uint32_t block, uint32_t cols)
 	case PACK_I8_BLOCK:
 		return KERNEL_LINE((uint64_t)cols) + 2 * KERNEL_LINE(blocks * 4);
 	case PACK_F32:
-	case PACK_I8_PAIRS: /* not of a GPU */
+	case PACK_F32_UP: /* this one and the next are not of a GPU */
+	case PACK_I8_PAIRS:
 		break;
 	}
 	return (uint64_t)cols * sizeof(float);

@@ -74,9 +74,9 @@ static inline void pack_i8_row(size_t cols, uint32_t block, const float *x, void
 	}
 }
 
-/* The power of two that a row is multiplied with: it brings the largest finite magnitude to 2^14 .. 2^15, where FP16
- * keeps most of the smaller ones. Its inverse is a normal number. */
-static inline int pack_f16_exponent(size_t cols, const float *x)
+/* The power of two that a row is multiplied with, at most 2^most: it brings the largest finite magnitude to 2^(to - 1)
+ * .. 2^to. */
+static inline int pack_exponent(size_t cols, const float *x, int to, int most)
 {
 	float largest = pack_largest(cols, x);
 	int exponent;
@@ -85,16 +85,33 @@ static inline int pack_f16_exponent(size_t cols, const float *x)
 		for (size_t c = largest = 0; c < cols; c++)
 			largest = isfinite(x[c]) ? fmaxf(largest, fabsf(x[c])) : largest;
 	frexpf(largest, &exponent);
-	return largest == 0.0f || 15 - exponent > 126 ? 126 : 15 - exponent;
+	return largest == 0.0f || to - exponent > most ? most : to - exponent;
+}
+
+static inline void pack_f32_up_row(size_t cols, uint32_t block, const float *x, void *packed)
+{
+	const int exponent = pack_exponent(cols, x, 127, KERNEL_UP);
+	const vec up = vec_set(ldexpf(1.0f, exponent));
+	float *floats = (float *)((char *)packed + KERNEL_HEAD);
+	struct kernel_float_row *row = packed;
+	size_t c = 0;
+
+	memset(packed, 0, KERNEL_HEAD);
+	row->scale = ldexpf(1.0f, KERNEL_UP - exponent);
+	for (; cols - c >= VEC_FLOATS; c += VEC_FLOATS)
+		vec_store(floats + c, vec_mul(vec_load(x + c), up));
+	if (c < cols)
+		vec_store_n(floats + c, vec_mul(vec_load_n(x + c, cols - c), up), cols - c);
 }
 
 static inline void pack_f16_row(size_t cols, uint32_t block, const float *x, void *packed)
 {
-	const int exponent = pack_f16_exponent(cols, x);
+	/* There FP16 keeps most of the smaller numbers; the inverse is a normal one. */
+	const int exponent = pack_exponent(cols, x, 15, 126);
 	const vec up = vec_set(ldexpf(1.0f, exponent));
 	uint16_t *halves = (uint16_t *)((char *)packed + KERNEL_HEAD);
 	float *floats = (float *)((char *)packed + KERNEL_F16_FLOATS(cols));
-	struct kernel_f16_row *row = packed;
+	struct kernel_float_row *row = packed;
 
 	memset(packed, 0, KERNEL_HEAD);
 	row->scale = ldexpf(1.0f, -exponent);

@@ -53,6 +53,7 @@ struct rows_kernel {
 	rows_lanes_function *lanes;            /* for more than lanes_over tokens, or NULL */
 	size_t lanes_over;                     /* at least what `few` is for */
 	bool integer;                          /* PACK_I8_ROW */
+	bool up;                               /* PACK_F32_UP */
 	bool roomy;                            /* 48 KiB of first-level cache: what needs no decoding is never copied */
 	uint32_t offset;                       /* that has been added to integer weights */
 };
@@ -92,7 +93,7 @@ static inline size_t rows_x_at(const struct rows_call *call, bool few, size_t c)
 
 	if (rows_halves(k) && !few)
 		return KERNEL_F16_FLOATS(call->cols) + c * k->x_bytes;
-	return (k->integer || rows_halves(k) ? KERNEL_HEAD : 0) + c * (few ? k->few_x_bytes : k->x_bytes);
+	return (k->integer || k->up || rows_halves(k) ? KERNEL_HEAD : 0) + c * (few ? k->few_x_bytes : k->x_bytes);
 }
 
 /* Those of a row's groups from column c on. */
@@ -327,10 +328,11 @@ static inline vec rows_scaled(const struct rows_call *call, const struct kernel_
 		if (call->cols <= ROWS_INT_COLS)
 			out = vec_from_int(out, 0u - call->k->offset * (uint32_t)row->sum);
 		out = vec_mul(out, vec_mul(scales, vec_set(row->scale)));
-	} else if (rows_halves(call->k)) {
-		out = vec_mul(out, vec_set(((const struct kernel_f16_row *)x)->scale));
-	} else if (m->row_scales) {
-		out = vec_mul(out, vec_load_upto(m->row_scales + first, n));
+	} else {
+		if (call->k->up || rows_halves(call->k))
+			out = vec_mul(out, vec_set(((const struct kernel_float_row *)x)->scale));
+		if (m->row_scales)
+			out = vec_mul(out, vec_load_upto(m->row_scales + first, n));
 	}
 	return m->bias ? vec_add(out, vec_load_upto(m->bias + first, n)) : out;
 }

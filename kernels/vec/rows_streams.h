@@ -28,8 +28,55 @@ struct rows_streams {
 
 typedef void rows_streams_function(const struct rows_streams *part);
 
-ROWS_INLINE void streams_step(enum rows_kind kind, size_t tokens, vec sums[ROWS_TILE][ROWS_TOKENS], const char *w,
-			      size_t apart, const char *const *x, size_t at)
+/* FP8 at a level that makes numbers of all codes first, and looks for NaNs where a chain ends: what is kept of each
+ * row's codes until then. */
+struct streams_codes {
+#ifdef VEC_FP8_NUMBERS
+	vec most[ROWS_TILE];
+#endif
+};
+
+ROWS_INLINE vec streams_weights(enum rows_kind kind, const char *w, size_t v)
+{
+#ifdef VEC_FP8_NUMBERS
+	if (kind == ROWS_FP8)
+		return VEC_FP8_NUMBERS(w, v);
+#endif
+	return row_weights(kind, w, v);
+}
+
+ROWS_INLINE void streams_begin(enum rows_kind kind, struct streams_codes *codes)
+{
+#ifdef VEC_FP8_NUMBERS
+#pragma GCC unroll 4
+	for (size_t i = 0; i < ROWS_TILE; i++)
+		codes->most[i] = VEC_FP8_NONE;
+#endif
+}
+
+ROWS_INLINE void streams_look(enum rows_kind kind, struct streams_codes *codes, const char *w, size_t apart)
+{
+#ifdef VEC_FP8_NUMBERS
+#pragma GCC unroll 4
+	for (size_t i = 0; kind == ROWS_FP8 && i < ROWS_TILE; i++)
+		codes->most[i] = VEC_FP8_MOST(codes->most[i], w + i * apart);
+#endif
+}
+
+ROWS_INLINE void streams_end(enum rows_kind kind, size_t tokens, const struct streams_codes *codes,
+			     vec sums[ROWS_TILE][ROWS_TOKENS])
+{
+#ifdef VEC_FP8_NUMBERS
+#pragma GCC unroll 4
+	for (size_t i = 0; kind == ROWS_FP8 && i < ROWS_TILE; i++)
+#pragma GCC unroll 8
+		for (size_t t = 0; t < tokens; t++)
+			sums[i][t] = VEC_FP8_NANS(sums[i][t], codes->most[i]);
+#endif
+}
+
+ROWS_INLINE void streams_step(enum rows_kind kind, size_t tokens, vec sums[ROWS_TILE][ROWS_TOKENS],
+			      struct streams_codes *codes, const char *w, size_t apart, const char *const *x, size_t at)
 {
 	const size_t vecs = ROWS_STEP_BYTES / rows_w_bytes(kind) * rows_x_bytes(kind) / VEC_BYTES;
 
@@ -41,12 +88,14 @@ ROWS_INLINE void streams_step(enum rows_kind kind, size_t tokens, vec sums[ROWS_
 
 #pragma GCC unroll 4
 			for (size_t i = 0; i < ROWS_TILE; i++)
-				sums[i][t] = row_dot(kind, sums[i][t], row_weights(kind, w + i * apart, v), a);
+				sums[i][t] = row_dot(kind, sums[i][t], streams_weights(kind, w + i * apart, v), a);
 		}
+	streams_look(kind, codes, w, apart);
 }
 
-ROWS_INLINE void streams_tail(enum rows_kind kind, size_t tokens, vec sums[ROWS_TILE][ROWS_TOKENS], const char *w,
-			      size_t apart, const char *const *x, size_t at, size_t cols)
+ROWS_INLINE void streams_tail(enum rows_kind kind, size_t tokens, vec sums[ROWS_TILE][ROWS_TOKENS],
+			      struct streams_codes *codes, const char *w, size_t apart, const char *const *x, size_t at,
+			      size_t cols)
 {
 	_Alignas(64) char weights[ROWS_TILE][ROWS_STEP_BYTES] = {0};
 	_Alignas(64) char copies[ROWS_TOKENS][ROWS_STEP_FLOATS * sizeof(float)] = {0};
@@ -58,7 +107,7 @@ ROWS_INLINE void streams_tail(enum rows_kind kind, size_t tokens, vec sums[ROWS_
 		memcpy(copies[t], x[t] + at, cols * rows_few_x_bytes(kind));
 		from[t] = copies[t];
 	}
-	streams_step(kind, tokens, sums, weights[0], sizeof(weights[0]), from, 0);
+	streams_step(kind, tokens, sums, codes, weights[0], sizeof(weights[0]), from, 0);
 }
 
 /* Asks for a line of each stream, `near` bytes ahead of byte `at`. FP8's activations are twice as wide as its weights,
@@ -86,16 +135,19 @@ ROWS_INLINE void streams_chain(enum rows_kind kind, size_t tokens, vec sums[ROWS
 			       const struct rows_streams *part, const char *const *x, size_t c, size_t to)
 {
 	const size_t w_bytes = rows_w_bytes(kind), x_bytes = rows_few_x_bytes(kind), step = ROWS_STEP_BYTES / w_bytes;
+	struct streams_codes codes;
 
+	streams_begin(kind, &codes);
 #pragma GCC unroll 2
 	for (; to - c >= step; c += step) {
 		streams_ask(kind, part, c * w_bytes);
-		streams_step(kind, tokens, sums, part->w + c * w_bytes, part->apart, x, c * x_bytes);
+		streams_step(kind, tokens, sums, &codes, part->w + c * w_bytes, part->apart, x, c * x_bytes);
 	}
 	if (c < to) {
 		streams_ask(kind, part, c * w_bytes);
-		streams_tail(kind, tokens, sums, part->w + c * w_bytes, part->apart, x, c * x_bytes, to - c);
+		streams_tail(kind, tokens, sums, &codes, part->w + c * w_bytes, part->apart, x, c * x_bytes, to - c);
 	}
+	streams_end(kind, tokens, &codes, sums);
 }
 
 /* scaled += the sums of the group at column c, each row's with its own scale. */

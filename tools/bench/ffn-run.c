@@ -152,7 +152,7 @@ static uint64_t (*peak_of(const struct ffn_run *b))(uint64_t)
 {
 	const enum kernel_pack pack = b->kernels->of[b->format]->pack;
 
-	if (pack == PACK_F32 || pack == PACK_F16)
+	if (pack == PACK_F32 || pack == PACK_F32_UP || pack == PACK_F16)
 		return b->kernels->peak_f32;
 	return pack == PACK_BF16 ? b->kernels->peak_bf16 : b->kernels->peak_int8;
 }
