@@ -78,7 +78,8 @@ static inline struct kernel_matrix kernel_rows(const struct kernel_matrix *m, si
 	return rest;
 }
 
-enum kernel_pack { PACK_F32, PACK_F32_UP, PACK_BF16, PACK_F16, PACK_I8_ROW, PACK_I8_BLOCK, PACK_I8_PAIRS };
+/* Kernels for GPUs know them by their numbers (kernels/cuda/weights.h). */
+enum kernel_pack { PACK_F32, PACK_BF16, PACK_F16, PACK_I8_ROW, PACK_I8_BLOCK, PACK_I8_PAIRS, PACK_F32_UP };
 
 #define KERNEL_HEAD 64 /* bytes of a packed row that begins with a struct; the codes follow */
 
