@@ -53,6 +53,10 @@ static inline vec vec_fp8(const char *w, size_t v)
 #include "kernels/vec/fp8.h"
 #include "kernels/vec/pack.h"
 
+#include "kernels/avx2/lanes.h"
+
+LANES(group_lanes, ROWS_FP8, 12, 6)
+
 static void decode(const void *codes, size_t cols, void *to)
 {
 	floats_decode(ROWS_FP8, codes, cols, to);
@@ -60,8 +64,9 @@ static void decode(const void *codes, size_t cols, void *to)
 
 ROWS_STREAMS_2(streams, ROWS_FP8, true)
 
-static const struct rows_kernel kernel = {FP8_KERNEL(decode), .up = true};
-static const struct rows_kernel unasked = {FP8_KERNEL(decode), .up = true, .streams = streams};
+static const struct rows_kernel kernel = {FP8_KERNEL(decode), .up = true, .lanes = group_lanes, .lanes_over = 15};
+static const struct rows_kernel unasked = {FP8_KERNEL(decode), .up = true, .lanes = group_lanes, .lanes_over = 15,
+					   .streams = streams};
 
 ROWS_OPS(ops_fp8_avx2, kernel, PACK_F32_UP, pack_f32_up_row)
 ROWS_OPS(ops_fp8_unasked_avx2, unasked, PACK_F32_UP, pack_f32_up_row)

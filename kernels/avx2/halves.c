@@ -3,14 +3,21 @@
 #include "kernels/avx2/vec.h"
 #include "kernels/vec/halves.h"
 
-static const struct rows_kernel kernel_bf16 = {HALVES_BF16, .near = ROWS_NEAR};
-static const struct rows_kernel kernel_f16 = {HALVES_F16, .near = ROWS_NEAR};
+#include "kernels/avx2/lanes.h"
+
+LANES(float_lanes, ROWS_F32, 12, 6)
+
+/* Tokens over which lanes pay. */
+#define HALVES_LANES .near = ROWS_NEAR, .lanes = float_lanes, .lanes_over = 15
+
+static const struct rows_kernel kernel_bf16 = {HALVES_BF16, HALVES_LANES};
+static const struct rows_kernel kernel_f16 = {HALVES_F16, HALVES_LANES};
 
 ROWS_STREAMS_2(streams_bf16, ROWS_BF16, false)
 ROWS_STREAMS_2(streams_f16, ROWS_F16, false)
 
-static const struct rows_kernel unasked_bf16 = {HALVES_BF16, .near = ROWS_NEAR, .streams = streams_bf16};
-static const struct rows_kernel unasked_f16 = {HALVES_F16, .near = ROWS_NEAR, .streams = streams_f16};
+static const struct rows_kernel unasked_bf16 = {HALVES_BF16, HALVES_LANES, .streams = streams_bf16};
+static const struct rows_kernel unasked_f16 = {HALVES_F16, HALVES_LANES, .streams = streams_f16};
 
 ROWS_OPS(ops_bf16_avx2, kernel_bf16, PACK_F32, NULL)
 ROWS_OPS(ops_f16_avx2, kernel_f16, PACK_F16, pack_f16_row)

@@ -2,13 +2,14 @@
 /*
  * rows_run - gate_up and matmul over the tiles of rows.h, in the vec_* names of the level that includes this file.
  *
- * Sixteen rows at a time. Up to ROWS_PASSES * ROWS_FEW_TOKENS tokens the weights are decoded where they are multiplied,
- * row by row (rows_serial.h) or in four streams (rows_streams.h), and many rows of gate are read before as many of up:
- * one long stream, then another. With more, every token passes by a block of columns in tiles (rows.h): decoded (or
- * only copied) once into a buffer, or as it lies in the record where it needs no decoding: any number of tokens where
- * the first-level cache has room for the rows (docs/decisions/0074), else up to ROWS_IN_PLACE (0009). The first tiles
- * ask for the next block, the others for the next activations. A kernel may have a way of its own for many tokens, with
- * a lane for each, which is taken where few lanes would be idle.
+ * A run of rows, sixteen at a time. Up to ROWS_PASSES * ROWS_FEW_TOKENS tokens the weights are decoded where they are
+ * multiplied, row by row (rows_serial.h) or in four streams (rows_streams.h), and many rows of gate are read before as
+ * many of up: one long stream, then another. With more, every token passes by a block of columns in tiles (rows.h), and
+ * all ROWS_RUN rows of a run by one block before the next: decoded (or only copied) once into a buffer, or as it lies
+ * in the record where it needs no decoding: any number of tokens where the first-level cache has room for the rows
+ * (docs/decisions/0074), else up to ROWS_IN_PLACE (0009). The first tiles ask for the next block, the others for the
+ * next activations. A kernel may have a way of its own for many tokens, with a lane for each (lanes_run.h), which is
+ * taken where few lanes would be idle.
  */
 #ifndef KERNELS_VEC_ROWS_RUN_H
 #define KERNELS_VEC_ROWS_RUN_H

@@ -10,6 +10,7 @@
 #define KERNELS_VEC_ROWS_STREAMS_H
 
 #include "kernels/vec/rows_serial.h"
+#include "kernels/vec/streams_codes.h"
 
 /* Four rows, one of each stream. */
 struct rows_streams {
@@ -27,53 +28,6 @@ struct rows_streams {
 };
 
 typedef void rows_streams_function(const struct rows_streams *part);
-
-/* FP8 at a level that makes numbers of all codes first, and looks for NaNs where a chain ends: what is kept of each
- * row's codes until then. */
-struct streams_codes {
-#ifdef VEC_FP8_NUMBERS
-	vec most[ROWS_TILE];
-#endif
-};
-
-ROWS_INLINE vec streams_weights(enum rows_kind kind, const char *w, size_t v)
-{
-#ifdef VEC_FP8_NUMBERS
-	if (kind == ROWS_FP8)
-		return VEC_FP8_NUMBERS(w, v);
-#endif
-	return row_weights(kind, w, v);
-}
-
-ROWS_INLINE void streams_begin(enum rows_kind kind, struct streams_codes *codes)
-{
-#ifdef VEC_FP8_NUMBERS
-#pragma GCC unroll 4
-	for (size_t i = 0; i < ROWS_TILE; i++)
-		codes->most[i] = VEC_FP8_NONE;
-#endif
-}
-
-ROWS_INLINE void streams_look(enum rows_kind kind, struct streams_codes *codes, const char *w, size_t apart)
-{
-#ifdef VEC_FP8_NUMBERS
-#pragma GCC unroll 4
-	for (size_t i = 0; kind == ROWS_FP8 && i < ROWS_TILE; i++)
-		codes->most[i] = VEC_FP8_MOST(codes->most[i], w + i * apart);
-#endif
-}
-
-ROWS_INLINE void streams_end(enum rows_kind kind, size_t tokens, const struct streams_codes *codes,
-			     vec sums[ROWS_TILE][ROWS_TOKENS])
-{
-#ifdef VEC_FP8_NUMBERS
-#pragma GCC unroll 4
-	for (size_t i = 0; kind == ROWS_FP8 && i < ROWS_TILE; i++)
-#pragma GCC unroll 8
-		for (size_t t = 0; t < tokens; t++)
-			sums[i][t] = VEC_FP8_NANS(sums[i][t], codes->most[i]);
-#endif
-}
 
 ROWS_INLINE void streams_step(enum rows_kind kind, size_t tokens, vec sums[ROWS_TILE][ROWS_TOKENS],
 			      struct streams_codes *codes, const char *w, size_t apart, const char *const *x, size_t at)

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+/* lanes - the shapes of kernels/vec/lanes.h at level avx2: up to 12 vectors of sums, 96 results. */
+#ifndef KERNELS_AVX2_LANES_H
+#define KERNELS_AVX2_LANES_H
+
+#include "kernels/avx2/vec.h"
+
+#define LANES_WIDTH 2
+#define LANES_ROWS 12
+#define LANES_LEVELS 3
+#define LANES_RUN_STEP 48
+#define LANES_RUN_ROWS 288
+
+/* The four of a lane as vec_pair and vec_quad add them, then the other lane's. */
+static const uint8_t lanes_order[] = {0, 2, 1, 3, 4, 6, 5, 7};
+
+/* sums[i] + *w * x[i]. One piece, as vec_fma_three: the compiler would keep some of 12 sums in memory. */
+static inline void lanes_two(vec sums[2], const float *w, const vec x[2])
+{
+	vec weight;
+
+	__asm__("vbroadcastss %3, %2\n\t"
+		"vfmadd231ps %2, %4, %0\n\t"
+		"vfmadd231ps %2, %5, %1"
+		: "+x"(sums[0]), "+x"(sums[1]), "=&x"(weight)
+		: "m"(*w), "x"(x[0]), "x"(x[1]));
+}
+
+#ifndef LANES_MAGNITUDES
+#define LANES_TWO lanes_two
+#endif
+
+#include "kernels/vec/lanes_run.h"
+
+/* A half of a vector of two rows, the second in the upper half. */
+ROWS_INLINE __m256 turn_two_rows(const char *row, const char *second)
+{
+	const __m256 low = _mm256_castps128_ps256(_mm_loadu_ps((const float *)row));
+
+	return _mm256_insertf128_ps(low, _mm_loadu_ps((const float *)second), 1);
+}
+
+ROWS_INLINE void vec_turn(const char *const *rows, size_t at, vec ret[VEC_FLOATS])
+{
+#pragma GCC unroll 2
+	for (size_t half = 0; half < 2; half++, at += VEC_BYTES / 2) {
+		vec two[4];
+
+#pragma GCC unroll 4
+		for (size_t r = 0; r < 4; r++)
+			two[r] = turn_two_rows(rows[r] + at, rows[r + 4] + at);
+
+		const vec low = _mm256_unpacklo_ps(two[0], two[1]), high = _mm256_unpackhi_ps(two[0], two[1]);
+		const vec low2 = _mm256_unpacklo_ps(two[2], two[3]), high2 = _mm256_unpackhi_ps(two[2], two[3]);
+
+		ret[4 * half] = _mm256_shuffle_ps(low, low2, 0x44);
+		ret[4 * half + 1] = _mm256_shuffle_ps(low, low2, 0xee);
+		ret[4 * half + 2] = _mm256_shuffle_ps(high, high2, 0x44);
+		ret[4 * half + 3] = _mm256_shuffle_ps(high, high2, 0xee);
+	}
+}
+
+/* rows_lanes_function `name`: tiles of two panels have `rows` rows, those of one alone `single`. */
+#define LANES(name, kind, single, rows)                                                                                \
+	LANES_FUNCTION(name, kind, 1, single, 1)                                                                       \
+	LANES_FUNCTION(name, kind, 1, rows, 1)                                                                         \
+	LANES_FUNCTION(name, kind, 2, rows, 1)                                                                         \
+	static const struct lanes_shape name##_shapes[] = {{single, {name##_1_##single##_1}},                          \
+							   {rows, {name##_1_##rows##_1, name##_2_##rows##_1}}};        \
+	LANES_ROWS_FUNCTION(name, kind, name##_shapes)
+
+#endif

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * lanes_run - a call's rows for many tokens by the tiles of lanes.h, in the vec_* names of the level that includes this
+ * file. Panels of a block of columns stay in the second-level cache while all rows of a run pass; some rows at a time
+ * are decoded into a buffer that never leaves the first.
+ *
+ * The level defines LANES_RUN_STEP, rows that are whole tiles of each of its shapes, LANES_RUN_ROWS, those of a run of
+ * ROWS_TOTALS tokens, and vec_turn(rows, at, ret), which turns a vector of each row, `at` bytes from where it begins,
+ * into vectors of the same element of each.
+ */
+#ifndef KERNELS_VEC_LANES_RUN_H
+#define KERNELS_VEC_LANES_RUN_H
+
+#include "kernels/vec/lanes.h"
+
+/* The level's. */
+ROWS_INLINE void vec_turn(const char *const *rows, size_t at, vec ret[VEC_FLOATS]);
+
+/* -- panels ------------------------------------------------------------------------------------------------------- */
+
+/* The step-th vector of each token's block. */
+ROWS_INLINE void lanes_turn_step(bool integers, const char *const *x, size_t at, size_t step, char *panel)
+{
+	const size_t chains = LANES_STEPS / LANES_CHAINS; /* of integers: steps for a chain */
+	vec v[VEC_FLOATS];
+
+	vec_turn(x, at, v);
+#pragma GCC unroll 16
+	for (size_t i = 0; i < VEC_FLOATS; i++) {
+		const size_t whole = step / chains * LANES_CHAIN_BYTES + (step % chains * LANES_CHAINS + i) * VEC_BYTES;
+		const size_t chain = lanes_order[i] * LANES_CHAIN_BYTES + step * VEC_BYTES;
+
+		vec_store((float *)(panel + (integers ? whole : chain)), v[i]);
+	}
+}
+
+/* `bytes` of up to VEC_FLOATS tokens' activations, x_at bytes from where they begin; zeros behind them to `whole`. */
+static __attribute__((noinline)) void lanes_turn(bool integers, const void *const *x, size_t tokens, size_t x_at,
+						 size_t bytes, size_t whole, char *panel)
+{
+	static const _Alignas(64) char zeros[ROWS_BLOCK_BYTES];
+	_Alignas(64) char copies[VEC_FLOATS][VEC_BYTES] = {0};
+	const char *rows[VEC_FLOATS];
+	size_t at = 0;
+
+	for (size_t t = 0; t < VEC_FLOATS; t++)
+		rows[t] = t < tokens ? (const char *)x[t] + x_at : zeros;
+	for (; at + VEC_BYTES <= bytes; at += VEC_BYTES)
+		lanes_turn_step(integers, rows, at, at / VEC_BYTES, panel);
+	for (size_t t = 0; t < VEC_FLOATS; t++) {
+		memcpy(copies[t], rows[t] + at, bytes - at);
+		rows[t] = copies[t];
+	}
+	for (; at < whole; at += VEC_BYTES) {
+		lanes_turn_step(integers, rows, 0, at / VEC_BYTES, panel);
+		memset(copies, 0, sizeof(copies));
+	}
+}
+
+/* -- a run of rows ------------------------------------------------------------------------------------------------ */
+
+/* By panels - 1. Tiles of fewer panels have more rows; the narrower of two tiles has the other one's rows. */
+struct lanes_shape {
+	size_t rows;
+	lanes_function *of[LANES_WIDTH];
+};
+
+/* Some tokens of a call, whose panels stay in the second-level cache while all rows of a run pass. */
+struct lanes_call {
+	const struct rows_call *call;
+	enum rows_kind kind;
+	const struct lanes_shape *shape;
+	size_t tokens, panels, tiles, pitch; /* pitch: of totals */
+	const void *const *x;
+	char *panel, *buffer;
+	float *totals[2];
+};
+
+/* A column block; `whole` columns with the zeros behind it. */
+struct lanes_block {
+	size_t c, cols, whole;
+};
+
+static inline struct lanes_block lanes_block(const struct lanes_call *l, size_t c)
+{
+	const size_t cols = l->call->cols - c < l->call->block ? l->call->cols - c : l->call->block;
+	const size_t step = lanes_integers(l->kind) ? 4 : l->kind == ROWS_FP8 ? ROWS_GROUP : VEC_FLOATS;
+
+	return (struct lanes_block){c, cols, (cols + step - 1) / step * step};
+}
+
+/* Rows first .. first + n of a matrix, decoded, and the scales of their groups; rows behind them are zeros. */
+ROWS_INLINE void lanes_decode(const struct lanes_call *l, size_t matrix, size_t first, size_t n,
+			      const struct lanes_block *block, float (*scales)[LANES_GROUPS])
+{
+	const struct rows_kernel *k = l->call->k;
+	const size_t bytes = block->cols * k->x_bytes, whole = block->whole * k->x_bytes;
+	const size_t groups = (block->cols + ROWS_GROUP - 1) / ROWS_GROUP;
+	char *to = l->buffer;
+
+	for (size_t r = 0; r < n; r++, to += ROWS_BUFFER_PITCH) {
+		k->decode(rows_at(l->call, matrix, first + r, block->c), block->cols, to);
+		memset(to + bytes, 0, whole - bytes);
+		if (l->kind == ROWS_FP8)
+			memcpy(scales[r], rows_scales(l->call->m[matrix], first + r, block->c),
+			       groups * sizeof(scales[r][0]));
+	}
+	for (size_t r = n; r < l->shape->rows; r++, to += ROWS_BUFFER_PITCH)
+		memset(to, 0, whole);
+#ifdef LANES_MAGNITUDES
+	for (size_t r = 0; r < l->shape->rows; r++, to += ROWS_BUFFER_PITCH)
+		LANES_MAGNITUDES(l->buffer + r * ROWS_BUFFER_PITCH, whole, to);
+#endif
+}
+
+/* All tokens by the rows in the buffer. The first tile asks for the rows at `next`. */
+ROWS_INLINE void lanes_tiles(const struct lanes_call *l, size_t matrix, size_t row, const struct lanes_block *block,
+			     const float (*scales)[LANES_GROUPS], const char *next)
+{
+	for (size_t j = 0, at = 0; j < l->tiles; j++) {
+		const size_t n = l->panels / l->tiles + (j < l->panels % l->tiles);
+		const struct lanes_tile tile = {
+			.w = l->buffer,
+			.x = l->panel + at * LANES_PANEL_BYTES,
+			.steps = block->whole / (lanes_integers(l->kind) ? 4 : VEC_FLOATS),
+			.ahead = next,
+			.ahead_pitch = j ? 0 : l->call->m[matrix]->pitch,
+			.ahead_step = j ? 0 : l->call->block * l->call->k->w_bytes / LANES_CHAINS,
+			.scales = scales,
+			.totals = l->totals[matrix] + row * l->pitch + at * VEC_FLOATS,
+			.pitch = l->pitch,
+		};
+
+		l->shape->of[n - 1](&tile);
+		at += n;
+	}
+}
+
+ROWS_INLINE void lanes_sums_of(const struct lanes_call *l, const struct rows_run *run)
+{
+	const struct rows_call *call = l->call;
+	const size_t x_bytes = call->k->x_bytes, rows = l->shape->rows;
+	float scales[LANES_ROWS][LANES_GROUPS] = {0};
+
+	for (size_t c = 0; c < call->cols; c += call->block) {
+		const struct lanes_block block = lanes_block(l, c);
+
+		for (size_t p = 0; p < l->panels; p++)
+			lanes_turn(lanes_integers(l->kind), l->x + p * VEC_FLOATS, l->tokens - p * VEC_FLOATS,
+				   rows_x_at(call, false, c), block.cols * x_bytes, block.whole * x_bytes,
+				   l->panel + p * LANES_PANEL_BYTES);
+		for (size_t i = 0; i < call->matrices; i++)
+			for (size_t r = run->first; r < run->end; r += rows) {
+				const size_t n = run->end - r < rows ? run->end - r : rows;
+
+				lanes_decode(l, i, r, n, &block, scales);
+				lanes_tiles(l, i, r - run->first, &block, (const float(*)[LANES_GROUPS])scales,
+					    rows_next(call, run, i, r, n, c));
+			}
+	}
+}
+
+/* Totals of VEC_FLOATS rows of a run and as many tokens, to a line of each token. */
+ROWS_INLINE void lanes_totals(const struct lanes_call *l, size_t matrix, size_t row, size_t token, float *to)
+{
+	const char *rows[VEC_FLOATS];
+	vec v[VEC_FLOATS];
+
+	for (size_t i = 0; i < VEC_FLOATS; i++)
+		rows[i] = (const char *)(l->totals[matrix] + (row + i) * l->pitch + token);
+	vec_turn(rows, 0, v);
+	for (size_t i = 0; i < VEC_FLOATS; i++)
+		vec_store(to + i * ROWS_CHUNK, v[i]);
+}
+
+/* The totals of a run, with a lane for each token, as results. */
+static void lanes_finish(const struct lanes_call *l, const struct rows_run *run, const struct kernel_act *act,
+			 float *const *out)
+{
+	for (size_t r = run->first; r < run->end; r += ROWS_CHUNK)
+		for (size_t t = 0; t < l->tokens; t += VEC_FLOATS) {
+			_Alignas(64) float totals[2][VEC_FLOATS * ROWS_CHUNK];
+
+			for (size_t i = 0; i < l->call->matrices; i++)
+				for (size_t j = 0; j < ROWS_CHUNK; j += VEC_FLOATS)
+					lanes_totals(l, i, r - run->first + j, t, totals[i] + j);
+			rows_finish(l->call, act, r, rows_chunk(run->end, r),
+				    l->tokens - t < VEC_FLOATS ? l->tokens - t : VEC_FLOATS, l->x + t,
+				    (const float *const[]){totals[0], totals[1]}, out + t);
+		}
+}
+
+/* A call's rows for up to ROWS_TOTALS tokens. */
+ROWS_INLINE void lanes_rows(enum rows_kind kind, const struct lanes_shape *shapes, const struct rows_call *call,
+			    const struct kernel_act *act, size_t tokens, const void *const *x, float *const *out)
+{
+	_Alignas(64) char panel[LANES_PANELS * LANES_PANEL_BYTES], buffer[LANES_ROWS * ROWS_BUFFER_PITCH];
+	_Alignas(64) float totals[2 * LANES_RUN_ROWS * ROWS_TOTALS];
+	const size_t panels = (tokens + VEC_FLOATS - 1) / VEC_FLOATS, pitch = panels * VEC_FLOATS;
+	const size_t tiles = (panels + LANES_WIDTH - 1) / LANES_WIDTH;
+	const size_t floats = sizeof(totals) / sizeof(totals[0]) / call->matrices;
+	const size_t most = floats / pitch / LANES_RUN_STEP * LANES_RUN_STEP;
+	const struct lanes_call l = {
+		.call = call,
+		.kind = kind,
+		.shape = &shapes[(panels + tiles - 1) / tiles - 1],
+		.tokens = tokens,
+		.panels = panels,
+		.tiles = tiles,
+		.pitch = pitch,
+		.x = x,
+		.panel = panel,
+		.buffer = buffer,
+		.totals = {totals, totals + floats * (call->matrices - 1)},
+	};
+
+	for (size_t r = 0; r < call->rows; r += most) {
+		const struct rows_run run = {r, call->rows - r < most ? call->rows : r + most};
+
+		for (size_t i = 0; i < call->matrices; i++)
+			memset(l.totals[i], 0,
+			       (run.end - r + LANES_RUN_STEP - 1) / LANES_RUN_STEP * LANES_RUN_STEP * pitch *
+				       sizeof(totals[0]));
+		lanes_sums_of(&l, &run);
+		lanes_finish(&l, &run, act, out);
+	}
+}
+
+#define LANES_FUNCTION(name, kind, panels, rows, chains)                                                               \
+	static __attribute__((noinline)) void name##_##panels##_##rows##_##chains(const struct lanes_tile *tile)       \
+	{                                                                                                              \
+		lanes_run(kind, panels, rows, chains, tile);                                                           \
+	}
+
+/* rows_lanes_function `name` by a table of shapes. */
+#define LANES_ROWS_FUNCTION(name, kind, shapes)                                                                        \
+	static void name(const struct rows_call *call, const struct kernel_act *act, size_t tokens,                    \
+			 const void *const *x, float *const *out)                                                      \
+	{                                                                                                              \
+		lanes_rows(kind, shapes, call, act, tokens, x, out);                                                   \
+	}
+
+#endif
