@@ -7,7 +7,8 @@
  *
  *   PACK_F32      the activations themselves; FP32 accumulation
  *   PACK_F32_UP   times 2^120, or a lower power of two that keeps the largest finite one below 2^127: exact, but that
- *                 the smallest numbers may be off by 2^-149; FP32 accumulation
+ *                 the smallest numbers may be off by 2^-149, and products, before scales, by 2^-156 of the largest one;
+ *                 FP32 accumulation
  *   PACK_BF16     rounded to bfloat16 (nearest even), zeros behind the row's end: relative error 2^-9 of each; FP32
  *                 accumulation
  *   PACK_F16      times a power of two that brings the largest finite one to 2^14 .. 2^15, rounded to binary16 (nearest

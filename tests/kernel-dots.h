@@ -294,6 +294,8 @@ static inline struct dot dot_of(const struct problem *p, const struct dots *d, e
 
 	ret.bound = (double)(terms + 8) * 0x1p-23 * magnitude +
 		    (double)terms * 0x1p-125 * (1.0 + n->most[r] + n->scales[r] + d->x_most[t]);
+	if (pack == PACK_F32_UP) /* what is small beside a row's largest is denormal before the scale */
+		ret.bound += (double)terms * 0x1p-156 * d->x_most[t] * n->scales[r];
 	ret.loose = f->scale != MOE_SCALE_NONE || pack == PACK_BF16;
 	/* With scales, codes of up to 448 and zero points of up to 255 may be summed up first. */
 	ret.wide = magnitude > FLT_MAX / 2 || n->scales[r] * 1024 * (1.0 + d->x_sum[t]) > FLT_MAX / 2 ||

@@ -3,9 +3,9 @@
  * panel - AVX2, with and without AVX-VNNI, under the names that kernels/vec/panel*.h is written in: a vector has 4
  * columns of 8 rows.
  *
- * Without VNNI an 8-bit dot product is two multiply-adds, the first one to 16 bits with saturation. Codes of up to 6
- * bits cannot reach it, not even two products of them: 4 * 63 * 127 < 2^15. Codes of 8 bits are taken signed, the
- * operands |a| <= 128 and x with a's sign, |x| <= 127: 2 * 128 * 127 < 2^15.
+ * Without VNNI an 8-bit dot product is two multiply-adds, the first one to 16 bits with saturation. Products of codes
+ * of up to 6 bits are added up in 16 bits as long as these have room (panel_room). Codes of 8 bits are taken signed,
+ * the operands |a| <= 128 and x with a's sign, |x| <= 127: 2 * 128 * 127 < 2^15.
  */
 #ifndef KERNELS_AVX2_PANEL_H
 #define KERNELS_AVX2_PANEL_H
@@ -94,25 +94,32 @@ static inline ivec ivec_upper(ivec v, ivec more, int left, int mask)
 	return _mm256_or_si256(v, _mm256_and_si256(more, _mm256_set1_epi8((char)mask)));
 }
 
-/* sums + a0 . x0 + a1 . x1: in each element four products of an unsigned (wide: perhaps signed) with a signed byte. */
-static inline ivec ivec_dot2(int wide, ivec sums, ivec a0, ivec x0, ivec a1, ivec x1)
+#ifndef __AVXVNNI__
+/* Pairs of vectors whose products are added up in 16 bits first, if these have room. Four are slower. */
+#define PANEL_HALVES 2
+
+/* halves + a0 . x0 + a1 . x1: in each half of an element two products of an unsigned with a signed byte of each. */
+static inline ivec ivec_halves(ivec halves, ivec a0, ivec x0, ivec a1, ivec x1)
+{
+	return _mm256_add_epi16(halves, _mm256_add_epi16(_mm256_maddubs_epi16(a0, x0), _mm256_maddubs_epi16(a1, x1)));
+}
+
+/* sums + both halves of each element. */
+static inline ivec ivec_add_halves(ivec sums, ivec halves)
+{
+	return _mm256_add_epi32(sums, _mm256_madd_epi16(halves, _mm256_set1_epi16(1)));
+}
+#endif
+
+/* sums + a0 . x0 + a1 . x1: in each element four products of a signed byte with an unsigned one, or where wide codes
+ * are taken signed with one of those. */
+static inline ivec ivec_dot2(ivec sums, ivec a0, ivec x0, ivec a1, ivec x1)
 {
 #ifdef __AVXVNNI__
-	(void)wide;
 	return _mm256_dpbusd_avx_epi32(_mm256_dpbusd_avx_epi32(sums, a0, x0), a1, x1);
 #else
-	const ivec ones = _mm256_set1_epi16(1);
-
-	if (wide) {
-		const ivec p0 = _mm256_maddubs_epi16(_mm256_abs_epi8(a0), _mm256_sign_epi8(x0, a0));
-		const ivec p1 = _mm256_maddubs_epi16(_mm256_abs_epi8(a1), _mm256_sign_epi8(x1, a1));
-
-		sums = _mm256_add_epi32(sums, _mm256_madd_epi16(p0, ones));
-		return _mm256_add_epi32(sums, _mm256_madd_epi16(p1, ones));
-	}
-	return _mm256_add_epi32(
-		sums,
-		_mm256_madd_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(a0, x0), _mm256_maddubs_epi16(a1, x1)), ones));
+	sums = ivec_add_halves(sums, _mm256_maddubs_epi16(_mm256_abs_epi8(a0), _mm256_sign_epi8(x0, a0)));
+	return ivec_add_halves(sums, _mm256_maddubs_epi16(_mm256_abs_epi8(a1), _mm256_sign_epi8(x1, a1)));
 #endif
 }
 

@@ -122,9 +122,8 @@ static inline ivec ivec_dot(ivec sums, ivec a, ivec x)
 }
 
 /* sums + a0 . x0 + a1 . x1: in each element four products of an unsigned with a signed byte. */
-static inline ivec ivec_dot2(int wide, ivec sums, ivec a0, ivec x0, ivec a1, ivec x1)
+static inline ivec ivec_dot2(ivec sums, ivec a0, ivec x0, ivec a1, ivec x1)
 {
-	(void)wide;
 	return _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sums, a0, x0), a1, x1);
 }
 

@@ -39,6 +39,17 @@ PANEL_INLINE int panel_looked_up(uint32_t format)
 	return moe_formats[format].code == MOE_CODE_E2M1 || moe_formats[format].code == MOE_CODE_IQ4NL;
 }
 
+/* Pairs of vectors, `most` at most, whose products with activations of up to 127 have room in 16 bits with a sign; 0:
+ * not even one. */
+PANEL_INLINE int panel_room(uint32_t format, int most)
+{
+	const struct moe_format_spec *f = &moe_formats[format];
+	const int code = f->code == MOE_CODE_E2M1 ? 24 : panel_wide(format) ? 255 : (1 << f->bits) - 1;
+	const int room = INT16_MAX / (4 * 127 * code);
+
+	return room < most ? room : most;
+}
+
 PANEL_INLINE ivec panel_table(uint32_t format)
 {
 	static const uint8_t e2m1[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};

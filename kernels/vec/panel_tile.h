@@ -21,6 +21,10 @@
 #include "kernels/vec/panel_codes.h"
 #include "kernels/vec/panel_pairs.h"
 
+#ifndef PANEL_HALVES
+#define PANEL_HALVES 0
+#endif
+
 #define PANEL_COLS 512 /* of a column block: 16 KiB of decoded bytes for two panels. A multiple of all scale blocks. */
 #define PANEL_UNITS (PANEL_COLS / 16)
 #define PANEL_FEW 4         /* tokens */
@@ -278,14 +282,24 @@ PANEL_INLINE void tile_begins(uint32_t format, size_t vecs, size_t tokens, const
 	}
 }
 
-/* sums[t] + the products of two vectors of columns. */
-PANEL_INLINE ivec tile_dot(uint32_t format, const struct tile_unit *unit, ivec sums, const ivec a[2], ivec x0, ivec x1)
+/* sums[t] + the products of two vectors of columns, the i-th of a unit's `pairs`. Where the level adds them up in 16
+ * bits first they are in `halves` until those have no room for more; of few tokens there are no registers for more. */
+PANEL_INLINE ivec tile_dot(uint32_t format, const struct tile_unit *unit, ivec sums, const ivec a[2], ivec x0, ivec x1,
+			   ivec *halves, int i, int pairs)
 {
 #if PANEL_PAIRS
 	if (!unit->few)
 		return pairs_dot(sums, a, x0, x1);
 #endif
-	return ivec_dot2(panel_wide(format), sums, a[0], x0, a[1], x1);
+#if PANEL_HALVES
+	const int room = panel_room(format, unit->few ? 1 : PANEL_HALVES);
+
+	if (room) {
+		*halves = ivec_halves(i % room ? *halves : ivec_set(0), a[0], x0, a[1], x1);
+		return (i + 1) % room && i + 1 < pairs ? sums : ivec_add_halves(sums, *halves);
+	}
+#endif
+	return ivec_dot2(sums, a[0], x0, a[1], x1);
 }
 
 /* totals[s][t] += the unit's products. */
@@ -293,12 +307,13 @@ PANEL_INLINE void tile_unit(uint32_t format, size_t panels, size_t tokens, const
 			    const int8_t *const *x, const struct tile_extra *extra, vec totals[TILE_VECS][TILE_TOKENS])
 {
 	const size_t vecs = panels * PANEL_VECS, u = unit->c / panel_unit(format);
-	const int end = unit->v + (int)panel_unit(format) / 4;
-	ivec sums[TILE_VECS][TILE_TOKENS];
+	const int pairs = (int)panel_unit(format) / 8;
+	ivec sums[TILE_VECS][TILE_TOKENS], halves[TILE_VECS][TILE_TOKENS];
 
 	tile_begins(format, vecs, tokens, unit, extra, sums);
 #pragma GCC unroll 4
-	for (int v = unit->v; v < end; v += 2) {
+	for (int i = 0; i < pairs; i++) {
+		const int v = unit->v + 2 * i;
 		const size_t c = unit->c / MOE_BLOCK_COLS * MOE_BLOCK_COLS + v * 4;
 		ivec a[TILE_VECS][2];
 
@@ -314,7 +329,7 @@ PANEL_INLINE void tile_unit(uint32_t format, size_t panels, size_t tokens, const
 
 #pragma GCC unroll 4
 			for (size_t s = 0; s < vecs; s++)
-				sums[s][t] = tile_dot(format, unit, sums[s][t], a[s], x0, x1);
+				sums[s][t] = tile_dot(format, unit, sums[s][t], a[s], x0, x1, &halves[s][t], i, pairs);
 		}
 	}
 #pragma GCC unroll 4
