@@ -435,6 +435,82 @@ static void peak_check(const struct kernels *k, const char *what, uint64_t (*pea
 		ok(peak(10) > 0 && peak(20) == 2 * peak(10), "%s: the peak of %s counts its work", k->variant, what);
 }
 
+/* -- columns ------------------------------------------------------------------------------------------------------ */
+
+#define WIDE_ROWS 5
+#define WIDE_TOKENS 40
+#define WIDE_COLS 150000 /* beyond 2^17 the sums of INT8's products need more than 32 bits */
+
+/* All products of a row are as large as can be, or the row's last but one and no other is zero. */
+static int8_t wide_weight(size_t r, size_t c, size_t cols)
+{
+	return r % 2 == 0 ? (int8_t)(r ? 127 : -128) : c + 2 == cols ? 0 : (int8_t)(c % 3 ? 127 : -127);
+}
+
+/* Activations are all -1 or all 1: codes of 127. */
+static bool wide_check(const struct kernel_ops *ops, size_t cols, size_t tokens)
+{
+	const size_t pitch = kernel_packed_bytes(ops, cols);
+	float scales[WIDE_ROWS], y[WIDE_TOKENS][WIDE_ROWS], *out[WIDE_TOKENS];
+	static struct wall codes, packs, floats;
+	int8_t *w;
+	float *x;
+	char *packed;
+	const void *rows[WIDE_TOKENS];
+	struct kernel_matrix m = {.format = MOE_FORMAT_INT8, .pitch = cols, .row_scales = scales};
+	bool good = true;
+
+	if (!codes.end) {
+		codes = wall_new((size_t)WIDE_ROWS * WIDE_COLS);
+		packs = wall_new(2 * (WIDE_COLS * sizeof(float) + 128));
+		floats = wall_new(WIDE_COLS * sizeof(float));
+	}
+	m.codes = w = wall_before(&codes, WIDE_ROWS * cols);
+	x = wall_before(&floats, cols * sizeof(float));
+	packed = wall_before(&packs, 2 * pitch);
+	for (size_t i = 0; i < 2; i++) {
+		for (size_t c = 0; c < cols; c++)
+			x[c] = i ? 1.0f : -1.0f;
+		if (ops->pack_row)
+			ops->pack_row(cols, ops->block, x, packed + i * pitch);
+		else
+			memcpy(packed + i * pitch, x, cols * sizeof(float));
+	}
+	for (size_t t = 0; t < tokens; t++) {
+		rows[t] = packed + t % 2 * pitch;
+		out[t] = y[t];
+	}
+	for (size_t r = 0; r < WIDE_ROWS; r++) {
+		scales[r] = 1.0f;
+		for (size_t c = 0; c < cols; c++)
+			w[r * cols + c] = wide_weight(r, c, cols);
+	}
+	ops->matmul(&m, WIDE_ROWS, cols, tokens, rows, out);
+	for (size_t r = 0; r < WIDE_ROWS; r++) {
+		double sum = 0.0;
+
+		for (size_t c = 0; c < cols; c++)
+			sum += wide_weight(r, c, cols);
+		for (size_t t = 0; t < tokens; t++)
+			good = good && fabs((double)y[t][r] - (t % 2 ? sum : -sum)) <= 0x1p-20 * fabs(sum) + 0x1p-10;
+	}
+	return good;
+}
+
+static void columns_check(const struct kernels *k)
+{
+	static const size_t cols[] = {1u << 17, (1u << 17) + 1, WIDE_COLS}, tokens[] = {1, 3, 12, 32, WIDE_TOKENS};
+	bool good = true;
+
+	for (size_t i = 0; i < sizeof(cols) / sizeof(cols[0]); i++)
+		for (size_t j = 0; j < sizeof(tokens) / sizeof(tokens[0]); j++)
+			if (!wide_check(k->of[MOE_FORMAT_INT8], cols[i], tokens[j])) {
+				diag("%s: %zu columns, %zu tokens", k->variant, cols[i], tokens[j]);
+				good = false;
+			}
+	ok(good, "%s: INT8 with more columns than 32 bits have room for", k->variant);
+}
+
 static void table_check(const struct kernels *k)
 {
 	const struct wall a = wall_new((FLOATS_MAX + 1) * 4), b = wall_new((FLOATS_MAX + 1) * 4);
@@ -450,6 +526,7 @@ static void table_check(const struct kernels *k)
 		good = copy_check(k, &a, &b);
 	ok(good, "%s: rows are packed", k->variant);
 	activation_check(k);
+	columns_check(k);
 	peak_check(k, "FP32", k->peak_f32);
 	peak_check(k, "BF16", k->peak_bf16);
 	peak_check(k, "INT8", k->peak_int8);

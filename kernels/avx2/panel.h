@@ -109,6 +109,13 @@ static inline ivec ivec_add_halves(ivec sums, ivec halves)
 {
 	return _mm256_add_epi32(sums, _mm256_madd_epi16(halves, _mm256_set1_epi16(1)));
 }
+
+/* sums + a0 . x0 + a1 . x1, of signed bytes above -128, whose sign is that of x: |x| is made once for all of them. */
+static inline ivec ivec_dot2_small(ivec sums, ivec a0, ivec x0, ivec a1, ivec x1)
+{
+	sums = ivec_add_halves(sums, _mm256_maddubs_epi16(_mm256_abs_epi8(x0), _mm256_sign_epi8(a0, x0)));
+	return ivec_add_halves(sums, _mm256_maddubs_epi16(_mm256_abs_epi8(x1), _mm256_sign_epi8(a1, x1)));
+}
 #endif
 
 /* sums + a0 . x0 + a1 . x1: in each element four products of a signed byte with an unsigned one, or where wide codes

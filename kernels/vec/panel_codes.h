@@ -54,8 +54,12 @@ PANEL_INLINE ivec panel_table(uint32_t format)
 {
 	static const uint8_t e2m1[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 	static const uint8_t iq4nl[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+	static const int8_t taken_signed[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+						1,    13,   25,  38,  53,  69,  89,  113};
 
-	return ivec_table(moe_formats[format].code == MOE_CODE_E2M1 ? e2m1 : iq4nl);
+	if (moe_formats[format].code == MOE_CODE_E2M1)
+		return ivec_table(e2m1);
+	return ivec_table(PANEL_WIDE_SIGNED ? (const void *)taken_signed : iq4nl);
 }
 
 /* The bits above the low four of vector v; `at` are its bytes in a plane of a block. */
@@ -87,7 +91,7 @@ PANEL_INLINE void panel_pair(uint32_t format, const uint8_t *block, int v, size_
 			ret[1] = panel_upper(format, block, v + 1, at, ivec_high(both));
 		}
 	}
-	if (PANEL_WIDE_SIGNED && panel_wide(format)) {
+	if (PANEL_WIDE_SIGNED && moe_formats[format].bits == 8) {
 		ret[0] = ivec_xor(ret[0], ivec_set((int32_t)0x80808080u));
 		ret[1] = ivec_xor(ret[1], ivec_set((int32_t)0x80808080u));
 	}

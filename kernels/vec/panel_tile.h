@@ -298,6 +298,8 @@ PANEL_INLINE ivec tile_dot(uint32_t format, const struct tile_unit *unit, ivec s
 		*halves = ivec_halves(i % room ? *halves : ivec_set(0), a[0], x0, a[1], x1);
 		return (i + 1) % room && i + 1 < pairs ? sums : ivec_add_halves(sums, *halves);
 	}
+	if (unit->few && panel_looked_up(format))
+		return ivec_dot2_small(sums, a[0], x0, a[1], x1);
 #endif
 	return ivec_dot2(sums, a[0], x0, a[1], x1);
 }
