@@ -8,7 +8,9 @@
  * polls, and not for a slice, as a thread of the pool. */
 #define SHARED_MAX 16
 #define SHARED_NS 1000000u
-#define STAY_NS 20000000u /* between two moves, each of which takes some tens of microseconds */
+/* Between two moves, each of which takes some tens of microseconds: the second, and any. */
+#define STAY_MIN_NS 2000000u
+#define STAY_MAX_NS 20000000u
 
 void seat_shared(struct seat *seat)
 {
@@ -19,8 +21,12 @@ void seat_shared(struct seat *seat)
 		seat->since_ns = now;
 		seat->shared = 0;
 	}
-	if (++seat->shared < SHARED_MAX || (seat->moved_ns && now - seat->moved_ns < STAY_NS))
+	if (++seat->shared < SHARED_MAX || (seat->moved_ns && now - seat->moved_ns < seat->stay_ns))
 		return;
+	if (!seat->moved_ns || now - seat->moved_ns > 2 * STAY_MAX_NS)
+		seat->stay_ns = STAY_MIN_NS;
+	else
+		seat->stay_ns = MIN(2 * seat->stay_ns, (uint64_t)STAY_MAX_NS);
 	seat->shared = 0;
 	seat->moved_ns = now;
 	if (host_leave_cpu() < 0) /* it stays, and has nothing to settle: requests are answered there as well */

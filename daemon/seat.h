@@ -6,9 +6,10 @@
  * later than from a CPU of its own. The kernel brings them together: it takes the CPU on which the reactor slept for
  * busy when a hypervisor has put it to sleep, and wakes the reactor where the client rings. It does not part them soon,
  * since both yield. So the reactor leaves by itself: when many requests in a short time were found right behind a yield
- * that gave the CPU away, it moves on to the next CPU that it may use, once in a while at most, as it may be no better
- * there, but again after each sleep, since whoever wakes it may bring it back. The first requests after a sleep are
- * answered where they wake it: nothing is faster for a single one.
+ * that gave the CPU away, it moves on to the next CPU that it may use. It may be no better there, so each further move
+ * is further off; after a sleep, or a while without a move, the next one is near again, since whoever wakes it, or the
+ * kernel's balancing, may bring it back. The first requests after a sleep are answered where they wake it: nothing is
+ * faster for a single one.
  */
 #ifndef DAEMON_SEAT_H
 #define DAEMON_SEAT_H
@@ -16,7 +17,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SEAT_SETTLE_NS 1000000u
+/* A CPU that a hypervisor has put to sleep may take half a millisecond to wake: the reactor's, then the client's. */
+#define SEAT_SETTLE_NS 4000000u
 
 /* All zero: it has not moved. */
 struct seat {
@@ -24,6 +26,7 @@ struct seat {
 	uint32_t shared;   /* requests that were found behind such a yield */
 	uint64_t since_ns; /* the first of them */
 	uint64_t moved_ns;
+	uint64_t stay_ns; /* from then on until it may move again */
 };
 
 /* The reactor found nothing, and has yielded from `begin` to `end` (CLOCK_MONOTONIC, nanoseconds). */

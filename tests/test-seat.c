@@ -11,8 +11,11 @@
 #include "tests/tap.h"
 
 #define MANY 64
-#define BETWEEN_NS 20000000u /* two moves, at least */
-#define STAY_US 30000
+#define GAVE_NS 10000            /* of a yield that gave the CPU to a client that polls */
+#define STAY_MIN_NS 2000000u     /* between the first two moves, at least */
+#define STAY_MAX_NS 20000000u    /* between any two */
+#define FORGETS_US 50000         /* after which the last move counts no more */
+#define GIVE_UP_NS 2000000000ull /* none is that far off */
 
 static cpu_set_t ours;
 
@@ -49,18 +52,14 @@ static bool moves(struct seat *seat, uint64_t yield_ns, useconds_t pause_us)
 static void test_seat(void)
 {
 	struct seat seat = {0};
-	uint64_t first;
 
 	ok(!moves(&seat, 300, 0), "who yields to nobody stays");
 	ok(!moves(&seat, 3000000, 200), "who yields to threads that use their slices stays");
-	ok(moves(&seat, 10000, 0), "who serves a client on its own CPU leaves it");
-	first = seat.moved_ns;
-	ok(!moves(&seat, 10000, 0) || seat.moved_ns - first >= BETWEEN_NS, "not again at once");
-	usleep(STAY_US);
-	ok(moves(&seat, 10000, 0), "again after a while");
-	usleep(STAY_US);
+	ok(moves(&seat, GAVE_NS, 0), "who serves a client on its own CPU leaves it");
+	ok(seat_settling(&seat, seat.moved_ns) && !seat_settling(&seat, seat.moved_ns + SEAT_SETTLE_NS),
+	   "who has moved does not sleep for a moment");
 	for (int i = 0; i < MANY; i++) {
-		seat_yielded(&seat, 0, 10000);
+		seat_yielded(&seat, 0, GAVE_NS);
 		seat_served(&seat);
 		seat_slept(&seat);
 	}
@@ -69,6 +68,30 @@ static void test_seat(void)
 	for (int i = 0; i < MANY; i++)
 		seat_served(&seat);
 	ok(!seat.moved_ns, "requests that no yield came before do not count");
+}
+
+static void test_moves(void)
+{
+	uint64_t least = STAY_MIN_NS;
+	bool again = true, early = false;
+	struct seat seat = {0};
+
+	moves(&seat, GAVE_NS, 0);
+	for (int i = 0; i < 6; i++) {
+		const uint64_t last = seat.moved_ns;
+
+		while (!moves(&seat, GAVE_NS, 0) && now_ns() - last < GIVE_UP_NS)
+			;
+		again &= seat.moved_ns != last;
+		early |= seat.moved_ns - last < least;
+		/* Who lost the CPU meanwhile has stayed for long. */
+		least = seat.moved_ns - last > 2 * STAY_MAX_NS ? STAY_MIN_NS : MIN(2 * least, (uint64_t)STAY_MAX_NS);
+	}
+	ok(again, "who shares a CPU again moves again");
+	ok(!early, "not at once, and each time later");
+	usleep(FORGETS_US);
+	moves(&seat, GAVE_NS, 0);
+	ok(seat.stay_ns == STAY_MIN_NS, "who has stayed for long moves again soon");
 }
 
 static void test_leave(void)
@@ -101,6 +124,7 @@ int main(void)
 {
 	sched_getaffinity(0, sizeof ours, &ours);
 	test_seat();
+	test_moves();
 	test_leave();
 	return tap_done();
 }
