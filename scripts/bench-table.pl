@@ -68,7 +68,8 @@ $text = <<'TEXT' . "\n$text" unless $text =~ /^# /;
 
 Each machine has a section, written by `make bench` (`scripts/bench-ffn.sh`) on it. Each figure is the best round over the best of
 the same run's limit: for few tokens the share of streaming reads of the same memory by as many threads ("of 52": GB/s), weights
-counted as published; for prefill the share of the instructions that the format's dot products are made of.
+counted as published; for prefill the share of the instructions that the format's dot products are made of, run for as long as a
+request takes.
 TEXT
 my ($begin, @sections) = split /^(?=## )/m, $text;
 my ($at) = grep { $sections[$_] =~ /^\Q$heading\E\n/ } 0 .. $#sections;

@@ -56,8 +56,9 @@ double limit_read(const void *memory, uint64_t bytes, uint32_t threads);
  * 64. */
 double limit_copy(void *to, const void *from, uint64_t bytes, uint32_t threads, bool past_caches);
 
-/* Operations per nanosecond of struct kernels' peak_bf16 or peak_int8 in `threads` threads. */
-double limit_compute(uint64_t (*peak)(uint64_t rounds), uint64_t rounds, uint32_t threads);
+/* Operations per nanosecond of struct kernels' peak_bf16 or peak_int8 in `threads` threads, in `ns` nanoseconds or a
+ * little more: on a machine that others use as well the best of short times is more than any longer one gets. */
+double limit_compute(uint64_t (*peak)(uint64_t rounds), double ns, uint32_t threads);
 
 /* Memory for limit_read: huge pages where the system gives them, touched. NULL without room. */
 void *limit_memory(uint64_t bytes);

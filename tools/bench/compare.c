@@ -95,7 +95,7 @@ static int measure(struct comparison *c, struct moe_error *err)
 			if (r == 0 && round == rounds - 1 && c->run.o->check)
 				row->error = ffn_run_error(&c->run);
 		}
-		ffn_run_limits(&c->run, round, &c->limits);
+		ffn_run_limits(&c->run, round, c->rows[0].ns[round], &c->limits);
 	}
 	for (uint32_t i = 0; r == 0 && i < c->n_rows; i++) {
 		struct row *row = &c->rows[i];

@@ -16,7 +16,9 @@
 #define BURST_NS 10e6
 #define READ_BYTES ((1ull << 30) / LIMIT_READ_WAYS) /* at least, for the limit */
 #define DECODE_TOKENS 16
-#define PEAK_ROUNDS 400000u
+/* Of the limit of arithmetic, which is measured for as long as a request takes. */
+#define PEAK_NS_MIN 1.5e6
+#define PEAK_NS_MAX 2e9
 
 static const struct ffn_shape shapes[] = {
 	{"qwen3-30b-a3b", 2048, 768, 128, 8, MOE_ACTIVATION_SILU, false},
@@ -157,17 +159,18 @@ static uint64_t (*peak_of(const struct ffn_run *b))(uint64_t)
 	return pack == PACK_BF16 ? b->kernels->peak_bf16 : b->kernels->peak_int8;
 }
 
-void ffn_run_limits(const struct ffn_run *b, uint32_t round, struct ffn_limits *limits)
+void ffn_run_limits(const struct ffn_run *b, uint32_t round, double request_ns, struct ffn_limits *limits)
 {
 	const uint32_t threads = pool_threads(b->pool);
 	const uint64_t bytes = MIN((uint64_t)(LIMIT_READ_WAYS * read_bytes(b)), b->model.bytes);
 	const uint64_t at = (uint64_t)round * bytes % (b->model.bytes - bytes + 1) & ~(uint64_t)4095;
+	const double ns = MIN(MAX(request_ns, PEAK_NS_MIN), PEAK_NS_MAX);
 	uint64_t (*const peak)(uint64_t) = peak_of(b);
 
 	limits->read_gbs = MAX(limits->read_gbs,
 			       limit_read((const char *)b->model.resident.pools[0].map + at, bytes, threads));
 	if (peak)
-		limits->gflops = MAX(limits->gflops, limit_compute(peak, PEAK_ROUNDS, threads));
+		limits->gflops = MAX(limits->gflops, limit_compute(peak, ns, threads));
 }
 
 void ffn_run_print_shape(const struct ffn_run *b)

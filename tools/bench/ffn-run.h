@@ -66,8 +66,8 @@ struct ffn_limits {
 	double read_gbs, gflops;
 };
 
-/* Measures both once, in as many threads as the pool has. */
-void ffn_run_limits(const struct ffn_run *run, uint32_t round, struct ffn_limits *limits);
+/* Measures both once, in as many threads as the pool has, arithmetic for as long as a request takes. */
+void ffn_run_limits(const struct ffn_run *run, uint32_t round, double request_ns, struct ffn_limits *limits);
 
 /* Of a request: bytes of its experts as published, and multiplications and additions. */
 double ffn_run_bytes(const struct ffn_run *run);

@@ -70,7 +70,7 @@ static int measure(struct ffn_run *run, double *ns, struct figures *f, struct mo
 	for (uint32_t i = 0; i < rounds; i++) {
 		for (uint32_t k = 0; k < bursts; k++)
 			ns[i * bursts + k] = ffn_run_burst(run, n);
-		ffn_run_limits(run, i, &f->limits);
+		ffn_run_limits(run, i, ns[i * bursts], &f->limits);
 	}
 	if (run->status)
 		return moe_error_sys(err, run->status, "the pool cannot compute");

@@ -10,6 +10,8 @@
 #include "base/util.h"
 #include "bench.h"
 
+#define PEAK_ROUNDS 20000u /* between two looks at the clock: some 100 us */
+
 /* -- memory ------------------------------------------------------------------------------------------------------- */
 
 struct reader {
@@ -21,7 +23,8 @@ struct reader {
 	uint64_t bytes;
 	int way;                           /* of reading */
 	uint64_t (*peak)(uint64_t rounds); /* instead of reading */
-	uint64_t rounds, operations;
+	double peak_ns;
+	uint64_t operations;
 	uint64_t begin_ns, end_ns;
 	volatile uint64_t sum; /* so that the reads are not removed */
 };
@@ -75,7 +78,9 @@ static void *reader_main(void *userdata)
 	pthread_barrier_wait(r->start);
 	r->begin_ns = now_ns();
 	if (r->peak)
-		r->operations = r->peak(r->rounds);
+		do
+			r->operations += r->peak(PEAK_ROUNDS);
+		while ((double)(now_ns() - r->begin_ns) < r->peak_ns);
 	else if (r->to)
 		r->past_caches ? copy_past_caches(r->to, r->from, r->bytes) : (void)memcpy(r->to, r->from, r->bytes);
 	else
@@ -146,18 +151,18 @@ double limit_copy(void *to, const void *from, uint64_t bytes, uint32_t threads, 
 	return run_readers(readers, n);
 }
 
-double limit_compute(uint64_t (*peak)(uint64_t rounds), uint64_t rounds, uint32_t threads)
+double limit_compute(uint64_t (*peak)(uint64_t rounds), double ns, uint32_t threads)
 {
 	struct reader readers[HOST_CPUS_MAX];
 	const uint32_t n = MIN(MAX(threads, 1u), (uint32_t)ARRAY_LEN(readers));
-	double ns, operations = 0;
+	double taken, operations = 0;
 
 	for (uint32_t i = 0; i < n; i++)
-		readers[i] = (struct reader){.peak = peak, .rounds = rounds};
-	ns = run_readers(readers, n);
+		readers[i] = (struct reader){.peak = peak, .peak_ns = ns};
+	taken = run_readers(readers, n);
 	for (uint32_t i = 0; i < n; i++)
 		operations += (double)readers[i].operations;
-	return operations / ns;
+	return operations / taken;
 }
 
 void *limit_memory(uint64_t bytes)
