@@ -8,21 +8,20 @@ ROWS_INLINE vec row_weights(enum rows_kind kind, const char *w, size_t v)
 	return vec_load((const float *)(w + v * VEC_BYTES));
 }
 
-/* sum + w . x in fours, from w and |w|. */
-ROWS_INLINE vec lanes_dot(vec sum, vec weights, vec magnitude, vec activations)
+/* sum + w . x in fours, or in pairs of what was widened, which takes no sign. */
+ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec weights, vec activations)
 {
 	const __m256i w = _mm256_castps_si256(weights), x = _mm256_castps_si256(activations);
-	const __m256i pairs = _mm256_maddubs_epi16(_mm256_castps_si256(magnitude), _mm256_sign_epi8(x, w));
-	const __m256i quads = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+	__m256i dots;
 
+	if (kind == ROWS_INT16)
+		dots = _mm256_madd_epi16(w, x);
+	else
+		dots = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w)),
+					 _mm256_set1_epi16(1));
 	/* Not the intrinsic: its changes between types make the compiler keep sums in memory. */
-	__asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(quads));
+	__asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(dots));
 	return sum;
-}
-
-ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec w, vec x)
-{
-	return lanes_dot(sum, w, _mm256_castsi256_ps(_mm256_abs_epi8(_mm256_castps_si256(w))), x);
 }
 
 #define INT8_TABLE ROWS_TABLE_2
@@ -30,17 +29,9 @@ ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec w, vec x)
 #define INT8_OFFSET 0
 #include "kernels/vec/int8.h"
 
-/* |w| of the bytes of a decoded row. */
-static void magnitudes(const char *w, size_t bytes, char *to)
-{
-	for (size_t i = 0; i < bytes; i++)
-		to[i] = (char)(w[i] < 0 ? -w[i] : w[i]);
-}
-
-#define LANES_MAGNITUDES magnitudes
 #include "kernels/avx2/lanes.h"
 
-LANES(integer_lanes, ROWS_INT8, 6, 4)
+LANES(integer_lanes, ROWS_INT16, 12, 6)
 
 ROWS_STREAMS_2(streams, ROWS_INT8, false)
 

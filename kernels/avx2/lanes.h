@@ -15,20 +15,27 @@
 static const uint8_t lanes_order[] = {0, 2, 1, 3, 4, 6, 5, 7};
 
 /* sums[i] + *w * x[i]. One piece, as vec_fma_three: the compiler would keep some of 12 sums in memory. */
-static inline void lanes_two(vec sums[2], const float *w, const vec x[2])
+static inline void lanes_two(enum rows_kind kind, vec sums[2], const float *w, const vec x[2])
 {
-	vec weight;
+	vec weight, product;
 
-	__asm__("vbroadcastss %3, %2\n\t"
-		"vfmadd231ps %2, %4, %0\n\t"
-		"vfmadd231ps %2, %5, %1"
-		: "+x"(sums[0]), "+x"(sums[1]), "=&x"(weight)
-		: "m"(*w), "x"(x[0]), "x"(x[1]));
+	if (kind == ROWS_INT16)
+		__asm__("vbroadcastss %4, %2\n\t"
+			"vpmaddwd %5, %2, %3\n\t"
+			"vpmaddwd %6, %2, %2\n\t"
+			"vpaddd %3, %0, %0\n\t"
+			"vpaddd %2, %1, %1"
+			: "+x"(sums[0]), "+x"(sums[1]), "=&x"(weight), "=&x"(product)
+			: "m"(*w), "x"(x[0]), "x"(x[1]));
+	else
+		__asm__("vbroadcastss %3, %2\n\t"
+			"vfmadd231ps %2, %4, %0\n\t"
+			"vfmadd231ps %2, %5, %1"
+			: "+x"(sums[0]), "+x"(sums[1]), "=&x"(weight)
+			: "m"(*w), "x"(x[0]), "x"(x[1]));
 }
 
-#ifndef LANES_MAGNITUDES
 #define LANES_TWO lanes_two
-#endif
 
 #include "kernels/vec/lanes_run.h"
 

@@ -15,14 +15,13 @@
  * by turns, whose scaled sums are a leaf. Sums of integers are exact in any order.
  *
  * A panel: the chains in that order, each of up to LANES_STEPS vectors. Of integers a vector has four columns of each
- * token, and chains are columns one after the other.
+ * token, or two that were widened to 16 bits, and chains are columns one after the other.
  *
  * The level defines LANES_WIDTH, panels of a tile at most; LANES_ROWS, rows of the buffer at most; LANES_LEVELS, of the
  * tree over the chains; and lanes_order[i], the chain that comes i-th, its own inverse: also the place of a chain.
  *
- * Where row_dot is not all that it takes, the including file defines LANES_TWO(sums, w, x), the sums of two panels +=
- * *w * x, for a compiler that keeps them in memory otherwise; or LANES_MAGNITUDES(w, bytes, to), which makes a second
- * row of each decoded one, behind all of a tile's, and lanes_dot(sum, w, magnitude, x), which takes from both.
+ * Where the compiler would keep sums in memory, the level defines LANES_TWO(kind, sums, w, x): the sums of two panels
+ * += *w * x.
  */
 #ifndef KERNELS_VEC_LANES_H
 #define KERNELS_VEC_LANES_H
@@ -55,7 +54,13 @@ typedef vec lanes_sums[LANES_ROWS][LANES_WIDTH];
 
 ROWS_INLINE bool lanes_integers(enum rows_kind kind)
 {
-	return rows_x_bytes(kind) == 1;
+	return kind == ROWS_INT8 || kind == ROWS_UINT8 || kind == ROWS_INT16;
+}
+
+/* That one element of a vector has of a token. */
+ROWS_INLINE size_t lanes_columns(enum rows_kind kind)
+{
+	return 4 / rows_x_bytes(kind);
 }
 
 ROWS_INLINE vec lanes_all(const char *w)
@@ -91,27 +96,20 @@ ROWS_INLINE void lanes_add(enum rows_kind kind, size_t panels, size_t rows, lane
 }
 
 /* sums += the number at w times a vector of each panel. */
-ROWS_INLINE void lanes_row(enum rows_kind kind, size_t panels, size_t rows, vec sums[LANES_WIDTH], const char *w,
+ROWS_INLINE void lanes_row(enum rows_kind kind, size_t panels, vec sums[LANES_WIDTH], const char *w,
 			   const vec activations[LANES_WIDTH])
 {
 #ifdef LANES_TWO
 	if (panels == 2) {
-		LANES_TWO(sums, (const float *)w, activations);
+		LANES_TWO(kind, sums, (const float *)w, activations);
 		return;
 	}
 #endif
 	const vec weight = lanes_all(w);
-#ifdef LANES_MAGNITUDES
-	const vec magnitude = lanes_all(w + rows * ROWS_BUFFER_PITCH);
-#endif
 
 #pragma GCC unroll 4
 	for (size_t p = 0; p < panels; p++)
-#ifdef LANES_MAGNITUDES
-		sums[p] = lanes_dot(sums[p], weight, magnitude, activations[p]);
-#else
 		sums[p] = row_dot(kind, sums[p], weight, activations[p]);
-#endif
 }
 
 /* sums += a number of each row times a vector of each panel. */
@@ -125,7 +123,7 @@ ROWS_INLINE void lanes_step(enum rows_kind kind, size_t panels, size_t rows, lan
 		activations[p] = vec_loaded((const float *)(x + p * LANES_PANEL_BYTES));
 #pragma GCC unroll 12
 	for (size_t r = 0; r < rows; r++)
-		lanes_row(kind, panels, rows, sums[r], w + r * ROWS_BUFFER_PITCH, activations);
+		lanes_row(kind, panels, sums[r], w + r * ROWS_BUFFER_PITCH, activations);
 }
 
 /* Some steps of one chain or of two, whose weights and activations are apart by `w_apart` and LANES_CHAIN_BYTES.

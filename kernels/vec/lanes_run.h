@@ -57,6 +57,17 @@ static __attribute__((noinline)) void lanes_turn(bool integers, const void *cons
 	}
 }
 
+/* Signed bytes, as 16 bits each. */
+static void lanes_widen(const char *from, size_t n, char *to)
+{
+	typedef int16_t number __attribute__((may_alias)); /* read as vectors and floats */
+	const int8_t *bytes = (const int8_t *)from;
+	number *wide = (number *)to;
+
+	for (size_t i = 0; i < n; i++)
+		wide[i] = bytes[i];
+}
+
 /* -- a run of rows ------------------------------------------------------------------------------------------------ */
 
 /* By panels - 1. Tiles of fewer panels have more rows; the narrower of two tiles has the other one's rows. */
@@ -84,22 +95,50 @@ struct lanes_block {
 static inline struct lanes_block lanes_block(const struct lanes_call *l, size_t c)
 {
 	const size_t cols = l->call->cols - c < l->call->block ? l->call->cols - c : l->call->block;
-	const size_t step = lanes_integers(l->kind) ? 4 : l->kind == ROWS_FP8 ? ROWS_GROUP : VEC_FLOATS;
+	const size_t floats = l->kind == ROWS_FP8 ? ROWS_GROUP : VEC_FLOATS;
+	const size_t step = lanes_integers(l->kind) ? lanes_columns(l->kind) : floats;
 
 	return (struct lanes_block){c, cols, (cols + step - 1) / step * step};
+}
+
+/* The p-th panel of the block. */
+ROWS_INLINE void lanes_panel(const struct lanes_call *l, const struct lanes_block *block, size_t p)
+{
+	const size_t at = rows_x_at(l->call, false, block->c), x_bytes = rows_x_bytes(l->kind);
+	const size_t left = l->tokens - p * VEC_FLOATS, tokens = left < VEC_FLOATS ? left : VEC_FLOATS;
+	const void *const *x = l->x + p * VEC_FLOATS;
+	char *panel = l->panel + p * LANES_PANEL_BYTES;
+
+	if (l->kind == ROWS_INT16) {
+		_Alignas(64) char wide[VEC_FLOATS][ROWS_BUFFER_PITCH];
+		const void *rows[VEC_FLOATS];
+
+		for (size_t t = 0; t < tokens; t++) {
+			lanes_widen((const char *)x[t] + at, block->cols, wide[t]);
+			rows[t] = wide[t];
+		}
+		lanes_turn(true, rows, tokens, 0, block->cols * x_bytes, block->whole * x_bytes, panel);
+	} else {
+		lanes_turn(lanes_integers(l->kind), x, tokens, at, block->cols * x_bytes, block->whole * x_bytes,
+			   panel);
+	}
 }
 
 /* Rows first .. first + n of a matrix, decoded, and the scales of their groups; rows behind them are zeros. */
 ROWS_INLINE void lanes_decode(const struct lanes_call *l, size_t matrix, size_t first, size_t n,
 			      const struct lanes_block *block, float (*scales)[LANES_GROUPS])
 {
-	const struct rows_kernel *k = l->call->k;
-	const size_t bytes = block->cols * k->x_bytes, whole = block->whole * k->x_bytes;
+	const size_t bytes = block->cols * rows_x_bytes(l->kind), whole = block->whole * rows_x_bytes(l->kind);
 	const size_t groups = (block->cols + ROWS_GROUP - 1) / ROWS_GROUP;
 	char *to = l->buffer;
 
 	for (size_t r = 0; r < n; r++, to += ROWS_BUFFER_PITCH) {
-		k->decode(rows_at(l->call, matrix, first + r, block->c), block->cols, to);
+		const char *from = rows_at(l->call, matrix, first + r, block->c);
+
+		if (l->kind == ROWS_INT16)
+			lanes_widen(from, block->cols, to);
+		else
+			l->call->k->decode(from, block->cols, to);
 		memset(to + bytes, 0, whole - bytes);
 		if (l->kind == ROWS_FP8)
 			memcpy(scales[r], rows_scales(l->call->m[matrix], first + r, block->c),
@@ -107,10 +146,6 @@ ROWS_INLINE void lanes_decode(const struct lanes_call *l, size_t matrix, size_t 
 	}
 	for (size_t r = n; r < l->shape->rows; r++, to += ROWS_BUFFER_PITCH)
 		memset(to, 0, whole);
-#ifdef LANES_MAGNITUDES
-	for (size_t r = 0; r < l->shape->rows; r++, to += ROWS_BUFFER_PITCH)
-		LANES_MAGNITUDES(l->buffer + r * ROWS_BUFFER_PITCH, whole, to);
-#endif
 }
 
 /* All tokens by the rows in the buffer. The first tile asks for the rows at `next`. */
@@ -122,7 +157,7 @@ ROWS_INLINE void lanes_tiles(const struct lanes_call *l, size_t matrix, size_t r
 		const struct lanes_tile tile = {
 			.w = l->buffer,
 			.x = l->panel + at * LANES_PANEL_BYTES,
-			.steps = block->whole / (lanes_integers(l->kind) ? 4 : VEC_FLOATS),
+			.steps = block->whole / (lanes_integers(l->kind) ? lanes_columns(l->kind) : VEC_FLOATS),
 			.ahead = next,
 			.ahead_pitch = j ? 0 : l->call->m[matrix]->pitch,
 			.ahead_step = j ? 0 : l->call->block * l->call->k->w_bytes / LANES_CHAINS,
@@ -139,16 +174,14 @@ ROWS_INLINE void lanes_tiles(const struct lanes_call *l, size_t matrix, size_t r
 ROWS_INLINE void lanes_sums_of(const struct lanes_call *l, const struct rows_run *run)
 {
 	const struct rows_call *call = l->call;
-	const size_t x_bytes = call->k->x_bytes, rows = l->shape->rows;
+	const size_t rows = l->shape->rows;
 	float scales[LANES_ROWS][LANES_GROUPS] = {0};
 
 	for (size_t c = 0; c < call->cols; c += call->block) {
 		const struct lanes_block block = lanes_block(l, c);
 
 		for (size_t p = 0; p < l->panels; p++)
-			lanes_turn(lanes_integers(l->kind), l->x + p * VEC_FLOATS, l->tokens - p * VEC_FLOATS,
-				   rows_x_at(call, false, c), block.cols * x_bytes, block.whole * x_bytes,
-				   l->panel + p * LANES_PANEL_BYTES);
+			lanes_panel(l, &block, p);
 		for (size_t i = 0; i < call->matrices; i++)
 			for (size_t r = run->first; r < run->end; r += rows) {
 				const size_t n = run->end - r < rows ? run->end - r : rows;
@@ -200,8 +233,9 @@ ROWS_INLINE void lanes_rows(enum rows_kind kind, const struct lanes_shape *shape
 	const size_t tiles = (panels + LANES_WIDTH - 1) / LANES_WIDTH;
 	const size_t floats = sizeof(totals) / sizeof(totals[0]) / call->matrices;
 	const size_t most = floats / pitch / LANES_RUN_STEP * LANES_RUN_STEP;
+	struct rows_call widened = *call;
 	const struct lanes_call l = {
-		.call = call,
+		.call = &widened,
 		.kind = kind,
 		.shape = &shapes[(panels + tiles - 1) / tiles - 1],
 		.tokens = tokens,
@@ -214,6 +248,8 @@ ROWS_INLINE void lanes_rows(enum rows_kind kind, const struct lanes_shape *shape
 		.totals = {totals, totals + floats * (call->matrices - 1)},
 	};
 
+	/* Blocks are as many bytes of activations, widened or not. */
+	widened.block = call->block * call->k->x_bytes / rows_x_bytes(kind);
 	for (size_t r = 0; r < call->rows; r += most) {
 		const struct rows_run run = {r, call->rows - r < most ? call->rows : r + most};
 
@@ -227,6 +263,7 @@ ROWS_INLINE void lanes_rows(enum rows_kind kind, const struct lanes_shape *shape
 }
 
 #define LANES_FUNCTION(name, kind, panels, rows, chains)                                                               \
+	_Static_assert((rows) <= LANES_ROWS && (panels) <= LANES_WIDTH, "the tile is too large");                      \
 	static __attribute__((noinline)) void name##_##panels##_##rows##_##chains(const struct lanes_tile *tile)       \
 	{                                                                                                              \
 		lanes_run(kind, panels, rows, chains, tile);                                                           \

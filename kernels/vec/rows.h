@@ -37,7 +37,17 @@
 #define ROWS_STEP_FLOATS 64 /* activations of a step at most */
 #define ROWS_GROUP 128      /* columns of a block scale */
 
-enum rows_kind { ROWS_F32, ROWS_BF16, ROWS_F16, ROWS_FP8, ROWS_BF16_DOT, ROWS_FP8_DOT, ROWS_INT8, ROWS_UINT8 };
+enum rows_kind {
+	ROWS_F32,
+	ROWS_BF16,
+	ROWS_F16,
+	ROWS_FP8,
+	ROWS_BF16_DOT,
+	ROWS_FP8_DOT,
+	ROWS_INT8,
+	ROWS_UINT8,
+	ROWS_INT16 /* bytes that lanes.h has widened */
+};
 
 /* Bytes of a column. */
 ROWS_INLINE size_t rows_w_bytes(enum rows_kind kind)
@@ -47,7 +57,9 @@ ROWS_INLINE size_t rows_w_bytes(enum rows_kind kind)
 
 ROWS_INLINE size_t rows_x_bytes(enum rows_kind kind)
 {
-	return kind == ROWS_INT8 || kind == ROWS_UINT8 ? 1 : kind == ROWS_BF16_DOT || kind == ROWS_FP8_DOT ? 2 : 4;
+	const bool two = kind == ROWS_BF16_DOT || kind == ROWS_FP8_DOT || kind == ROWS_INT16;
+
+	return kind == ROWS_INT8 || kind == ROWS_UINT8 ? 1 : two ? 2 : 4;
 }
 
 /* The same where few tokens are computed: FP16 weights meet FP16 activations (PACK_F16), which take half the room in
