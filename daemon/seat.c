@@ -29,6 +29,6 @@ void seat_shared(struct seat *seat)
 		seat->stay_ns = MIN(2 * seat->stay_ns, (uint64_t)STAY_MAX_NS);
 	seat->shared = 0;
 	seat->moved_ns = now;
-	if (host_leave_cpu() < 0) /* it stays, and has nothing to settle: requests are answered there as well */
-		seat->moved_ns = now - SEAT_SETTLE_NS;
+	/* Where it stays there is nothing to settle: requests are answered there as well. */
+	seat->settle_ns = host_leave_cpu() < 0 ? 0 : now + SEAT_SETTLE_NS;
 }

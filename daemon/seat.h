@@ -22,11 +22,12 @@
 
 /* All zero: it has not moved. */
 struct seat {
-	bool lost;         /* the last yield gave the CPU away */
-	uint32_t shared;   /* requests that were found behind such a yield */
-	uint64_t since_ns; /* the first of them */
-	uint64_t moved_ns;
-	uint64_t stay_ns; /* from then on until it may move again */
+	bool lost;          /* the last yield gave the CPU away */
+	uint32_t shared;    /* requests that were found behind such a yield */
+	uint64_t since_ns;  /* the first of them */
+	uint64_t moved_ns;  /* when it moved last, or found no other CPU */
+	uint64_t stay_ns;   /* from then on until it may move again */
+	uint64_t settle_ns; /* until when it does not sleep */
 };
 
 /* The reactor found nothing, and has yielded from `begin` to `end` (CLOCK_MONOTONIC, nanoseconds). */
@@ -51,7 +52,7 @@ static inline void seat_served(struct seat *seat)
  * that client, on the CPU that it has just left. */
 static inline bool seat_settling(const struct seat *seat, uint64_t now)
 {
-	return seat->moved_ns && now - seat->moved_ns < SEAT_SETTLE_NS;
+	return now < seat->settle_ns;
 }
 
 /* It is about to sleep. */
@@ -59,7 +60,7 @@ static inline void seat_slept(struct seat *seat)
 {
 	seat->lost = false;
 	seat->shared = 0;
-	seat->moved_ns = 0; /* who wakes it chooses its CPU anew */
+	seat->moved_ns = seat->settle_ns = 0; /* who wakes it chooses its CPU anew */
 }
 
 #endif
