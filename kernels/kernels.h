@@ -9,7 +9,7 @@
  *   PACK_F32_UP   times 2^120, or a lower power of two that keeps the largest finite one below 2^127: exact, but that
  *                 the smallest numbers may be off by 2^-149, and products, before scales, by 2^-156 of the largest one;
  *                 FP32 accumulation
- *   PACK_BF16     rounded to bfloat16 (nearest even), zeros behind the row's end: relative error 2^-9 of each; FP32
+ *   PACK_BF16     rounded to bfloat16 (nearest even), zeros behind the row's end: relative error 2^-8 of each; FP32
  *                 accumulation
  *   PACK_F16      times a power of two that brings the largest finite one to 2^14 .. 2^15, rounded to binary16 (nearest
  *                 even): error of each at most 2^-11 of it, or 2^-39 of the row's largest (and 2^-150); FP32
@@ -23,7 +23,8 @@
  * n * 2^-125 * (1 + max|w| + max|scale| + max|x|) where numbers become denormal; minima count as terms w_i = m (two for
  * a column), a bias as one more. Integer packing turns a row (PACK_I8_ROW) or block with an infinity or a NaN into NaN,
  * and adds 2^-126 where a scale is denormal. Activations of a add 2^-21 of the result (SiLU) or of |a| (the others), or
- * 2^-140. A result depends on its own row and token only: not on which other rows and tokens are in the call.
+ * 2^-140. A result depends on its own row and token only: not on which other rows and tokens are in the call. Groups
+ * (kernel_group_ops) of PACK_I8_BLOCK add (2^-7 + 2^-16) * sum |w_i x_i|.
  *
  * Rows begin where a band of each plane begins (moe_format.h: a multiple of 16, but for row-major formats without a
  * scales plane); columns at a multiple of the format's block. A function reads exactly what the rows and columns
@@ -131,7 +132,8 @@ struct kernel_ops {
 
 	/* The same for many tokens, whose packed rows were put together by KERNEL_GROUP in the order that the level
 	 * multiplies in: once for all rows of an expert. NULL: the level has none. Worth it from `least` tokens on, for
-	 * at most KERNEL_GROUP_COLS columns; results have the same bits. */
+	 * at most KERNEL_GROUP_COLS columns. Results have the same bits, but of PACK_I8_BLOCK: there weights, and what
+	 * packed activations stand for, are rounded to bfloat16 first, each with an error of at most 2^-8 of it. */
 	const struct kernel_group_ops *groups;
 };
 
@@ -172,10 +174,11 @@ static inline size_t kernel_packed_bytes(const struct kernel_ops *ops, size_t co
 	return bytes | 64;
 }
 
-/* Bytes of a group: KERNEL_HEAD, then the codes of KERNEL_GROUP rows. Only PACK_BF16 and PACK_I8_ROW have groups. */
+/* Bytes of a group: KERNEL_HEAD, then the codes of KERNEL_GROUP rows, of I8_BLOCK as bfloat16. Only PACK_BF16,
+ * PACK_I8_ROW and PACK_I8_BLOCK have groups. */
 static inline size_t kernel_group_bytes(const struct kernel_ops *ops, size_t cols)
 {
-	return KERNEL_HEAD + KERNEL_GROUP * KERNEL_LINE(cols * (ops->pack == PACK_BF16 ? sizeof(uint16_t) : 1));
+	return KERNEL_HEAD + KERNEL_GROUP * KERNEL_LINE(cols * (ops->pack == PACK_I8_ROW ? 1 : sizeof(uint16_t)));
 }
 
 struct kernels {

@@ -31,6 +31,7 @@ extern const struct kernel_ops ops_int8_unasked_avx512;
 extern const struct kernel_ops ops_bf16_few_amx, ops_fp8_block_few_amx, ops_fp8_row_few_amx;
 extern const struct kernel_ops ops_bf16_amx, ops_fp8_block_amx, ops_fp8_row_amx, ops_int8_amx;
 extern const struct kernel_group_ops groups_bf16_amx, groups_fp8_block_amx, groups_fp8_row_amx, groups_int8_amx;
+extern const struct kernel_group_ops groups_panel_amx, groups_panel_fine_amx;
 extern const struct kernel_ops ops_panel_avx2, ops_panel_fine_avx2;
 extern const struct kernel_ops ops_panel_avx2_unasked;
 extern const struct kernel_ops ops_panel_avx2_vnni, ops_panel_fine_avx2_vnni;

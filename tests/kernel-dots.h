@@ -262,7 +262,7 @@ static inline void dots_fill(struct dots *d, const struct problem *p)
 
 /* One dot product, and how far a result may be from it. */
 struct dot {
-	double value, bound;
+	double value, bound, magnitude;
 	bool wide;  /* binary32 may overflow on the way */
 	bool loose; /* an infinity may be a NaN */
 	bool odd;   /* a scale is infinite */
@@ -290,7 +290,7 @@ static inline struct dot dot_of(const struct problem *p, const struct dots *d, e
 		     terms = p->cols * (f->zero == MOE_ZERO_F16 || f->zero == MOE_ZERO_K ? 2 : 1);
 	const bool number = isfinite(d->magnitude[i][at]);
 	const double magnitude = number ? d->magnitude[i][at] : finite_magnitude(p, d, i, r, t);
-	struct dot ret = {.value = d->value[i][at], .odd = n->infinite[r]};
+	struct dot ret = {.value = d->value[i][at], .magnitude = magnitude, .odd = n->infinite[r]};
 
 	ret.bound = (double)(terms + 8) * 0x1p-23 * magnitude +
 		    (double)terms * 0x1p-125 * (1.0 + n->most[r] + n->scales[r] + d->x_most[t]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * kernel-groups - what kernels do with groups of packed rows has the same bits as what they do with the rows, for more
- * tokens than a problem has: its tokens come again.
+ * kernel-groups - what kernels do with groups of packed rows, for more tokens than a problem has: its tokens come
+ * again.
  */
 #ifndef TESTS_KERNEL_GROUPS_H
 #define TESTS_KERNEL_GROUPS_H
@@ -32,11 +32,12 @@ static inline const uint8_t *groups_pack(const struct problem *p, const struct k
 	return groups;
 }
 
-/* NULL, or what is wrong. p->out has the results of the rows. */
-static inline const char *groups_wrong(const struct problem *p, const struct kernel_ops *ops, bool gated, size_t tokens)
+/* What groups of `tokens` tokens make of a problem, in buffers with a word behind each but the first, which ends at the
+ * wall. NULL, or what is wrong. */
+static inline const char *groups_run(const struct problem *p, const struct kernel_ops *ops, bool gated, size_t tokens,
+				     float **out)
 {
 	static struct wall packs, outs;
-	float *out[GROUP_TOKENS_MOST];
 	const uint8_t *groups;
 
 	if (!packs.end) {
@@ -47,7 +48,7 @@ static inline const char *groups_wrong(const struct problem *p, const struct ker
 	groups = groups_pack(p, ops, &packs, tokens);
 	if (!groups)
 		return "something before a group was written";
-	for (size_t t = 0; t < tokens; t++) { /* with a word behind each but the first, which ends at the wall */
+	for (size_t t = 0; t < tokens; t++) {
 		out[t] = wall_before(&outs, ((p->rows + 1) * (t + 1) - 1) * sizeof(float));
 		for (size_t r = 0; r < p->rows + (t > 0); r++)
 			memcpy(out[t] + r, &(uint32_t){CANARY}, sizeof(float));
@@ -56,13 +57,19 @@ static inline const char *groups_wrong(const struct problem *p, const struct ker
 		ops->groups->gate_up(&p->m[0], &p->m[1], p->rows, p->cols, &p->act, tokens, groups, out);
 	else
 		ops->groups->matmul(&p->m[0], p->rows, p->cols, tokens, groups, out);
-	for (size_t t = 0; t < tokens; t++) {
-		if (memcmp(out[t], p->out[t % p->tokens], p->rows * sizeof(float)) != 0)
-			return "groups do not have the rows' bits";
-		if (t && memcmp(out[t] + p->rows, &(uint32_t){CANARY}, sizeof(float)) != 0)
+	for (size_t t = 1; t < tokens; t++)
+		if (memcmp(out[t] + p->rows, &(uint32_t){CANARY}, sizeof(float)) != 0)
 			return "something behind a group's results was written";
-	}
 	return NULL;
+}
+
+/* Whether tokens have the bits of `as`, which come again. */
+static inline bool groups_same(const struct problem *p, float *const *out, size_t tokens, float *const *as)
+{
+	for (size_t t = 0; t < tokens; t++)
+		if (memcmp(out[t], as[t % p->tokens], p->rows * sizeof(float)) != 0)
+			return false;
+	return true;
 }
 
 #endif

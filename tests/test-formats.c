@@ -125,18 +125,22 @@ static void gate_up_run(struct problem *p, const struct subject *s)
 	s->ops->gate_up(&p->m[0], &p->m[1], p->rows, p->cols, &p->act, p->tokens, p->packed, p->out);
 }
 
-static bool results_good(const struct problem *p, const struct subject *s, bool gated)
+/* The first p->tokens results; with `rounded` factors, as groups of PACK_I8_BLOCK have them. */
+static bool results_good(const struct problem *p, const struct subject *s, bool gated, float *const *out, bool rounded)
 {
+	const double more = rounded ? 0x1p-7 + 0x1p-16 : 0.0;
 	const enum kernel_pack pack = s->ops->pack;
 
 	for (size_t t = 0; t < p->tokens; t++)
 		for (size_t r = 0; r < p->rows; r++) {
-			const struct dot g = dot_of(p, &dots, pack, 0, r, t), u = dot_of(p, &dots, pack, 1, r, t);
-			const double got = (double)p->out[t][r];
+			struct dot g = dot_of(p, &dots, pack, 0, r, t), u = dot_of(p, &dots, pack, 1, r, t);
+			const double got = (double)out[t][r];
 
+			g.bound += more * g.magnitude;
+			u.bound += more * u.magnitude;
 			if (gated ? gated_good(&p->act, &g, &u, got) : dot_good(&g, got))
 				continue;
-			describe(s, gated ? "gate_up" : "matmul");
+			describe(s, (const char *)running);
 			diag("result [%zu][%zu] is %.9g; gate %.9g +- %.3g%s%s%s, up %.9g +- %.3g", t, r, got, g.value,
 			     g.bound, g.wide ? " wide" : "", g.loose ? " loose" : "", g.odd ? " odd" : "", u.value,
 			     u.bound);
@@ -148,18 +152,23 @@ static bool results_good(const struct problem *p, const struct subject *s, bool 
 /* As many tokens as there are, or more than a call's. */
 static bool groups_good(const struct problem *p, const struct subject *s, bool gated)
 {
-	const size_t tokens = once_in(8) ? 1 + pick(GROUP_TOKENS_MOST) : p->tokens;
+	const bool rounded = s->ops->pack == PACK_I8_BLOCK;
+	const size_t tokens = once_in(8) ? p->tokens + pick(GROUP_TOKENS_MOST - p->tokens + 1) : p->tokens;
+	float *out[GROUP_TOKENS_MOST];
 	const char *wrong;
 
 	if (!s->ops->groups || !p->tokens)
 		return true;
 	running = gated ? "gate_up of groups" : "matmul of groups";
-	wrong = groups_wrong(p, s->ops, gated, tokens);
+	wrong = groups_run(p, s->ops, gated, tokens, out);
+	if (!wrong && !groups_same(p, out, tokens, rounded ? out : p->out))
+		wrong = rounded ? "tokens of a group have other bits when they come again"
+				: "groups do not have the rows' bits";
 	if (wrong) {
 		describe(s, wrong);
 		diag("in %s of %zu tokens", (const char *)running, tokens);
 	}
-	return !wrong;
+	return !wrong && (!rounded || results_good(p, s, gated, out, true));
 }
 
 static bool subject_check(struct problem *p, const struct subject *s)
@@ -177,7 +186,8 @@ static bool subject_check(struct problem *p, const struct subject *s)
 		if (!good || control_word() != control)
 			describe(s, good ? "the control word of SSE has changed"
 					 : "something outside the outputs has changed");
-		if (!good || control_word() != control || !results_good(p, s, gated) || !groups_good(p, s, gated))
+		if (!good || control_word() != control || !results_good(p, s, gated, p->out, false) ||
+		    !groups_good(p, s, gated))
 			return false;
 	}
 	return true;

@@ -15,22 +15,19 @@
 #ifndef KERNELS_AMX_GROUPS_H
 #define KERNELS_AMX_GROUPS_H
 
+#include "kernels/amx/quad.h"
 #include "kernels/amx/strip.h"
 #include "kernels/vec/activation.h"
 
 #define GROUP_STEPS 4 /* of a block: the columns that have a factor of FP8 */
 #define GROUP_TOKENS 256
-#define GROUP_SUMS 65536 /* rows x tokens whose sums are kept while columns are not at their end */
-#define GROUP_TILE (TILE_ROWS * TILE_BYTES)
+#define GROUP_SUMS 65536                  /* rows x tokens whose sums are kept while columns are not at their end */
 #define GROUP_X_BYTES ((size_t)512 << 10) /* activations of all tokens that pass together */
 
-/* Sums of two strips and two groups: 16 rows by 16 tokens each. */
-typedef float group_quad[4][TILE_ROWS][TILE_ROWS];
-
 struct group_work {
-	_Alignas(64) uint8_t weights[2][2][GROUP_STEPS][GROUP_TILE];
+	_Alignas(64) uint8_t weights[2][2][GROUP_STEPS][TILE_SIZE];
 	_Alignas(64) group_quad parts;
-	_Alignas(64) float results[TILE_ROWS][TILE_ROWS], turned[TILE_ROWS][TILE_ROWS];
+	struct tile_results results;
 	_Alignas(64) group_quad sums[GROUP_SUMS / (4 * TILE_ROWS * TILE_ROWS)];
 };
 
@@ -89,7 +86,7 @@ static inline void group_strips(const struct group_call *c, const struct group_a
 struct group_copy {
 	const struct strip *s;
 	size_t at, row_bytes, row; /* at: bytes of codes */
-	uint8_t (*to)[GROUP_STEPS][GROUP_TILE];
+	uint8_t (*to)[GROUP_STEPS][TILE_SIZE];
 };
 
 TILE_INLINE __m512i copy_line(enum strip_kind kind, __m512i codes)
@@ -107,7 +104,7 @@ TILE_INLINE void copy_row(enum strip_kind kind, struct group_copy *c)
 	if (left >= GROUP_STEPS * step) {
 #pragma GCC unroll 4
 		for (size_t i = 0; i < GROUP_STEPS; i++)
-			_mm512_store_si512(to + i * GROUP_TILE,
+			_mm512_store_si512(to + i * TILE_SIZE,
 					   copy_line(kind, kind == STRIP_E4M3
 								   ? _mm512_castsi256_si512(_mm256_loadu_si256(
 									     (const __m256i *)(from + i * step)))
@@ -115,48 +112,11 @@ TILE_INLINE void copy_row(enum strip_kind kind, struct group_copy *c)
 		return;
 	}
 	for (size_t i = 0; i * step < left; i++)
-		_mm512_store_si512(to + i * GROUP_TILE,
+		_mm512_store_si512(to + i * TILE_SIZE,
 				   copy_line(kind, bytes_first(from + i * step, MIN_OF(left - i * step, step))));
 }
 
 /* -- a block ------------------------------------------------------------------------------------------------------ */
-
-/* sums += weights . activations: tiles 0 and 1 are the first strip's, of two groups. */
-#define GROUP_STEP(dot, w, i, x0, x1)                                                                                  \
-	do {                                                                                                           \
-		TILE_LOAD(4, w[0][i], TILE_BYTES);                                                                     \
-		TILE_PASS(6, (x0) + (i)*GROUP_TILE, TILE_BYTES);                                                       \
-		dot(0, 4, 6);                                                                                          \
-		TILE_PASS(7, (x1) + (i)*GROUP_TILE, TILE_BYTES);                                                       \
-		dot(1, 4, 7);                                                                                          \
-		TILE_LOAD(5, w[1][i], TILE_BYTES);                                                                     \
-		dot(2, 5, 6);                                                                                          \
-		dot(3, 5, 7);                                                                                          \
-	} while (0)
-
-static inline void quad_zero(void)
-{
-	TILE_ZERO(0);
-	TILE_ZERO(1);
-	TILE_ZERO(2);
-	TILE_ZERO(3);
-}
-
-static inline void quad_load(const group_quad *q)
-{
-	TILE_LOAD(0, (*q)[0], TILE_BYTES);
-	TILE_LOAD(1, (*q)[1], TILE_BYTES);
-	TILE_LOAD(2, (*q)[2], TILE_BYTES);
-	TILE_LOAD(3, (*q)[3], TILE_BYTES);
-}
-
-static inline void quad_store(group_quad *q)
-{
-	TILE_STORE(0, (*q)[0], TILE_BYTES);
-	TILE_STORE(1, (*q)[1], TILE_BYTES);
-	TILE_STORE(2, (*q)[2], TILE_BYTES);
-	TILE_STORE(3, (*q)[3], TILE_BYTES);
-}
 
 static inline float strip_factor(const struct strip *s, size_t step)
 {
@@ -186,15 +146,15 @@ static inline void quad_add(group_quad *sums, const group_quad *parts, const flo
 
 /* All tokens pass by a block; `copy` brings the next one. */
 TILE_INLINE void group_block(enum strip_kind kind, int scaled, struct group_work *work, const struct group_call *c,
-			     const struct strip *s, size_t step, uint8_t (*w)[GROUP_STEPS][GROUP_TILE],
-			     group_quad *sums, struct group_copy *copy)
+			     const struct strip *s, size_t step, uint8_t (*w)[GROUP_STEPS][TILE_SIZE], group_quad *sums,
+			     struct group_copy *copy)
 {
 	const size_t steps = MIN_OF(c->steps - step, GROUP_STEPS);
 	const size_t groups = (c->tokens + TILE_ROWS - 1) / TILE_ROWS, pairs = (groups + 1) / 2;
 	const size_t each = (2 * TILE_ROWS / GROUP_STEPS + pairs - 1) / pairs;
 
 	for (size_t p = 0; p < pairs; p++, sums++) {
-		const uint8_t *x0 = c->x + 2 * p * c->x_pitch + KERNEL_HEAD + step * GROUP_TILE;
+		const uint8_t *x0 = c->x + 2 * p * c->x_pitch + KERNEL_HEAD + step * TILE_SIZE;
 		const uint8_t *x1 = 2 * p + 1 < groups ? x0 + c->x_pitch : x0;
 
 		if (step == 0 || scaled)
@@ -203,9 +163,9 @@ TILE_INLINE void group_block(enum strip_kind kind, int scaled, struct group_work
 			quad_load(sums);
 		for (size_t i = 0; i < steps; i++) {
 			if (kind == STRIP_INT8)
-				GROUP_STEP(TILE_S8_S8, w, i, x0, x1);
+				QUAD_STEP(TILE_S8_S8, w[0][i], w[1][i], x0 + i * TILE_SIZE, x1 + i * TILE_SIZE);
 			else
-				GROUP_STEP(TILE_BF16, w, i, x0, x1);
+				QUAD_STEP(TILE_BF16, w[0][i], w[1][i], x0 + i * TILE_SIZE, x1 + i * TILE_SIZE);
 			for (size_t n = 0; n < each && copy->row < 2 * TILE_ROWS; n++)
 				copy_row(kind, copy);
 		}
@@ -238,22 +198,6 @@ TILE_INLINE vec row_result(enum strip_kind kind, const struct strip *s, size_t r
 	return m->bias ? vec_add(v, vec_set(m->bias[s->first + r])) : v;
 }
 
-/* work->results, rows by tokens, to the tokens' own rows. */
-static inline void results_put(struct group_work *work, const struct strip *s, size_t tokens, float *const *out)
-{
-	const uint8_t *rows[TILE_ROWS];
-
-	for (size_t r = 0; r < TILE_ROWS; r++)
-		rows[r] = (const uint8_t *)work->results[r];
-	tile_turn(rows, 0, (uint8_t *)work->turned);
-	for (size_t t = 0; t < tokens; t++) {
-		if (s->rows < TILE_ROWS)
-			vec_store_n(out[t] + s->first, vec_load(work->turned[t]), s->rows);
-		else
-			vec_store(out[t] + s->first, vec_load(work->turned[t]));
-	}
-}
-
 TILE_INLINE void group_results(enum strip_kind kind, struct group_work *work, const struct group_call *c,
 			       const struct strip *s, group_quad *sums)
 {
@@ -270,9 +214,9 @@ TILE_INLINE void group_results(enum strip_kind kind, struct group_work *work, co
 
 				if (c->m[1])
 					v = vec_gated(c->act, v, row_result(kind, &s[1], r, (*q)[2 + g % 2][r], x));
-				vec_store(work->results[r], vec_one_nan(v));
+				vec_store(work->results.rows[r], vec_one_nan(v));
 			}
-			results_put(work, &s[i], tokens, c->out + t);
+			results_put(&work->results, s[i].first, s[i].rows, tokens, c->out + t);
 		}
 	}
 }
@@ -286,7 +230,7 @@ static inline void group_plan(enum strip_kind kind, struct group_call *c)
 
 	c->pair_rows = c->m[1] ? TILE_ROWS : 2 * TILE_ROWS;
 	c->steps = (c->cols + STEP_COLS(kind) - 1) / STEP_COLS(kind);
-	passes = (c->steps * groups * GROUP_TILE + GROUP_X_BYTES - 1) / GROUP_X_BYTES;
+	passes = (c->steps * groups * TILE_SIZE + GROUP_X_BYTES - 1) / GROUP_X_BYTES;
 	passes = passes ? passes : 1;
 	c->pass_steps = (c->steps + passes * GROUP_STEPS - 1) / (passes * GROUP_STEPS) * GROUP_STEPS;
 	c->pass_rows = passes == 1 ? c->pair_rows : GROUP_SUMS / tokens / 2 / TILE_ROWS * c->pair_rows;

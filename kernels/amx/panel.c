@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * panel - the formats in panels: decoded as for AVX-512, multiplied in tiles where there are tokens enough for one.
+ * panel - the formats in panels with fewer tokens than a group (panel_groups.c): decoded as for AVX-512, multiplied in
+ * tiles from six tokens on.
  *
  * The integer sums are exact and what is done with them is kernels/vec/panel_tile.h's, so results have the same bits
  * with few tokens, whose tiles would be nearly empty, and with many.
@@ -176,9 +177,11 @@ const struct kernel_ops ops_panel_amx = {.pack = PACK_I8_BLOCK,
 					 .block = 32,
 					 .pack_row = panel_pack_row,
 					 .gate_up = tiles_gate_up,
-					 .matmul = tiles_matmul};
+					 .matmul = tiles_matmul,
+					 .groups = &groups_panel_amx};
 const struct kernel_ops ops_panel_fine_amx = {.pack = PACK_I8_BLOCK,
 					      .block = 16,
 					      .pack_row = panel_pack_row,
 					      .gate_up = tiles_gate_up,
-					      .matmul = tiles_matmul};
+					      .matmul = tiles_matmul,
+					      .groups = &groups_panel_fine_amx};

@@ -22,6 +22,7 @@
 #define TILE_INLINE static inline __attribute__((always_inline))
 #define TILE_ROWS 16
 #define TILE_BYTES 64 /* of a row of a tile: a step */
+#define TILE_SIZE (TILE_ROWS * TILE_BYTES)
 
 #define MIN_OF(a, b) ((a) < (b) ? (a) : (b))
 

@@ -152,7 +152,10 @@ double ffn_run_flops(const struct ffn_run *b)
 /* The instructions that the format's dot products are made of; NULL: not known. */
 static uint64_t (*peak_of(const struct ffn_run *b))(uint64_t)
 {
-	const enum kernel_pack pack = b->kernels->of[b->format]->pack;
+	const struct kernel_ops *ops = b->kernels->of[b->format];
+	const size_t pairs = (size_t)b->o->tokens * b->shape.topk;
+	const bool groups = ops->groups && pairs >= ops->groups->least * b->distinct;
+	const enum kernel_pack pack = ops->pack == PACK_I8_BLOCK && groups ? PACK_BF16 : ops->pack;
 
 	if (pack == PACK_F32 || pack == PACK_F32_UP || pack == PACK_F16)
 		return b->kernels->peak_f32;
