@@ -91,14 +91,23 @@ struct kernel_i8_row {
 	int32_t sum;
 };
 
-/* F32_UP: what sums of 2^-120 of the weights times these numbers are to be multiplied with. They follow. F16: what the
- * codes are to be multiplied with. The codes follow as binary16, filled up with zeros to a 64-byte boundary, then once
- * more as binary32. */
+/* F32_UP: what sums of 2^-120 of the weights times these numbers are to be multiplied with. They follow,
+ * KERNEL_FOURS columns at a time, of which those come first that are first of four, then the second ones, and so
+ * on: where the codes are that one shift brings into place in a vector of them. F16: what the codes are to be
+ * multiplied with. The codes follow as binary16, filled up with zeros to a 64-byte boundary, then once more as
+ * binary32. */
 struct kernel_float_row {
 	float scale;
 };
 
 #define KERNEL_UP 120 /* the exponent of that power of two */
+#define KERNEL_FOURS ((size_t)32)
+
+/* Where column c is among them. */
+static inline size_t kernel_fours(size_t c)
+{
+	return c / KERNEL_FOURS * KERNEL_FOURS + c % 4 * (KERNEL_FOURS / 4) + c % KERNEL_FOURS / 4;
+}
 
 #define KERNEL_F16_FLOATS(cols) (KERNEL_HEAD + KERNEL_LINE((cols) * sizeof(uint16_t)))
 
@@ -160,7 +169,7 @@ static inline size_t kernel_packed_bytes(const struct kernel_ops *ops, size_t co
 	size_t bytes = KERNEL_LINE(cols * sizeof(float));
 
 	if (ops->pack == PACK_F32_UP)
-		bytes += KERNEL_HEAD;
+		bytes = KERNEL_HEAD + (cols + KERNEL_FOURS - 1) / KERNEL_FOURS * KERNEL_FOURS * sizeof(float);
 	else if (ops->pack == PACK_BF16)
 		bytes = KERNEL_LINE(cols * sizeof(uint16_t));
 	else if (ops->pack == PACK_F16)

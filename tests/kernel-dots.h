@@ -91,15 +91,18 @@ static inline bool unpack_blocks(const struct kernel_ops *ops, size_t cols, cons
 	return good;
 }
 
-/* The scale is a power of two. */
+/* The scale is a power of two; zeros behind the last column. */
 static inline bool unpack_up(size_t cols, const char *packed, double *x)
 {
 	const double scale = load_f32(packed, 0);
+	bool good = true;
 	int exponent;
 
 	for (size_t c = 0; c < cols; c++)
-		x[c] = load_f32(packed + KERNEL_HEAD, c) * scale * ldexp(1.0, -KERNEL_UP);
-	return frexp(scale, &exponent) == 0.5 && scale >= 1.0;
+		x[c] = load_f32(packed + KERNEL_HEAD, kernel_fours(c)) * scale * ldexp(1.0, -KERNEL_UP);
+	for (size_t c = cols; c % KERNEL_FOURS; c++)
+		good = good && load_f32(packed + KERNEL_HEAD, kernel_fours(c)) == 0.0f;
+	return good && frexp(scale, &exponent) == 0.5 && scale >= 1.0;
 }
 
 /* Twice the same, and zeros between. */

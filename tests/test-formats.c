@@ -203,6 +203,8 @@ static void shape_small(struct problem *p, uint32_t format)
 	const size_t block = moe_formats[format].block, unit = format == MOE_FORMAT_FP8_BLOCK ? 1 : col_unit(format);
 
 	p->rows = once_in(2) ? rows[pick(sizeof(rows))] : 1 + pick(once_in(2) ? 16 : 48);
+	if (once_in(6)) /* enough for streams side by side */
+		p->rows = 64 + pick(70);
 	p->tokens = once_in(3) ? tokens[pick(sizeof(tokens))] : 1 + pick(once_in(2) ? 4 : 9);
 	if (unit == 1)
 		p->cols = once_in(2) ? cols[pick(sizeof(cols) / sizeof(cols[0]))] : pick(300);

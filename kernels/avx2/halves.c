@@ -8,14 +8,15 @@
 LANES(float_lanes, ROWS_F32, 12, 6)
 
 /* Tokens over which lanes pay. */
-#define HALVES_LANES .near = ROWS_NEAR, .lanes = float_lanes, .lanes_over = 15
+#define HALVES_LANES .near = ROWS_NEAR, .lanes = float_lanes, .lanes_over = 15, .side_most = 15
 
-static const struct rows_kernel kernel_bf16 = {HALVES_BF16, HALVES_LANES};
-static const struct rows_kernel kernel_f16 = {HALVES_F16, HALVES_LANES};
+ROWS_STREAMS_4(streams_bf16, ROWS_BF16, false)
+ROWS_STREAMS_4(streams_f16, ROWS_F16, false)
 
-ROWS_STREAMS_2(streams_bf16, ROWS_BF16, false)
-ROWS_STREAMS_2(streams_f16, ROWS_F16, false)
-
+static const struct rows_kernel kernel_bf16 = {HALVES_BF16, HALVES_LANES, .streams = streams_bf16,
+					       .side_over = ROWS_FEW_TOKENS};
+static const struct rows_kernel kernel_f16 = {HALVES_F16, HALVES_LANES, .streams = streams_f16,
+					      .side_over = ROWS_FEW_TOKENS};
 static const struct rows_kernel unasked_bf16 = {HALVES_BF16, HALVES_LANES, .streams = streams_bf16};
 static const struct rows_kernel unasked_f16 = {HALVES_F16, HALVES_LANES, .streams = streams_f16};
 

@@ -27,17 +27,20 @@ ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec weights, vec activatio
 #define INT8_TABLE ROWS_TABLE_2
 #define INT8_MANY ROWS_INT8
 #define INT8_OFFSET 0
+#define STREAMS_ROW_BY_ROW
 #include "kernels/vec/int8.h"
 
 #include "kernels/avx2/lanes.h"
 
 LANES(integer_lanes, ROWS_INT16, 12, 6)
 
-ROWS_STREAMS_2(streams, ROWS_INT8, false)
+ROWS_STREAMS_4(streams, ROWS_INT8, false)
 
-static const struct rows_kernel unasked = {INT8_KERNEL(ROWS_NEAR, ROWS_FAR), .lanes = integer_lanes, .lanes_over = 23,
-					   .streams = streams};
-static const struct rows_kernel kernel = {INT8_KERNEL(ROWS_NEAR, ROWS_FAR), .lanes = integer_lanes, .lanes_over = 23};
+#define KERNEL                                                                                                         \
+	INT8_KERNEL(ROWS_NEAR, ROWS_FAR), .lanes = integer_lanes, .lanes_over = 23, .streams = streams,                \
+					  .side_most = ROWS_STREAM_TOKENS
+
+static const struct rows_kernel kernel = {KERNEL, .side_over = ROWS_FEW_TOKENS}, unasked = {KERNEL};
 
 ROWS_OPS(ops_int8_avx2, kernel, PACK_I8_ROW, pack_i8_row)
 ROWS_OPS(ops_int8_unasked_avx2, unasked, PACK_I8_ROW, pack_i8_row)

@@ -11,14 +11,17 @@
 
 #define VEC_FLOATS 8
 #define VEC_BYTES 32
-#define ROWS_TOKENS 3         /* 4 rows x 3 tokens = 12 sums, 3 activations, 1 weight */
+#define ROWS_TOKENS 4         /* that have sums in registers, see below */
 #define ROWS_RUN 64           /* rows that meet the same block of many tokens' activations one after the other */
 #define ROWS_BLOCK_BYTES 2048 /* 16 rows are 32 KiB */
 
-/* Tables of functions for up to that many tokens (kernels/vec/rows.h, rows_serial.h). */
+/* Tables of functions for up to that many tokens (kernels/vec/rows.h, rows_serial.h, rows_streams.h): in tiles 4 rows x
+ * 3 tokens = 12 sums, 3 activations, 1 weight; in streams 2 rows x 4 tokens = 8 sums, 2 weights, an activation and what
+ * decodes. */
 #define ROWS_MANY(name, kind, grouped) ROWS_TABLE_3(name, kind, grouped)
 #define ROWS_FEW_TOKENS 2
 #define ROWS_FEW(name, kind, grouped) ROWS_SERIAL_2(name, kind, grouped)
+#define ROWS_STREAM_TOKENS 4
 
 typedef __m256 vec;
 
@@ -78,6 +81,8 @@ static inline vec vec_fma(vec a, vec b, vec c)
 {
 	return _mm256_fmadd_ps(a, b, c);
 }
+
+#define VEC_FMA_THREE
 
 /* sums[i] + w * x[i]. One piece: with 12 sums and 3 factors in 16 registers the compiler would keep sums in memory. */
 static inline void vec_fma_three(vec sums[3], const float *w, const vec x[3])
@@ -213,6 +218,27 @@ static inline int32_t vec_codes(int8_t *to, const float *from, vec factor)
 	half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
 	return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1)));
 }
+
+/* 32 floats in the order of kernel_fours. */
+static inline void vec_fours(const float *x, vec ret[4])
+{
+	vec fours[4];
+
+	/* The i-th four, and the one four after it. */
+	for (size_t i = 0; i < 4; i++)
+		fours[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(x + 4 * i)),
+						_mm_loadu_ps(x + 4 * i + 16), 1);
+
+	const vec low = _mm256_unpacklo_ps(fours[0], fours[1]), high = _mm256_unpackhi_ps(fours[0], fours[1]);
+	const vec low2 = _mm256_unpacklo_ps(fours[2], fours[3]), high2 = _mm256_unpackhi_ps(fours[2], fours[3]);
+
+	ret[0] = _mm256_shuffle_ps(low, low2, 0x44);
+	ret[1] = _mm256_shuffle_ps(low, low2, 0xee);
+	ret[2] = _mm256_shuffle_ps(high, high2, 0x44);
+	ret[3] = _mm256_shuffle_ps(high, high2, 0xee);
+}
+
+#define VEC_FOURS
 
 /* -- for the activations ------------------------------------------------------------------------------------------ */
 

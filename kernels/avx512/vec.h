@@ -18,6 +18,7 @@
 /* Tables of functions for up to that many tokens (kernels/vec/rows.h, rows_serial.h). */
 #define ROWS_MANY(name, kind, grouped) ROWS_TABLE_6(name, kind, grouped)
 #define ROWS_FEW_TOKENS 4
+#define ROWS_STREAM_TOKENS 4
 #define ROWS_FEW(name, kind, grouped) ROWS_SERIAL_4(name, kind, grouped)
 
 typedef __m512 vec;

@@ -30,7 +30,7 @@ ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec w, vec x)
 	return vec_fma(w, x, sum);
 }
 
-/* Step by step; the last columns through copies. */
+/* Step by step; the last columns through copies, zeros behind them where rows are filled up. */
 ROWS_INLINE void floats_decode(enum rows_kind kind, const char *w, size_t cols, float *to)
 {
 	const size_t step = ROWS_STEP_BYTES / rows_w_bytes(kind);
@@ -47,7 +47,7 @@ ROWS_INLINE void floats_decode(enum rows_kind kind, const char *w, size_t cols, 
 		memcpy(tail, w + c * rows_w_bytes(kind), (cols - c) * rows_w_bytes(kind));
 		for (size_t v = 0; v < step / VEC_FLOATS; v++)
 			vec_store(last + v * VEC_FLOATS, row_weights(kind, tail, v));
-		memcpy(to + c, last, (cols - c) * sizeof(last[0]));
+		memcpy(to + c, last, rows_filled(rows_fours(kind), cols - c) * sizeof(last[0]));
 	}
 }
 

@@ -87,9 +87,9 @@ struct lanes_call {
 	float *totals[2];
 };
 
-/* A column block; `whole` columns with the zeros behind it. */
+/* A column block; `filled` columns are in packed rows, `whole` with the zeros behind them. */
 struct lanes_block {
-	size_t c, cols, whole;
+	size_t c, cols, filled, whole;
 };
 
 static inline struct lanes_block lanes_block(const struct lanes_call *l, size_t c)
@@ -98,7 +98,7 @@ static inline struct lanes_block lanes_block(const struct lanes_call *l, size_t 
 	const size_t floats = l->kind == ROWS_FP8 ? ROWS_GROUP : VEC_FLOATS;
 	const size_t step = lanes_integers(l->kind) ? lanes_columns(l->kind) : floats;
 
-	return (struct lanes_block){c, cols, (cols + step - 1) / step * step};
+	return (struct lanes_block){c, cols, rows_filled(rows_fours(l->kind), cols), (cols + step - 1) / step * step};
 }
 
 /* The p-th panel of the block. */
@@ -119,7 +119,7 @@ ROWS_INLINE void lanes_panel(const struct lanes_call *l, const struct lanes_bloc
 		}
 		lanes_turn(true, rows, tokens, 0, block->cols * x_bytes, block->whole * x_bytes, panel);
 	} else {
-		lanes_turn(lanes_integers(l->kind), x, tokens, at, block->cols * x_bytes, block->whole * x_bytes,
+		lanes_turn(lanes_integers(l->kind), x, tokens, at, block->filled * x_bytes, block->whole * x_bytes,
 			   panel);
 	}
 }
@@ -128,7 +128,7 @@ ROWS_INLINE void lanes_panel(const struct lanes_call *l, const struct lanes_bloc
 ROWS_INLINE void lanes_decode(const struct lanes_call *l, size_t matrix, size_t first, size_t n,
 			      const struct lanes_block *block, float (*scales)[LANES_GROUPS])
 {
-	const size_t bytes = block->cols * rows_x_bytes(l->kind), whole = block->whole * rows_x_bytes(l->kind);
+	const size_t bytes = block->filled * rows_x_bytes(l->kind), whole = block->whole * rows_x_bytes(l->kind);
 	const size_t groups = (block->cols + ROWS_GROUP - 1) / ROWS_GROUP;
 	char *to = l->buffer;
 

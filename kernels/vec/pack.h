@@ -88,21 +88,36 @@ static inline int pack_exponent(size_t cols, const float *x, int to, int most)
 	return largest == 0.0f || to - exponent > most ? most : to - exponent;
 }
 
+#ifdef VEC_FOURS
+/* KERNEL_FOURS numbers times `up`, in the order of kernel_fours. */
+static inline void pack_fours(const float *x, vec up, float *to)
+{
+	vec v[KERNEL_FOURS / VEC_FLOATS];
+
+	vec_fours(x, v);
+	for (size_t i = 0; i < KERNEL_FOURS / VEC_FLOATS; i++)
+		vec_store(to + i * VEC_FLOATS, vec_mul(v[i], up));
+}
+
 static inline void pack_f32_up_row(size_t cols, uint32_t block, const float *x, void *packed)
 {
 	const int exponent = pack_exponent(cols, x, 127, KERNEL_UP);
 	const vec up = vec_set(ldexpf(1.0f, exponent));
 	float *floats = (float *)((char *)packed + KERNEL_HEAD);
+	float tail[KERNEL_FOURS] = {0};
 	struct kernel_float_row *row = packed;
 	size_t c = 0;
 
 	memset(packed, 0, KERNEL_HEAD);
 	row->scale = ldexpf(1.0f, KERNEL_UP - exponent);
-	for (; cols - c >= VEC_FLOATS; c += VEC_FLOATS)
-		vec_store(floats + c, vec_mul(vec_load(x + c), up));
+	for (; cols - c >= KERNEL_FOURS; c += KERNEL_FOURS)
+		pack_fours(x + c, up, floats + c);
+	memcpy(tail, x + c, (cols - c) * sizeof(tail[0]));
 	if (c < cols)
-		vec_store_n(floats + c, vec_mul(vec_load_n(x + c, cols - c), up), cols - c);
+		pack_fours(tail, up, floats + c);
 }
+
+#endif
 
 static inline void pack_f16_row(size_t cols, uint32_t block, const float *x, void *packed)
 {

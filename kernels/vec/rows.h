@@ -11,7 +11,8 @@
  * Law: columns are cut into blocks of ROWS_BLOCK_BYTES of activations. In a block each vector element is one chain of
  * sums over the columns in order, then one tree over the elements; the blocks' sums are added in order. FP8 has a chain
  * for each 128 columns: the tree's first step, then scale * sum is added by one fused multiply-add, which leaves a tile
- * half as many of them. That is so whatever the tile's shape, and whether weights are decoded in registers or
+ * half as many of them. Where columns are in another order (rows_fours), that is theirs. That is so whatever the tile's
+ * shape, and whether weights are decoded in registers or
  * beforehand: a result depends on its own row and token only, the same bits for a token alone and in a batch.
  */
 #ifndef KERNELS_VEC_ROWS_H
@@ -69,6 +70,21 @@ ROWS_INLINE size_t rows_few_x_bytes(enum rows_kind kind)
 	return kind == ROWS_F16 ? 2 : rows_x_bytes(kind);
 }
 
+/* Whether a kind's columns are in the order of kernel_fours, filled up with zeros to whole KERNEL_FOURS. */
+ROWS_INLINE bool rows_fours(enum rows_kind kind)
+{
+#ifdef VEC_FP8_FOURS
+	return kind == ROWS_FP8;
+#else
+	return false;
+#endif
+}
+
+ROWS_INLINE size_t rows_filled(bool fours, size_t cols)
+{
+	return fours ? (cols + KERNEL_FOURS - 1) / KERNEL_FOURS * KERNEL_FOURS : cols;
+}
+
 /* Rows, four at a time, and a block of columns. */
 struct rows_tile {
 	const char *w;
@@ -92,7 +108,7 @@ ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec w, vec x);
 
 typedef void rows_tile_function(const struct rows_tile *tile);
 
-#if ROWS_TOKENS == 3
+#ifdef VEC_FMA_THREE
 /* A vector of each row, none of which stays in a register for longer than its own products: so there is room for the
  * sums of three tokens. */
 ROWS_INLINE void rows_step_three(vec sums[ROWS_TILE][ROWS_TOKENS], const char *w, size_t pitch, const char *const *x,
@@ -118,7 +134,7 @@ ROWS_INLINE void rows_step(enum rows_kind kind, size_t tokens, vec sums[ROWS_TIL
 	for (size_t v = 0; v < vecs; v++) {
 		vec weights[ROWS_TILE];
 
-#if ROWS_TOKENS == 3
+#ifdef VEC_FMA_THREE
 		if (kind == ROWS_F32 && tokens == 3) {
 			rows_step_three(sums, w + v * VEC_BYTES, pitch, x, at + v * VEC_BYTES);
 			continue;

@@ -2,14 +2,15 @@
 /*
  * rows_run - gate_up and matmul over the tiles of rows.h, in the vec_* names of the level that includes this file.
  *
- * A run of rows, sixteen at a time. Up to ROWS_PASSES * ROWS_FEW_TOKENS tokens the weights are decoded where they are
- * multiplied, row by row (rows_serial.h) or in four streams (rows_streams.h), and many rows of gate are read before as
- * many of up: one long stream, then another. With more, every token passes by a block of columns in tiles (rows.h), and
- * all ROWS_RUN rows of a run by one block before the next: decoded (or only copied) once into a buffer, or as it lies
- * in the record where it needs no decoding: any number of tokens where the first-level cache has room for the rows
- * (docs/decisions/0074), else up to ROWS_IN_PLACE (0009). The first tiles ask for the next block, the others for the
- * next activations. A kernel may have a way of its own for many tokens, with a lane for each (lanes_run.h), which is
- * taken where few lanes would be idle.
+ * A run of rows, sixteen at a time. Up to ROWS_PASSES * ROWS_FEW_TOKENS tokens the weights are decoded where they
+ * are multiplied, row by row (rows_serial.h), and so they are in four streams (rows_streams.h) for the tokens that
+ * a kernel has these for; many rows of gate are read before as many of up: one long stream, then another. With
+ * more, every token passes by a block of columns in tiles (rows.h), and all ROWS_RUN rows of a run by one block
+ * before the next: decoded (or only copied) once into a buffer, or as it lies in the record where it needs no
+ * decoding: any number of tokens where the first-level cache has room for the rows (docs/decisions/0074), else up
+ * to ROWS_IN_PLACE (0009). The first tiles ask for the next block, the others for the next activations. A kernel
+ * may have a way of its own for many tokens, with a lane for each (lanes_run.h), which is taken where few lanes
+ * would be idle.
  */
 #ifndef KERNELS_VEC_ROWS_RUN_H
 #define KERNELS_VEC_ROWS_RUN_H
@@ -47,7 +48,8 @@ struct rows_kernel {
 	rows_tile_function *const *in_place;                      /* the same of weights as they lie, or NULL */
 	size_t tile_tokens;                                       /* at most ROWS_TOKENS */
 	void (*decode)(const void *codes, size_t cols, void *to); /* to x_bytes a column */
-	rows_streams_function *const *streams; /* as `few`, where streams are side by side, or NULL */
+	rows_streams_function *const *streams; /* [tokens], 1 .. ROWS_STREAM_TOKENS, of streams side by side, or NULL */
+	size_t side_over, side_most;           /* tokens that those are for; `most` 0: ROWS_FEW_TOKENS */
 	size_t near;                           /* bytes ahead that few tokens' weights are asked for; 0: none are */
 	size_t side_near;                      /* the same of streams side by side */
 	size_t far;                            /* the same of a line of each page; 0: none is */
@@ -140,6 +142,15 @@ static inline void rows_spans(const struct rows_call *call, const struct rows_ru
 static inline bool rows_few(const struct rows_call *call, size_t tokens)
 {
 	return tokens <= ROWS_PASSES * ROWS_FEW_TOKENS && !(call->k->integer && call->cols > ROWS_INT_COLS);
+}
+
+/* Tokens whose rows are read in streams, where there are enough rows. */
+static inline bool rows_side(const struct rows_call *call, size_t tokens)
+{
+	const struct rows_kernel *k = call->k;
+
+	return k->streams && tokens > k->side_over && tokens <= (k->side_most ? k->side_most : ROWS_FEW_TOKENS) &&
+	       !(k->integer && call->cols > ROWS_INT_COLS);
 }
 
 /* n rows, four at a time; those that do not fill a tile one by one, as four times the same row, with a copy of their
@@ -235,6 +246,7 @@ static __attribute__((noinline)) void rows_many(const struct rows_call *call, co
 
 	decoded.w = buffer;
 	decoded.pitch = ROWS_BUFFER_PITCH;
+	decoded.cols = rows_filled(k->up, tile->cols);
 	for (size_t r = 0; r < n; r++)
 		k->decode(tile->w + r * tile->pitch, tile->cols, buffer + r * ROWS_BUFFER_PITCH);
 	rows_pass(call, k->many, decoded, next, tile->pitch, n, tokens);
@@ -360,9 +372,32 @@ static inline void rows_finish(const struct rows_call *call, const struct kernel
 /* Rows of a run that are read in streams: a multiple of those of a line of totals. */
 static inline size_t rows_in_streams(const struct rows_call *call, size_t n, size_t tokens)
 {
-	if (!call->k->streams || tokens > ROWS_FEW_TOKENS || !rows_few(call, tokens) || n < 4 * ROWS_CHUNK)
-		return 0;
-	return n / ROWS_CHUNK * ROWS_CHUNK;
+	return rows_side(call, tokens) && n >= 4 * ROWS_CHUNK ? n / ROWS_CHUNK * ROWS_CHUNK : 0;
+}
+
+/* The sums of four rows that are the r-th of each stream, some tokens at a time. */
+static void rows_streams_turn(const struct rows_call *call, const struct rows_streams *rows, size_t r, size_t quarter,
+			      size_t tokens, const void *const *x, float *totals)
+{
+	const size_t passes = (tokens + ROWS_STREAM_TOKENS - 1) / ROWS_STREAM_TOKENS;
+	float sums[ROWS_STREAM_TOKENS * ROWS_CHUNK];
+	struct rows_streams part = *rows;
+
+	part.totals = sums;
+	for (size_t p = 0, t = 0, width; p < passes; p++, t += width) {
+		width = tokens / passes + (p < tokens % passes);
+		part.x = x + t;
+		part.x_at = rows_x_at(call, width <= ROWS_FEW_TOKENS, 0);
+		memset(sums, 0, sizeof(sums));
+		call->k->streams[width](&part);
+		for (size_t i = 0; i < ROWS_TILE; i++) {
+			const size_t row = i * quarter + r;
+
+			for (size_t j = 0; j < width; j++)
+				memcpy(&totals[(row / ROWS_CHUNK * tokens + t + j) * ROWS_CHUNK + row % ROWS_CHUNK],
+				       &sums[j * ROWS_CHUNK + i], sizeof(sums[0]));
+		}
+	}
 }
 
 /* totals += the products of n rows of a matrix from row `first` on, in four streams of a quarter of them each. */
@@ -372,16 +407,12 @@ static void rows_streams(const struct rows_call *call, size_t matrix, size_t fir
 	const struct rows_kernel *k = call->k;
 	const struct kernel_matrix *m = call->m[matrix];
 	const size_t quarter = n / ROWS_TILE, width = call->cols * k->w_bytes;
-	float sums[ROWS_FEW_TOKENS * ROWS_CHUNK];
 	struct rows_streams part = {.apart = quarter * m->pitch,
 				    .cols = call->cols,
 				    .block = call->block,
 				    .width = width,
 				    .near = width < k->side_near ? width : k->side_near,
-				    .x = x,
-				    .x_at = rows_x_at(call, true, 0),
-				    .scale_step = m->scales ? sizeof(float) : 0,
-				    .totals = sums};
+				    .scale_step = m->scales ? sizeof(float) : 0};
 
 	for (size_t r = 0; r < quarter; r++) {
 		part.w = rows_at(call, matrix, first + r, 0);
@@ -396,15 +427,7 @@ static void rows_streams(const struct rows_call *call, size_t matrix, size_t fir
 			part.after = (uintptr_t)call->m[0]->next->codes;
 			part.after_apart = quarter * call->m[0]->next->pitch;
 		}
-		memset(sums, 0, tokens * ROWS_CHUNK * sizeof(sums[0]));
-		k->streams[tokens](&part);
-		for (size_t i = 0; i < ROWS_TILE; i++) {
-			const size_t row = i * quarter + r;
-
-			for (size_t t = 0; t < tokens; t++)
-				memcpy(&totals[(row / ROWS_CHUNK * tokens + t) * ROWS_CHUNK + row % ROWS_CHUNK],
-				       &sums[t * ROWS_CHUNK + i], sizeof(sums[0]));
-		}
+		rows_streams_turn(call, &part, r, quarter, tokens, x, totals);
 	}
 }
 
@@ -415,6 +438,7 @@ static void rows_run(const struct rows_call *call, const struct rows_run *run, c
 	_Alignas(64) float totals[2][ROWS_TOTALS * ROWS_RUN];
 	const size_t side = rows_in_streams(call, run->end - run->first, tokens);
 	const bool many = !rows_few(call, tokens) && !(call->k->integer && call->cols > ROWS_INT_COLS);
+	const struct rows_run rest = {run->first + side, run->end};
 	struct rows_span spans[3];
 	struct rows_ahead ahead;
 
@@ -427,10 +451,10 @@ static void rows_run(const struct rows_call *call, const struct rows_run *run, c
 		if (side)
 			rows_streams(call, i, run->first, side, tokens, x, totals[i]);
 		if (many) {
-			rows_blocks(call, run, i, tokens, x, totals[i]);
+			rows_blocks(call, &rest, i, tokens, x, totals[i] + side * tokens);
 			continue;
 		}
-		for (size_t r = run->first + side; r < run->end; r += ROWS_CHUNK)
+		for (size_t r = rest.first; r < run->end; r += ROWS_CHUNK)
 			rows_sums(call, &ahead, i, r, rows_chunk(run->end, r), tokens, x,
 				  totals[i] + (r - run->first) * tokens);
 	}
@@ -456,7 +480,8 @@ static void rows_runs(const struct rows_call *call, const struct kernel_act *act
 {
 	for (size_t t = 0; t < tokens; t += ROWS_TOTALS) {
 		const size_t width = tokens - t < ROWS_TOTALS ? tokens - t : ROWS_TOTALS;
-		const size_t rows = rows_few(call, width) ? ROWS_TOTALS / width * ROWS_CHUNK : ROWS_RUN;
+		const bool long_run = rows_few(call, width) || rows_side(call, width);
+		const size_t rows = long_run ? ROWS_TOTALS / width * ROWS_CHUNK : ROWS_RUN;
 
 		if (rows_lanes(call, width)) {
 			call->k->lanes(call, act, width, x + t, out + t);

@@ -114,7 +114,7 @@ ROWS_INLINE void serial_tail(enum rows_kind kind, size_t tokens, vec sums[ROWS_T
 
 	memcpy(weights, w, cols * rows_w_bytes(kind));
 	for (size_t t = 0; t < tokens; t++) {
-		memcpy(copies[t], x[t] + at, cols * rows_few_x_bytes(kind));
+		memcpy(copies[t], x[t] + at, rows_filled(rows_fours(kind), cols) * rows_few_x_bytes(kind));
 		from[t] = copies[t];
 	}
 	serial_step(kind, tokens, sums, weights, from, 0);

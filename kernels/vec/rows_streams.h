@@ -29,22 +29,63 @@ struct rows_streams {
 
 typedef void rows_streams_function(const struct rows_streams *part);
 
+/* Rows whose sums are in registers together: all four, or two by two where tokens are many. */
+ROWS_INLINE size_t streams_rows(size_t tokens)
+{
+	return tokens > ROWS_FEW_TOKENS ? ROWS_TILE / 2 : ROWS_TILE;
+}
+
+/* Halves of numbers that few tokens have, whose widening more of them would pay for each pair of rows. */
+ROWS_INLINE bool streams_halves(enum rows_kind kind, size_t tokens)
+{
+	return rows_few_x_bytes(kind) < rows_x_bytes(kind) && tokens <= ROWS_FEW_TOKENS;
+}
+
+ROWS_INLINE size_t streams_x_bytes(enum rows_kind kind, size_t tokens)
+{
+	return streams_halves(kind, tokens) ? rows_few_x_bytes(kind) : rows_x_bytes(kind);
+}
+
+/* The v-th vector of a step's activations. */
+ROWS_INLINE vec streams_x(enum rows_kind kind, size_t tokens, const char *x, size_t v)
+{
+	if (streams_halves(kind, tokens))
+		return vec_f16((const uint16_t *)x + v * VEC_FLOATS);
+	return vec_loaded((const float *)(x + v * VEC_BYTES));
+}
+
+/* With STREAMS_ROW_BY_ROW activations are loaded for each row, where a weight needs more registers than one. */
 ROWS_INLINE void streams_step(enum rows_kind kind, size_t tokens, vec sums[ROWS_TILE][ROWS_TOKENS],
 			      struct streams_codes *codes, const char *w, size_t apart, const char *const *x, size_t at)
 {
 	const size_t vecs = ROWS_STEP_BYTES / rows_w_bytes(kind) * rows_x_bytes(kind) / VEC_BYTES;
 
+#ifdef VEC_FP8_NUMBERS
+	if (kind == ROWS_FP8) {
+		streams_codes_step(streams_rows(tokens), tokens, sums, codes, w, apart, x, at);
+		return;
+	}
+#endif
 #pragma GCC unroll 8
-	for (size_t v = 0; v < vecs; v++)
+	for (size_t v = 0; v < vecs; v++) {
+#ifdef STREAMS_ROW_BY_ROW
+#pragma GCC unroll 4
+		for (size_t i = 0; i < streams_rows(tokens); i++)
+#pragma GCC unroll 8
+			for (size_t t = 0; t < tokens; t++)
+				sums[i][t] = row_dot(kind, sums[i][t], row_weights(kind, w + i * apart, v),
+						     streams_x(kind, tokens, x[t] + at, v));
+#else
 #pragma GCC unroll 8
 		for (size_t t = 0; t < tokens; t++) {
-			const vec a = serial_x(kind, x[t] + at, v);
+			const vec a = streams_x(kind, tokens, x[t] + at, v);
 
 #pragma GCC unroll 4
-			for (size_t i = 0; i < ROWS_TILE; i++)
-				sums[i][t] = row_dot(kind, sums[i][t], streams_weights(kind, w + i * apart, v), a);
+			for (size_t i = 0; i < streams_rows(tokens); i++)
+				sums[i][t] = row_dot(kind, sums[i][t], row_weights(kind, w + i * apart, v), a);
 		}
-	streams_look(kind, codes, w, apart);
+#endif
+	}
 }
 
 ROWS_INLINE void streams_tail(enum rows_kind kind, size_t tokens, vec sums[ROWS_TILE][ROWS_TOKENS],
@@ -55,10 +96,10 @@ ROWS_INLINE void streams_tail(enum rows_kind kind, size_t tokens, vec sums[ROWS_
 	_Alignas(64) char copies[ROWS_TOKENS][ROWS_STEP_FLOATS * sizeof(float)] = {0};
 	const char *from[ROWS_TOKENS];
 
-	for (size_t i = 0; i < ROWS_TILE; i++)
+	for (size_t i = 0; i < streams_rows(tokens); i++)
 		memcpy(weights[i], w + i * apart, cols * rows_w_bytes(kind));
 	for (size_t t = 0; t < tokens; t++) {
-		memcpy(copies[t], x[t] + at, cols * rows_few_x_bytes(kind));
+		memcpy(copies[t], x[t] + at, rows_filled(rows_fours(kind), cols) * streams_x_bytes(kind, tokens));
 		from[t] = copies[t];
 	}
 	streams_step(kind, tokens, sums, codes, weights[0], sizeof(weights[0]), from, 0);
@@ -66,42 +107,68 @@ ROWS_INLINE void streams_tail(enum rows_kind kind, size_t tokens, vec sums[ROWS_
 
 /* Asks for a line of each stream, `near` bytes ahead of byte `at`. FP8's activations are twice as wide as its weights,
  * which leave them in the first-level cache when they are asked for as lines that are used once. */
-ROWS_INLINE void streams_ask(enum rows_kind kind, const struct rows_streams *part, size_t at)
+ROWS_INLINE void streams_ask(enum rows_kind kind, size_t rows, const struct rows_streams *part, size_t first, size_t at)
 {
 	const size_t to = at + part->near;
 	const bool here = to < part->width;
-	const uintptr_t first = here ? (uintptr_t)part->w + to : part->after + to - part->width;
 	const size_t apart = here ? part->apart : part->after_apart;
+	const uintptr_t ask = (here ? (uintptr_t)part->w + to : part->after + to - part->width) + first * apart;
 
 	if (!part->near)
 		return;
 #pragma GCC unroll 4
-	for (size_t i = 0; i < ROWS_TILE; i++) { /* the hint is a constant to each compiler */
+	for (size_t i = 0; i < rows; i++) { /* the hint is a constant to each compiler */
 		if (kind == ROWS_FP8_DOT)
-			_mm_prefetch((const char *)(first + i * apart), _MM_HINT_NTA);
+			_mm_prefetch((const char *)(ask + i * apart), _MM_HINT_NTA);
 		else
-			_mm_prefetch((const char *)(first + i * apart), _MM_HINT_T0);
+			_mm_prefetch((const char *)(ask + i * apart), _MM_HINT_T0);
 	}
 }
 
-/* sums += columns c .. to. */
+/* sums = columns c .. to of the rows from `first` on. */
 ROWS_INLINE void streams_chain(enum rows_kind kind, size_t tokens, vec sums[ROWS_TILE][ROWS_TOKENS],
-			       const struct rows_streams *part, const char *const *x, size_t c, size_t to)
+			       const struct rows_streams *part, size_t first, const char *const *x, size_t c, size_t to)
 {
-	const size_t w_bytes = rows_w_bytes(kind), x_bytes = rows_few_x_bytes(kind), step = ROWS_STEP_BYTES / w_bytes;
+	const size_t w_bytes = rows_w_bytes(kind), x_bytes = streams_x_bytes(kind, tokens);
+	const size_t step = ROWS_STEP_BYTES / w_bytes, rows = streams_rows(tokens);
+	const char *w = part->w + first * part->apart;
 	struct streams_codes codes;
 
+	rows_clear(tokens, sums);
 	streams_begin(kind, &codes);
 #pragma GCC unroll 2
 	for (; to - c >= step; c += step) {
-		streams_ask(kind, part, c * w_bytes);
-		streams_step(kind, tokens, sums, &codes, part->w + c * w_bytes, part->apart, x, c * x_bytes);
+		streams_ask(kind, rows, part, first, c * w_bytes);
+		streams_step(kind, tokens, sums, &codes, w + c * w_bytes, part->apart, x, c * x_bytes);
 	}
 	if (c < to) {
-		streams_ask(kind, part, c * w_bytes);
-		streams_tail(kind, tokens, sums, &codes, part->w + c * w_bytes, part->apart, x, c * x_bytes, to - c);
+		streams_ask(kind, rows, part, first, c * w_bytes);
+		streams_tail(kind, tokens, sums, &codes, w + c * w_bytes, part->apart, x, c * x_bytes, to - c);
 	}
-	streams_end(kind, tokens, &codes, sums);
+	streams_end(kind, rows, tokens, &codes, sums);
+}
+
+/* sums = columns c .. to of all four rows. Those of the first two of them are in memory on purpose while the others are
+ * computed: the compiler would keep them in registers, and others of the innermost loop not. */
+ROWS_INLINE void streams_sums(enum rows_kind kind, size_t tokens, vec sums[ROWS_TILE][ROWS_TOKENS],
+			      const struct rows_streams *part, const char *const *x, size_t c, size_t to)
+{
+	const size_t rows = streams_rows(tokens);
+	_Alignas(64) float kept[ROWS_TILE][ROWS_TOKENS][VEC_FLOATS];
+
+	streams_chain(kind, tokens, sums, part, 0, x, c, to);
+	if (rows == ROWS_TILE)
+		return;
+	for (size_t i = 0; i < rows; i++)
+		for (size_t t = 0; t < tokens; t++)
+			vec_store(kept[i][t], sums[i][t]);
+	__asm__("" : "+m"(kept));
+	streams_chain(kind, tokens, sums, part, rows, x, c, to);
+	for (size_t i = 0; i < rows; i++)
+		for (size_t t = 0; t < tokens; t++) {
+			sums[rows + i][t] = sums[i][t];
+			sums[i][t] = vec_load(kept[i][t]);
+		}
 }
 
 /* scaled += the sums of the group at column c, each row's with its own scale. */
@@ -131,13 +198,11 @@ ROWS_INLINE void streams_groups(enum rows_kind kind, size_t tokens, const struct
 
 	rows_clear_groups(tokens, scaled);
 	for (; to - c >= ROWS_GROUP; c += ROWS_GROUP) {
-		rows_clear(tokens, sums);
-		streams_chain(kind, tokens, sums, part, x, c, c + ROWS_GROUP);
+		streams_sums(kind, tokens, sums, part, x, c, c + ROWS_GROUP);
 		streams_scale(tokens, sums, part, c, scaled);
 	}
 	if (c < to) {
-		rows_clear(tokens, sums);
-		streams_chain(kind, tokens, sums, part, x, c, to);
+		streams_sums(kind, tokens, sums, part, x, c, to);
 		streams_scale(tokens, sums, part, c, scaled);
 	}
 	rows_reduce_groups(tokens, scaled, part->totals);
@@ -157,8 +222,7 @@ ROWS_INLINE void streams_run(enum rows_kind kind, bool grouped, size_t tokens, c
 			streams_groups(kind, tokens, part, x, c, to);
 			continue;
 		}
-		rows_clear(tokens, sums);
-		streams_chain(kind, tokens, sums, part, x, c, to);
+		streams_sums(kind, tokens, sums, part, x, c, to);
 		rows_reduce(kind, tokens, sums, part->totals);
 	}
 }
