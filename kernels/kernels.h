@@ -91,8 +91,8 @@ struct kernel_i8_row {
 	int32_t sum;
 };
 
-/* F32_UP: what sums of 2^-120 of the weights times these numbers are to be multiplied with. They follow,
- * KERNEL_FOURS columns at a time, of which those come first that are first of four, then the second ones, and so
+/* F32_UP: what sums of 2^-120 of the weights times these numbers are to be multiplied with. They follow, filled up with
+ * zeros to whole KERNEL_FOURS columns, of which those come first that are first of four, then the second ones, and so
  * on: where the codes are that one shift brings into place in a vector of them. F16: what the codes are to be
  * multiplied with. The codes follow as binary16, filled up with zeros to a 64-byte boundary, then once more as
  * binary32. */

@@ -426,6 +426,7 @@ int main(void)
 	struct moe_session *session;
 	struct moe_client *client;
 	char path[64], *figures, *prometheus;
+	bool rest = false;
 	uint64_t end = 0;
 	sd_bus *bus;
 
@@ -442,8 +443,9 @@ int main(void)
 	moe_session_info(session, &info);
 	snprintf(path, sizeof path, BUS_ROOT "/session/%llu", (unsigned long long)info.session);
 	run_steps(session);
-	for (ask_documents(client); !at_rest() && tap_wait(&end); ask_documents(client))
+	for (ask_documents(client); !(rest = at_rest()) && tap_wait(&end); ask_documents(client))
 		drop_documents();
+	require(rest, "the session is at rest");
 	figures = output_of("--figures");
 	prometheus = output_of("--prometheus");
 	test_all_have(bus, path, figures, prometheus);

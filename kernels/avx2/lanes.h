@@ -39,31 +39,16 @@ static inline void lanes_two(enum rows_kind kind, vec sums[2], const float *w, c
 
 #include "kernels/vec/lanes_run.h"
 
-/* A half of a vector of two rows, the second in the upper half. */
-ROWS_INLINE __m256 turn_two_rows(const char *row, const char *second)
-{
-	const __m256 low = _mm256_castps128_ps256(_mm_loadu_ps((const float *)row));
-
-	return _mm256_insertf128_ps(low, _mm_loadu_ps((const float *)second), 1);
-}
-
 ROWS_INLINE void vec_turn(const char *const *rows, size_t at, vec ret[VEC_FLOATS])
 {
 #pragma GCC unroll 2
-	for (size_t half = 0; half < 2; half++, at += VEC_BYTES / 2) {
-		vec two[4];
+	for (size_t half = 0; half < 2; half++) {
+		const float *fours[VEC_FLOATS];
 
-#pragma GCC unroll 4
-		for (size_t r = 0; r < 4; r++)
-			two[r] = turn_two_rows(rows[r] + at, rows[r + 4] + at);
-
-		const vec low = _mm256_unpacklo_ps(two[0], two[1]), high = _mm256_unpackhi_ps(two[0], two[1]);
-		const vec low2 = _mm256_unpacklo_ps(two[2], two[3]), high2 = _mm256_unpackhi_ps(two[2], two[3]);
-
-		ret[4 * half] = _mm256_shuffle_ps(low, low2, 0x44);
-		ret[4 * half + 1] = _mm256_shuffle_ps(low, low2, 0xee);
-		ret[4 * half + 2] = _mm256_shuffle_ps(high, high2, 0x44);
-		ret[4 * half + 3] = _mm256_shuffle_ps(high, high2, 0xee);
+#pragma GCC unroll 8
+		for (size_t r = 0; r < VEC_FLOATS; r++)
+			fours[r] = (const float *)(rows[r] + at) + 4 * half;
+		vec_turn_fours(fours, ret + 4 * half);
 	}
 }
 

@@ -219,23 +219,29 @@ static inline int32_t vec_codes(int8_t *to, const float *from, vec factor)
 	return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1)));
 }
 
-/* 32 floats in the order of kernel_fours. */
-static inline void vec_fours(const float *x, vec ret[4])
+/* Four numbers of each of eight rows become four vectors of one number of each. */
+static inline void vec_turn_fours(const float *const rows[8], vec ret[4])
 {
-	vec fours[4];
+	vec two[4];
 
-	/* The i-th four, and the one four after it. */
-	for (size_t i = 0; i < 4; i++)
-		fours[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(x + 4 * i)),
-						_mm_loadu_ps(x + 4 * i + 16), 1);
+	/* A row and the one four rows further on. */
+	for (size_t r = 0; r < 4; r++)
+		two[r] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(rows[r])), _mm_loadu_ps(rows[r + 4]),
+					      1);
 
-	const vec low = _mm256_unpacklo_ps(fours[0], fours[1]), high = _mm256_unpackhi_ps(fours[0], fours[1]);
-	const vec low2 = _mm256_unpacklo_ps(fours[2], fours[3]), high2 = _mm256_unpackhi_ps(fours[2], fours[3]);
+	const vec low = _mm256_unpacklo_ps(two[0], two[1]), high = _mm256_unpackhi_ps(two[0], two[1]);
+	const vec low2 = _mm256_unpacklo_ps(two[2], two[3]), high2 = _mm256_unpackhi_ps(two[2], two[3]);
 
 	ret[0] = _mm256_shuffle_ps(low, low2, 0x44);
 	ret[1] = _mm256_shuffle_ps(low, low2, 0xee);
 	ret[2] = _mm256_shuffle_ps(high, high2, 0x44);
 	ret[3] = _mm256_shuffle_ps(high, high2, 0xee);
+}
+
+/* 32 floats in the order of kernel_fours. */
+static inline void vec_fours(const float *x, vec ret[4])
+{
+	vec_turn_fours((const float *const[]){x, x + 4, x + 8, x + 12, x + 16, x + 20, x + 24, x + 28}, ret);
 }
 
 #define VEC_FOURS

@@ -4,7 +4,9 @@
  * quarter of the rows that are computed.
  *
  * Where the processor follows streams itself, four long ones are read faster than one (docs/decisions/0021), and
- * activations are loaded once for four rows. Each vector of sums is the chain of rows.h: the same bits.
+ * activations are loaded once for four rows. For more than ROWS_FEW_TOKENS tokens two of the rows pass a block of
+ * columns, then the other two: their sums have room in registers, and none waits for the last product as a row alone
+ * does (0097). Each vector of sums is the chain of rows.h: the same bits.
  */
 #ifndef KERNELS_VEC_ROWS_STREAMS_H
 #define KERNELS_VEC_ROWS_STREAMS_H
