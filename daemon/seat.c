@@ -6,8 +6,8 @@
 
 /* So many requests within this time: who runs here between two of them runs for microseconds, as a client does that
  * polls, and not for a slice, as a thread of the pool. */
-#define SHARED_MAX 16
-#define SHARED_NS 1000000u
+#define SHARED_MAX 8
+#define SHARED_NS 2000000u
 /* Between two moves, each of which takes some tens of microseconds: the second, and any. */
 #define STAY_MIN_NS 2000000u
 #define STAY_MAX_NS 20000000u

@@ -41,8 +41,8 @@ static bool moves(struct seat *seat, uint64_t yield_ns, useconds_t pause_us)
 	const uint64_t before = seat->moved_ns;
 
 	for (int i = 0; i < MANY && seat->moved_ns == before; i++) {
-		if (pause_us)
-			usleep(pause_us);
+		for (const uint64_t end = now_ns() + pause_us * UINT64_C(1000); now_ns() < end;)
+			;
 		seat_yielded(seat, 0, yield_ns);
 		seat_served(seat);
 	}
@@ -54,8 +54,8 @@ static void test_seat(void)
 	struct seat seat = {0};
 
 	ok(!moves(&seat, 300, 0), "who yields to nobody stays");
-	ok(!moves(&seat, 3000000, 200), "who yields to threads that use their slices stays");
-	ok(moves(&seat, GAVE_NS, 0), "who serves a client on its own CPU leaves it");
+	ok(!moves(&seat, 3000000, 3000), "who yields to threads that use their slices stays");
+	ok(moves(&seat, GAVE_NS, 100), "who serves a client on its own CPU leaves it, where pauses are long too");
 	ok(seat_settling(&seat, seat.moved_ns) == (CPU_COUNT(&ours) > 1), "who has moved does not sleep at once");
 	ok(!seat_settling(&seat, seat.moved_ns + SEAT_SETTLE_NS), "but after a moment");
 	for (int i = 0; i < MANY; i++) {
