@@ -82,7 +82,7 @@ stop_daemon
 
 start_daemon --keep --model "$sample" --threads 2
 require $? 'a daemon with a keeper' "$dir/daemon.log"
-run restart --hold 4 --samples 3
+run restart --hold 4 --samples 3 --seconds 0.1
 is "$(field sessions) $(field kills)" '4 3' 'four sessions, three kills'
 within "$(field kill_to_ready_ms.p50)" 0.001 60000 'killed, and ready'
 within "$(field kill_to_ready_ms.p99)" "$(field kill_to_ready_ms.p50)" 60000 'no sooner in the worst case'

@@ -2,16 +2,15 @@
 /* attach - how long a worker takes to attach to a loaded model; with --hold, sessions that are there and do nothing. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/util.h"
 #include "bench.h"
 
+#define HOLD_S 10
+
 static int hold(const struct options *o, struct moe_client *client, struct moe_error *err)
 {
 	const struct moe_attach_params params = {.size = sizeof params, .model = o->model};
-	const struct timespec pause = {.tv_sec = (time_t)o->seconds,
-				       .tv_nsec = (long)(1e9 * (o->seconds - (double)(time_t)o->seconds))};
 	struct moe_session **sessions = calloc(o->hold, sizeof(struct moe_session *));
 	int r = sessions ? 0 : -1;
 	uint32_t n = 0;
@@ -21,7 +20,7 @@ static int hold(const struct options *o, struct moe_client *client, struct moe_e
 	if (r == 0) {
 		printf("%u sessions attached\n", n);
 		fflush(stdout);
-		nanosleep(&pause, NULL);
+		bench_pause(o->seconds > 0 ? o->seconds : HOLD_S);
 	}
 	for (uint32_t i = 0; sessions && i < n; i++)
 		moe_detach(sessions[i]);

@@ -22,7 +22,7 @@ struct options {
 	bool json, check, skew;
 	uint32_t samples, sessions, tokens, hold, threads, hidden, inter, experts, topk, active, slots;
 	uint64_t bytes; /* of weights in rotation */
-	double seconds;
+	double seconds; /* 0: not given */
 };
 
 int bench_ring(const struct options *o);
@@ -95,5 +95,8 @@ json_t *bench_document(struct moe_client *client, enum moe_document what);
 int bench_daemon_pid(struct moe_client *client);
 
 int bench_fail(const struct moe_error *err);
+
+/* Sleeps, or less when a signal comes. */
+void bench_pause(double seconds);
 
 #endif

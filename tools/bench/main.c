@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/cleanup.h"
 #include "bench.h"
@@ -48,8 +49,8 @@ static const struct verb {
 	{"load", bench_load, 5, "load PATH", "loading, beside bare O_DIRECT reads"},
 	{"attach", bench_attach, 100, "attach [--hold N --seconds S]",
 	 "time to attach; or N idle sessions for S seconds"},
-	{"restart", bench_restart, 20, "restart [--hold N]",
-	 "kills a daemon that has a keeper, under N sessions (64): until it answers"},
+	{"restart", bench_restart, 20, "restart [--hold N --seconds S]",
+	 "kills a daemon that has a keeper, each S seconds, under N sessions: until it answers"},
 };
 
 static void print_help(void)
@@ -108,6 +109,13 @@ int bench_fail(const struct moe_error *err)
 {
 	fprintf(stderr, "moe-bench: %s\n", *err->text ? err->text : "out of memory");
 	return 1;
+}
+
+void bench_pause(double seconds)
+{
+	const time_t whole = (time_t)seconds;
+
+	nanosleep(&(struct timespec){.tv_sec = whole, .tv_nsec = (long)(1e9 * (seconds - (double)whole))}, NULL);
 }
 
 static int usage(const char *text, const char *word)
@@ -249,7 +257,7 @@ int main(int argc, char **argv)
 		{"version", no_argument, NULL, 'V'},
 		{0},
 	};
-	struct options o = {.sessions = 1, .seconds = 10, .bytes = 4ull << 30};
+	struct options o = {.sessions = 1, .bytes = 4ull << 30};
 	int id;
 
 	while ((id = getopt_long(argc, argv, "h", options, NULL)) != -1) {

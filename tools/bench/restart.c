@@ -9,12 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/util.h"
 #include "bench.h"
 
 #define SESSIONS 64
+/* Between two kills: a keeper waits before it starts a daemon again that has died twice within ten seconds, and gives up
+ * when it has died five times. */
+#define PAUSE_S 11
 
 struct restart {
 	const struct options *o;
@@ -78,6 +82,16 @@ static int kill_once(struct restart *b, uint32_t sample, struct moe_error *err)
 	return r;
 }
 
+static void pause_before(const struct restart *b, uint32_t sample)
+{
+	const double seconds = b->o->seconds > 0 ? b->o->seconds : PAUSE_S;
+
+	if (isatty(STDERR_FILENO))
+		fprintf(stderr, "\rmoe-bench: %u of %u kills, one each %g s ", sample, b->o->samples, seconds);
+	if (sample > 0)
+		bench_pause(seconds);
+}
+
 static int attach_all(struct restart *b, struct moe_error *err)
 {
 	const struct moe_attach_params params = {.size = sizeof params, .model = b->o->model};
@@ -117,8 +131,12 @@ int bench_restart(const struct options *o)
 	r = b.sessions && b.ready && b.first ? moe_open(&b.client, o->socket, &err) : -1;
 	if (r == 0)
 		r = attach_all(&b, &err);
-	for (uint32_t i = 0; r == 0 && i < o->samples; i++)
+	for (uint32_t i = 0; r == 0 && i < o->samples; i++) {
+		pause_before(&b, i);
 		r = kill_once(&b, i, &err);
+	}
+	if (isatty(STDERR_FILENO))
+		fprintf(stderr, "\r\033[K");
 	if (r == 0)
 		print(&b);
 	for (uint32_t i = 0; i < b.n; i++)
