@@ -351,7 +351,7 @@ static struct request *find_request(const struct session *s, const struct reques
 {
 	struct request *found = NULL;
 
-	for (uint32_t i = 0; i < s->entries; i++) {
+	for (uint32_t i = 0; i < s->requests_used; i++) {
 		struct request *q = &s->requests[i];
 		const uint32_t state = atomic_load_explicit(&q->state, memory_order_acquire);
 

@@ -254,7 +254,7 @@ void ringsrv_tier_kill(struct session *s)
 {
 	uint32_t cursor = 0, key;
 
-	for (uint32_t i = 0; i < s->entries; i++) {
+	for (uint32_t i = 0; i < s->requests_used; i++) {
 		struct request *q = &s->requests[i];
 
 		if (!q->tier || atomic_load_explicit(&q->state, memory_order_relaxed) != MOE_REQUEST_CLAIMED)

@@ -88,6 +88,14 @@ static void count_heat(struct session *s, const struct request *q)
 		mover_saw(s->entry->mover, seen, s->entry->heat);
 }
 
+/* NULL: all are in flight. One that no request has used yet costs a session no memory. */
+static ALWAYS_INLINE struct request *next_free(struct session *s)
+{
+	if (!s->free_requests && s->requests_used < s->entries)
+		s->free_requests = &s->requests[s->requests_used++];
+	return s->free_requests;
+}
+
 static void reap(struct session *s, struct request *q)
 {
 	request_move(q, MOE_REQUEST_REAPED);
@@ -352,7 +360,7 @@ static bool claim_published(struct session *s, struct sched *sched, uint32_t tai
 	for (uint32_t i = 0; i < MIN(published, entries) && read < TURN_BYTES; i++) {
 		struct request *q;
 
-		if (!s->free_requests && !reap_retired(s)) {
+		if (!next_free(s) && !reap_retired(s)) {
 			if (!s->broken)
 				s->broken = "more requests in flight than the completion queue has entries";
 			return false;
@@ -375,7 +383,7 @@ static bool claim_published(struct session *s, struct sched *sched, uint32_t tai
 bool ringsrv_enter(struct session *s, struct sched *sched, const struct moe_sqe *sqe, uint32_t tag, uint64_t seq,
 		   uint64_t *read)
 {
-	struct request *q = s->free_requests;
+	struct request *q = next_free(s);
 
 	if (s->broken || !q || *read >= TURN_BYTES ||
 	    (s->copied > 0 && s->copied + ringsrv_routing_bytes(sqe) > s->copied_max))
@@ -466,15 +474,18 @@ bool ringsrv_settle(struct session *s)
 /* Those in flight keep their places. Returns how many places are free. */
 static uint32_t revive_free(struct session *s)
 {
-	uint32_t n = 0;
+	uint32_t n = s->entries;
 
 	s->free_requests = NULL;
+	s->requests_used = 0;
 	for (uint32_t i = s->entries; i-- > 0;) {
-		if (s->journal.page->slots[i].inflight)
-			continue;
-		s->requests[i].next = s->free_requests;
-		s->free_requests = &s->requests[i];
-		n++;
+		if (s->journal.page->slots[i].inflight) {
+			s->requests_used = MAX(s->requests_used, i + 1);
+			n--;
+		} else if (i < s->requests_used) {
+			s->requests[i].next = s->free_requests;
+			s->free_requests = &s->requests[i];
+		}
 	}
 	return n;
 }
@@ -493,7 +504,7 @@ static void revive_completed(struct session *s, uint32_t n_free)
 		s->cq_head = s->cq_tail;
 	}
 	for (uint32_t at = s->cq_head; at != s->cq_tail; at++) {
-		struct request *q = s->free_requests;
+		struct request *q = next_free(s);
 
 		s->free_requests = q->next;
 		s->in_flight++;

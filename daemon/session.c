@@ -285,10 +285,6 @@ static int make_books(struct session *s, struct moe_error *err)
 	s->ahead = s->hinted + hint_words(m);
 	s->chances = chance_words(m) ? (uint16_t *)(s->ahead + ahead_words(m)) : NULL;
 	cut_slices(s);
-	for (uint32_t i = s->entries; i-- > 0;) {
-		s->requests[i].next = s->free_requests;
-		s->free_requests = &s->requests[i];
-	}
 	return 0;
 }
 

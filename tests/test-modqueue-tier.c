@@ -162,10 +162,6 @@ static void begin(void)
 	require(session.tier_user != NULL, "a user of them");
 	require(journal_new(&session.journal, ENTRIES, &err) == 0, "a journal: %s", err.text);
 	require(journal_make_leases(&session.journal, 0, LEASES) == 0, "with leases");
-	for (uint32_t i = ENTRIES; i-- > 0;) {
-		requests[i].next = session.free_requests;
-		session.free_requests = &requests[i];
-	}
 }
 
 static void ask(struct moe_sqe sqe)
