@@ -83,8 +83,8 @@ struct session {
 	bool unkept;                               /* no keeper has it: it ends with this daemon */
 	struct guard *guards[MOE_ARENA_SLOTS + 1]; /* 0: of the client region; then of the arenas */
 
-	struct request *requests, *free_requests; /* [entries]; those from requests_used on are free too, never touched */
-	uint32_t requests_used;
+	struct request *requests, *free_requests; /* [entries] */
+	uint32_t requests_used;                   /* those from here on are free as well, and were never touched */
 	struct request **completed;               /* [entries]: who stands at which place of the completion queue */
 	uint32_t in_flight;                       /* claimed and not reaped */
 	uint64_t copied, copied_max;              /* bytes of ids and weights that they hold, and may hold */

@@ -16,8 +16,8 @@
 #include "bench.h"
 
 #define SESSIONS 64
-/* Between two kills: a keeper waits before it starts a daemon again that has died twice within ten seconds, and gives up
- * when it has died five times. */
+/* Between two kills: a keeper waits before it starts a daemon again that has died twice within ten seconds, and gives
+ * up when it has died five times. */
 #define PAUSE_S 11
 
 struct restart {
