@@ -3,9 +3,10 @@
  * panel - gate_up and matmul of all panel formats, written in the names of the level that includes this file.
  *
  * Few tokens: panel by panel, codes used as they pass, and many panels of gate before as many of up: one
- * long stream, then another; or PANEL_SIDE streams of each side by side, where the processor follows them itself. Many
- * tokens: a column block at a time, whose activations stay in the second-level cache while the panels of a run pass in
- * pairs: decoded, and used for up to PANEL_TOKENS tokens while they are in the first.
+ * long stream, then another; or PANEL_SIDE streams of each side by side, where the processor follows them itself. A few
+ * more, where PANEL_PASSES is more than 1: the same for some tokens after the others, run by run. Many tokens: a column
+ * block at a time, whose activations stay in the second-level cache while the panels of a run pass in pairs: decoded,
+ * and used for up to PANEL_TOKENS tokens while they are in the first.
  */
 #ifndef KERNELS_VEC_PANEL_H
 #define KERNELS_VEC_PANEL_H
@@ -46,7 +47,7 @@ struct panel_run {
 #define PANEL_PAIR_ROWS (2 * MOE_PANEL_ROWS)
 
 #define PANEL_NEAR 64       /* columns that are asked for before they are decoded: from the second-level cache */
-#define PANEL_RUN_PANELS 16 /* panels of a run of many tokens */
+#define PANEL_RUN_PANELS 16 /* panels of a run of more than a few tokens */
 #define PANEL_SPAN_BYTES ((size_t)640 << 10) /* of their activations */
 
 /* Totals of a run's rows. Few tokens: [panels][tokens]; many: of PANEL_RUN_PANELS panels, PANEL_TOKENS apart. */
@@ -415,14 +416,34 @@ static void panel_run(const struct panel_call *call, const struct panel_run *run
 	}
 }
 
+/* The tokens of a pass over a run. More than a few are read as few, and the run's codes again from the second-level
+ * cache, up to PANEL_PASSES times; not codes of 8 bits, which are twice as many. */
+static size_t panel_pass_tokens(const struct panel_call *call)
+{
+	const size_t passes = (call->tokens + PANEL_FEW - 1) / PANEL_FEW;
+
+	if (passes > PANEL_PASSES || moe_formats[call->m[0]->format].bits == 8)
+		return call->tokens;
+	return (call->tokens + passes - 1) / passes;
+}
+
 static void panel_runs(const struct panel_call *call)
 {
-	const size_t pairs = call->tokens <= PANEL_FEW ? PANEL_TOKENS / call->tokens : PANEL_RUN_PANELS / 2;
+	const size_t pass = panel_pass_tokens(call);
+	const size_t pairs = call->tokens <= PANEL_FEW ? PANEL_TOKENS / pass : PANEL_RUN_PANELS / 2;
+	const size_t rows = pairs * PANEL_PAIR_ROWS;
 
-	for (size_t row = 0; row < call->rows; row += pairs * PANEL_PAIR_ROWS) {
-		const struct panel_run run = {row, row + panel_min(call->rows - row, pairs * PANEL_PAIR_ROWS)};
+	for (size_t row = 0; row < call->rows; row += rows) {
+		const struct panel_run run = {row, row + panel_min(call->rows - row, rows)};
 
-		panel_run(call, &run);
+		for (size_t t = 0; t < call->tokens; t += pass) {
+			struct panel_call part = *call;
+
+			part.tokens = panel_min(call->tokens - t, pass);
+			part.x += t;
+			part.out += t;
+			panel_run(&part, &run);
+		}
 	}
 }
 
