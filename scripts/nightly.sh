@@ -18,10 +18,11 @@ cd "$here" || exit 1
 logs='build-nightly'
 fraction=1
 
-steps='check restart adversary soak amx'
+steps='goals check restart adversary soak amx'
 
 list() {
 	cat <<-'END'
+		goals        round trips and restarts beside the goals for them (scripts/goals.pl)
 		check        ./check --all
 		restart      1,000 deaths of daemon and clients at each point, of whole and of tiered models, and of agreements
 		adversary    100,000,000 claims from a client that rewrites its ring, under AddressSanitizer
@@ -55,7 +56,7 @@ done
 
 for step in "$@"; do
 	case $step in
-	check | restart | adversary | soak | amx | fuzz) ;;
+	goals | check | restart | adversary | soak | amx | fuzz) ;;
 	fuzz-*) [ -f "tests/fuzz/$step.c" ] || { echo "nightly: there is no tests/fuzz/$step.c" >&2 && exit 2; } ;;
 	*) echo "nightly: unknown step $step (try --list)" >&2 && exit 2 ;;
 	esac
@@ -89,6 +90,7 @@ run_of() {
 
 run_step() {
 	case $1 in
+	goals) built build -- && scripts/goals.pl --runs "$(part 5)" ;;
 	check)
 		if [ "$fraction" = 1 ]; then ./check --all; else ./check --quick; fi
 		;;
