@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # SPDX-License-Identifier: MIT
 #
-# goals - the data plane's numbered goals beside what this machine reaches, each in ratio to its own bare limit.
+# goals - round trips and restarts: what this machine reaches beside the goals for them.
 #
 #   scripts/goals.pl [--runs N]
 #
@@ -33,6 +33,8 @@ my $dir = tempdir('moe-goals.XXXXXX', TMPDIR => 1, CLEANUP => 1);
 my $keeper = start();
 my %seen;
 my $failed = 0;
+
+$SIG{INT} = $SIG{TERM} = sub { exit 130 };
 
 END {
 	my $code = $?;

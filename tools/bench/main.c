@@ -50,7 +50,7 @@ static const struct verb {
 	{"attach", bench_attach, 100, "attach [--hold N --seconds S]",
 	 "time to attach; or N idle sessions for S seconds"},
 	{"restart", bench_restart, 20, "restart [--hold N --seconds S]",
-	 "kills a daemon that has a keeper, each S seconds, under N sessions: until it answers"},
+	 "kills a daemon that has a keeper, each S seconds (11), under N sessions (64): until it answers"},
 };
 
 static void print_help(void)
