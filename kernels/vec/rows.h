@@ -32,7 +32,7 @@
 #define ROWS_STREAMED 2048 /* the same where the processor follows a stream itself (docs/decisions/0021) */
 #define ROWS_ONCE 256      /* the same of lines that are to leave the first-level cache soon (docs/decisions/0030) */
 #define ROWS_FAR 24576     /* the same of one line of each page, where that is worth it */
-#define ROWS_BESIDE 1280   /* the same of four streams on Zen 5 (docs/decisions/0075) */
+#define ROWS_BESIDE 1280   /* the same of four streams on Zen 5 (docs/decisions/0075, 0099) */
 #define ROWS_BESIDE_FP8 3072
 #define ROWS_PAGE 4096
 #define ROWS_STEP_FLOATS 64 /* activations of a step at most */

@@ -454,6 +454,8 @@ static void rows_run(const struct rows_call *call, const struct rows_run *run, c
 			rows_blocks(call, &rest, i, tokens, x, totals[i] + side * tokens);
 			continue;
 		}
+		ahead.run_end = (uintptr_t)rows_at(call, i, run->end, 0);
+		ahead.then = spans[i + 1].first;
 		for (size_t r = rest.first; r < run->end; r += ROWS_CHUNK)
 			rows_sums(call, &ahead, i, r, rows_chunk(run->end, r), tokens, x,
 				  totals[i] + (r - run->first) * tokens);

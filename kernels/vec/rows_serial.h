@@ -26,6 +26,7 @@ struct rows_ahead {
 	size_t width;                 /* of a row of the span */
 	size_t pitch, rows;           /* of the span, rows after this one */
 	const struct rows_span *next; /* the last one has more rows than are ever asked for */
+	uintptr_t run_end, then;      /* of the rows that are read now, and what is read behind them */
 };
 
 /* Some rows, ROWS_CHUNK at most, and some blocks of columns. */
@@ -258,12 +259,15 @@ ROWS_INLINE void serial_reduce_groups(size_t tokens, rows_kept kept, size_t b, f
 		quad_add(totals + t * ROWS_CHUNK, of[t]);
 }
 
-/* Asks for a line of each page that is read `far` bytes after these rows: the processor finds out early where the page
- * lies. */
-ROWS_INLINE void serial_pages(size_t far, const char *w, size_t bytes)
+/* Asks for a line of each page that is read `far` bytes after these rows, in the next matrix where this one ends: the
+ * processor finds out early where the page lies. */
+ROWS_INLINE void serial_pages(size_t far, const char *w, size_t bytes, const struct rows_ahead *ahead)
 {
-	for (size_t at = 0; far && at < bytes; at += ROWS_PAGE)
-		_mm_prefetch((const char *)((uintptr_t)w + far + at), _MM_HINT_T0);
+	for (size_t at = 0; far && at < bytes; at += ROWS_PAGE) {
+		const uintptr_t to = (uintptr_t)w + far + at, end = ahead->run_end;
+
+		_mm_prefetch((const char *)(to < end ? to : ahead->then + (to - end)), _MM_HINT_T0);
+	}
 }
 
 /* Four rows at most. */
@@ -272,7 +276,7 @@ ROWS_INLINE void serial_tile(enum rows_kind kind, bool grouped, size_t tokens, c
 {
 	rows_kept kept;
 
-	serial_pages(part->far, w, rows * part->pitch);
+	serial_pages(part->far, w, rows * part->pitch, ahead);
 	for (size_t i = 0; i < rows; i++)
 		for (size_t b = 0, c = 0; b < part->blocks; b++, c += part->block)
 			serial_block(kind, grouped, tokens, part, w + i * part->pitch, ahead, x, c,
