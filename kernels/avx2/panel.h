@@ -20,7 +20,6 @@
 #define PANEL_WIDE_SIGNED 0
 #else
 #define PANEL_WIDE_SIGNED 1
-#define PANEL_PASSES 3 /* docs/decisions/0098 */
 #endif
 
 typedef __m256i ivec;

@@ -30,7 +30,14 @@ ROWS_STREAMS_4(streams, ROWS_BF16_DOT, false)
 	.w_bytes = 2, .x_bytes = 2, .few_x_bytes = 2, .few = few, .many = many, .in_place = many,                      \
 	.tile_tokens = ROWS_MOST(many), .decode = decode
 
-static const struct rows_kernel kernel = {DOT, .near = ROWS_NEAR, .far = ROWS_FAR, .roomy = true};
+static const struct rows_kernel kernel = {DOT,
+					  .near = ROWS_NEAR,
+					  .far = ROWS_FAR,
+					  .streams = streams,
+					  .side_over = ROWS_PASSES * ROWS_FEW_TOKENS,
+					  .side_most = ROWS_BESIDE_TOKENS,
+					  .side_near = ROWS_BESIDE,
+					  .roomy = true};
 static const struct rows_kernel unasked = {DOT, .streams = streams};
 
 ROWS_OPS(ops_bf16_dot_avx512, kernel, PACK_BF16, pack_bf16_row)

@@ -46,8 +46,13 @@ ROWS_STREAMS_4(streams, ROWS_FP8_DOT, true)
 	.decode = decode
 
 /* One token is read faster as one stream whose pages are asked for (docs/decisions/0099). */
-static const struct rows_kernel kernel = {
-	FP8_DOT, .near = ROWS_NEAR, .far = ROWS_FAR, .streams = streams, .side_over = 1, .side_near = ROWS_BESIDE_FP8};
+static const struct rows_kernel kernel = {FP8_DOT,
+					  .near = ROWS_NEAR,
+					  .far = ROWS_FAR,
+					  .streams = streams,
+					  .side_over = 1,
+					  .side_most = ROWS_BESIDE_TOKENS,
+					  .side_near = ROWS_BESIDE_FP8};
 static const struct rows_kernel unasked = {FP8_DOT, .streams = streams, .side_near = ROWS_ONCE};
 
 ROWS_OPS(ops_fp8_bf16_avx512, kernel, PACK_BF16, pack_bf16_row)

@@ -16,7 +16,7 @@ ROWS_STREAMS_4(streams_f16, ROWS_F16, false)
 static const struct rows_kernel kernel_bf16 = {HALVES_BF16, .streams = streams_bf16, HALVES_LANES};
 static const struct rows_kernel kernel_f16 = {HALVES_F16, .streams = streams_f16, HALVES_LANES};
 static const struct rows_kernel kernel_f16_rows = {HALVES_F16, .near = ROWS_NEAR, .streams = streams_f16,
-						   .side_near = ROWS_BESIDE};
+						   .side_most = 12, .side_near = ROWS_BESIDE};
 static const struct rows_kernel kernel_f16_unasked = {HALVES_F16, .streams = streams_f16};
 
 ROWS_OPS(ops_bf16_avx512, kernel_bf16, PACK_F32, NULL)

@@ -28,7 +28,9 @@ LANES(integer_lanes, ROWS_UINT8, 12, 1)
 
 ROWS_STREAMS_4(streams, ROWS_INT8, false)
 
-static const struct rows_kernel kernel = {INT8_KERNEL(ROWS_NEAR, ROWS_FAR), .roomy = true};
+static const struct rows_kernel kernel = {
+	INT8_KERNEL(ROWS_NEAR, ROWS_FAR), .streams = streams,       .side_over = ROWS_PASSES * ROWS_FEW_TOKENS,
+	.side_most = ROWS_BESIDE_TOKENS,  .side_near = ROWS_BESIDE, .roomy = true};
 static const struct rows_kernel streamed = {INT8_KERNEL(ROWS_STREAMED, 0), .streams = streams,
 					    .side_near = ROWS_STREAMED, .lanes = integer_lanes, .lanes_over = 12};
 static const struct rows_kernel unasked = {INT8_KERNEL(0, 0), .streams = streams, .lanes = integer_lanes,

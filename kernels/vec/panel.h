@@ -4,9 +4,9 @@
  *
  * Few tokens: panel by panel, codes used as they pass, and many panels of gate before as many of up: one
  * long stream, then another; or PANEL_SIDE streams of each side by side, where the processor follows them itself. A few
- * more, where PANEL_PASSES is more than 1: the same for some tokens after the others, run by run. Many tokens: a column
- * block at a time, whose activations stay in the second-level cache while the panels of a run pass in pairs: decoded,
- * and used for up to PANEL_TOKENS tokens while they are in the first.
+ * more: the same for some tokens after the others, run by run. Many tokens: a column block at a time, whose activations
+ * stay in the second-level cache while the panels of a run pass in pairs: decoded, and used for up to PANEL_TOKENS
+ * tokens while they are in the first.
  */
 #ifndef KERNELS_VEC_PANEL_H
 #define KERNELS_VEC_PANEL_H
@@ -417,12 +417,13 @@ static void panel_run(const struct panel_call *call, const struct panel_run *run
 }
 
 /* The tokens of a pass over a run. More than a few are read as few, and the run's codes again from the second-level
- * cache, up to PANEL_PASSES times; not codes of 8 bits, which are twice as many. */
+ * cache, up to PANEL_PASSES times (docs/decisions/0098, 0100); not codes of 8 bits where their products take the signs
+ * of both. */
 static size_t panel_pass_tokens(const struct panel_call *call)
 {
 	const size_t passes = (call->tokens + PANEL_FEW - 1) / PANEL_FEW;
 
-	if (passes > PANEL_PASSES || moe_formats[call->m[0]->format].bits == 8)
+	if (passes > PANEL_PASSES || (PANEL_WIDE_SIGNED && moe_formats[call->m[0]->format].bits == 8))
 		return call->tokens;
 	return (call->tokens + passes - 1) / passes;
 }

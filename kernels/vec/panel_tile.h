@@ -30,9 +30,7 @@
 #define PANEL_FEW 4         /* tokens */
 #define PANEL_FEW_COLS 8192 /* of a column block of few tokens: nearly always all */
 #define PANEL_FEW_UNITS (PANEL_FEW_COLS / 16)
-#ifndef PANEL_PASSES
-#define PANEL_PASSES 1 /* over a run's codes, for a few tokens each, before they are decoded for all */
-#endif
+#define PANEL_PASSES 3   /* over a run's codes, for a few tokens each, before they are decoded for all */
 #define PANEL_TOKENS 128 /* whose totals are kept over the column blocks */
 
 /* Streams of panels side by side, so many that the sums of all stay in registers. */

@@ -34,6 +34,7 @@
 #define ROWS_FAR 24576     /* the same of one line of each page, where that is worth it */
 #define ROWS_BESIDE 1280   /* the same of four streams on Zen 5 (docs/decisions/0075, 0099) */
 #define ROWS_BESIDE_FP8 3072
+#define ROWS_BESIDE_TOKENS 8 /* up to which more than a few are read so there (docs/decisions/0100) */
 #define ROWS_PAGE 4096
 #define ROWS_STEP_FLOATS 64 /* activations of a step at most */
 #define ROWS_GROUP 128      /* columns of a block scale */
