@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 #
-# idle - a daemon with eight sessions that ask for nothing uses less than 5 ms of CPU time in 10 s.
+# idle - a daemon with eight sessions that ask for nothing uses less than 5 ms of CPU time in 10 s; and each of many takes
+# less than 48 KiB of its own memory, since what a session needs for requests is touched when there is one.
 # shellcheck source=tests/e2e/lib.sh
 . "$(dirname -- "$0")/lib.sh"
 
@@ -9,6 +10,8 @@ have_proc || skip_all 'no /proc here: CPU time cannot be measured'
 
 seconds=10
 limit_us=5000
+many=256
+limit_kib=48
 
 start_daemon --model "$sample"
 require $? 'the daemon serves the sample' "$dir/daemon.log"
@@ -36,15 +39,32 @@ measure() { # NAME
 	within "$used" 0 $limit_us "$1: microseconds of CPU in $seconds s"
 }
 
-"$bench" attach --hold 8 --seconds 60 --daemon "$socket" >"$dir/bench" 2>&1 &
-holder=$!
-started="$started $holder"
-wait_for have_sessions 8
-require $? 'eight sessions are attached' "$dir/bench"
+hold() { # SESSIONS
+	"$bench" attach --hold "$1" --seconds 60 --daemon "$socket" >"$dir/bench" 2>&1 &
+	holder=$!
+	started="$started $holder"
+	wait_for have_sessions "$1"
+	require $? "$1 sessions are attached" "$dir/bench"
+}
+
+let_go() {
+	kill "$holder"
+	wait "$holder" 2>/dev/null
+	forget "$holder"
+	wait_for have_sessions 0
+}
+
+own_kib() { awk '/^RssAnon:/ { print $2 }' "/proc/$daemon/status"; }
+
+hold 8
 measure 'eight sessions that have never asked'
-kill "$holder"
-wait "$holder" 2>/dev/null
-forget "$holder"
+let_go
+if [ -z "${MOE_SANITIZED-}" ]; then # a sanitizer keeps what is given back
+	before=$(own_kib)
+	hold $many
+	within $((($(own_kib) - before) / many)) 0 $limit_kib "$many sessions: KiB of the daemon's own memory for each"
+	let_go
+fi
 
 "$worker" score --model "$sample" --text "$sample/text.txt" --experts cpu --limit 256 --daemon "$socket" --json \
 	>"$dir/score.json" 2>"$dir/err"
