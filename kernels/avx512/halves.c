@@ -15,6 +15,7 @@ ROWS_STREAMS_4(streams_f16, ROWS_F16, false)
 
 static const struct rows_kernel kernel_bf16 = {HALVES_BF16, .streams = streams_bf16, HALVES_LANES};
 static const struct rows_kernel kernel_f16 = {HALVES_F16, .streams = streams_f16, HALVES_LANES};
+/* More tokens than ROWS_BESIDE_TOKENS: tiles would widen each weight first (docs/decisions/0100). */
 static const struct rows_kernel kernel_f16_rows = {HALVES_F16, .near = ROWS_NEAR, .streams = streams_f16,
 						   .side_most = 12, .side_near = ROWS_BESIDE};
 static const struct rows_kernel kernel_f16_unasked = {HALVES_F16, .streams = streams_f16};

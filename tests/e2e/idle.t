@@ -60,9 +60,9 @@ hold 8
 measure 'eight sessions that have never asked'
 let_go
 if [ -n "${MOE_SANITIZED-}" ]; then
-	skip 'memory of many sessions' 'a sanitizer keeps what is given back'
+	skip 'memory of many sessions: a sanitizer keeps what is given back'
 elif grep -qs '\[always\]' /sys/kernel/mm/transparent_hugepage/enabled; then
-	skip 'memory of many sessions' 'transparent huge pages are always on: untouched memory counts, too'
+	skip 'memory of many sessions: transparent huge pages are always on: untouched memory counts, too'
 else
 	before=$(own_kib)
 	hold $many
