@@ -47,11 +47,14 @@ struct unit_factors {
 
 TILE_INLINE void unit_factors(uint32_t format, const uint8_t *scales, size_t c, struct unit_factors *ret)
 {
-	vec_store(ret->scale, panel_scale(format, scales, c, 0));
+	const struct moe_format_spec *f = &moe_formats[format];
+	const uint8_t *block = scales + c / f->block * f->block_bytes;
+
+	vec_store(ret->scale, panel_scale(format, block, c % f->block, 0));
 	if (panel_has_minimum(format))
-		vec_store(ret->more, panel_minimum(format, scales, c, 0));
-	else if (moe_formats[format].zero == MOE_ZERO_U8)
-		vec_store(ret->more, ivec_float(panel_zero(format, scales, c, 0)));
+		vec_store(ret->more, panel_minimum(format, block, c % f->block, 0));
+	else if (f->zero == MOE_ZERO_U8)
+		vec_store(ret->more, ivec_float(panel_zero(block, 0)));
 	/* Each is loaded again, into all elements: the compiler would permute the vector, on the port that is busy. */
 	__asm__("" : "+m"(*ret));
 }

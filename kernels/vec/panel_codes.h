@@ -97,25 +97,28 @@ PANEL_INLINE void panel_pair(uint32_t format, const uint8_t *block, int v, size_
 	}
 }
 
-/* Where the scale block of column c begins. */
-PANEL_INLINE const uint8_t *panel_scales(uint32_t format, const uint8_t *scales, size_t c)
+/* Bytes of some columns, multiples of 32. */
+PANEL_INLINE size_t panel_code_bytes(uint32_t format, size_t cols)
 {
-	return scales + c / moe_formats[format].block * moe_formats[format].block_bytes;
+	return cols * moe_formats[format].bits * MOE_PANEL_ROWS / 8;
 }
 
-/* The fine scales of the group of column c, of rows from part * VEC_FLOATS on. */
-PANEL_INLINE const uint8_t *panel_fine(uint32_t format, const uint8_t *scales, size_t c, size_t part)
+PANEL_INLINE size_t panel_scale_bytes(uint32_t format, size_t cols)
+{
+	return cols * moe_formats[format].block_bytes / moe_formats[format].block;
+}
+
+/* The fine scales of a scale block's group of column c, of rows from part * VEC_FLOATS on. */
+PANEL_INLINE const uint8_t *panel_fine(uint32_t format, const uint8_t *block, size_t c, size_t part)
 {
 	const struct moe_format_spec *f = &moe_formats[format];
 
-	return panel_scales(format, scales, c) + (f->zero == MOE_ZERO_K ? 64 : 32) +
-	       c % f->block / f->group * MOE_PANEL_ROWS + part * VEC_FLOATS;
+	return block + (f->zero == MOE_ZERO_K ? 64 : 32) + c / f->group * MOE_PANEL_ROWS + part * VEC_FLOATS;
 }
 
-/* What the integer dot product over the unit at column c is multiplied with. */
-PANEL_INLINE vec panel_scale(uint32_t format, const uint8_t *scales, size_t c, size_t part)
+/* What the integer dot product over the unit at column c of a scale block is multiplied with. */
+PANEL_INLINE vec panel_scale(uint32_t format, const uint8_t *block, size_t c, size_t part)
 {
-	const uint8_t *block = panel_scales(format, scales, c);
 	const uint16_t *halves = (const uint16_t *)block + part * VEC_FLOATS;
 
 	switch (moe_formats[format].scale) {
@@ -124,17 +127,17 @@ PANEL_INLINE vec panel_scale(uint32_t format, const uint8_t *scales, size_t c, s
 	case MOE_SCALE_E8M0:
 		return vec_mul(vec_from_e8m0(block + part * VEC_FLOATS), vec_set(0.5f));
 	case MOE_SCALE_F16_U8:
-		return vec_mul(vec_f16(halves), ivec_float(ivec_from_u8(panel_fine(format, scales, c, part))));
+		return vec_mul(vec_f16(halves), ivec_float(ivec_from_u8(panel_fine(format, block, c, part))));
 	case MOE_SCALE_F16_S8:
-		return vec_mul(vec_f16(halves), ivec_float(ivec_from_s8(panel_fine(format, scales, c, part))));
+		return vec_mul(vec_f16(halves), ivec_float(ivec_from_s8(panel_fine(format, block, c, part))));
 	default:
 		return vec_f16(halves);
 	}
 }
 
-PANEL_INLINE ivec panel_zero(uint32_t format, const uint8_t *scales, size_t c, size_t part)
+PANEL_INLINE ivec panel_zero(const uint8_t *block, size_t part)
 {
-	return ivec_from_u8(panel_scales(format, scales, c) + 32 + part * VEC_FLOATS);
+	return ivec_from_u8(block + 32 + part * VEC_FLOATS);
 }
 
 PANEL_INLINE int panel_has_minimum(uint32_t format)
@@ -142,15 +145,15 @@ PANEL_INLINE int panel_has_minimum(uint32_t format)
 	return moe_formats[format].zero == MOE_ZERO_F16 || moe_formats[format].zero == MOE_ZERO_K;
 }
 
-PANEL_INLINE vec panel_minimum(uint32_t format, const uint8_t *scales, size_t c, size_t part)
+PANEL_INLINE vec panel_minimum(uint32_t format, const uint8_t *block, size_t c, size_t part)
 {
 	const struct moe_format_spec *f = &moe_formats[format];
-	const vec m = vec_f16((const uint16_t *)(panel_scales(format, scales, c) + 32) + part * VEC_FLOATS);
+	const vec m = vec_f16((const uint16_t *)(block + 32) + part * VEC_FLOATS);
 	const size_t after = f->block / f->group * MOE_PANEL_ROWS;
 
 	if (f->zero == MOE_ZERO_F16)
 		return m;
-	return vec_mul(vec_negate(m), ivec_float(ivec_from_u8(panel_fine(format, scales, c, part) + after)));
+	return vec_mul(vec_negate(m), ivec_float(ivec_from_u8(panel_fine(format, block, c, part) + after)));
 }
 
 #endif

@@ -81,11 +81,10 @@ struct panel_few_extra {
 	_Alignas(64) float more[PANEL_FEW_UNITS];
 };
 
-/* The same where a tile reads them: of the first token, and floats from token to token. */
+/* The same where a tile reads them: the first token's scale, and floats from there to the others. */
 struct tile_extra {
-	const float *scales, *more;
-	const int32_t *shares; /* of many tokens */
-	size_t stride;
+	const float *scales;
+	size_t more, shares, stride; /* shares: of many tokens; stride: from token to token */
 };
 
 typedef float panel_totals[PANEL_TOKENS][MOE_PANEL_ROWS];
@@ -159,26 +158,31 @@ PANEL_INLINE ivec tile_begin(uint32_t format, ivec zero, const float *more)
 	return ivec_all(more);
 }
 
+/* Where 32 columns of a panel lie in the record, and what is asked for meanwhile. */
+struct tile_place {
+	const uint8_t *codes, *scales; /* the scale block's */
+	uintptr_t ahead, scales_ahead;
+};
+
 /* The vectors of a unit: where they come from. */
 struct tile_unit {
 	bool few;                        /* a constant to the compiler: from the record, otherwise decoded */
-	const struct panel_at *at;       /* of the tile's panels, where few */
-	const uintptr_t *ahead;          /* of each: codes to ask for in these 32 columns, where few */
-	const struct panel_bytes *bytes; /* of the tile's panels, where not */
-	size_t c;                        /* first column, from the column block's */
-	int v;                           /* first vector in its 32 columns */
+	const struct tile_place *at;     /* of the tile's panels, where few */
+	size_t in;                       /* the 32 columns, from the scale block's, where few */
+	size_t u;                        /* which it is, from where struct tile_extra begins */
+	const struct panel_bytes *bytes; /* of the tile's panels, where not few */
+	size_t c;                        /* its 32 columns, from the column block's */
+	int v;                           /* first vector of them */
 };
 
 PANEL_INLINE void tile_codes(uint32_t format, const struct tile_unit *unit, int v, size_t s, ivec ret[2])
 {
-	const size_t block = unit->c / MOE_BLOCK_COLS * MOE_BLOCK_COLS, part = s % PANEL_VECS;
+	const size_t part = s % PANEL_VECS;
 
 	if (unit->few) {
-		panel_pair(format,
-			   unit->at[s / PANEL_VECS].codes + block * moe_formats[format].bits * MOE_PANEL_ROWS / 8, v,
-			   part, ret);
+		panel_pair(format, unit->at[s / PANEL_VECS].codes, v, part, ret);
 	} else {
-		const uint8_t *codes = unit->bytes[s / PANEL_VECS].codes + (block / 4 + v) * 64 + part * VEC_BYTES;
+		const uint8_t *codes = unit->bytes[s / PANEL_VECS].codes + (unit->c / 4 + v) * 64 + part * VEC_BYTES;
 
 		ret[0] = ivec_load(codes);
 		ret[1] = ivec_load(codes + 64);
@@ -188,15 +192,17 @@ PANEL_INLINE void tile_codes(uint32_t format, const struct tile_unit *unit, int 
 PANEL_INLINE vec tile_scale(uint32_t format, const struct tile_unit *unit, size_t s)
 {
 	if (unit->few)
-		return panel_scale(format, unit->at[s / PANEL_VECS].scales, unit->c, s % PANEL_VECS);
-	return vec_load(unit->bytes[s / PANEL_VECS].scales[unit->c / panel_unit(format)] + s % PANEL_VECS * VEC_FLOATS);
+		return panel_scale(format, unit->at[s / PANEL_VECS].scales, unit->in + (size_t)unit->v * 4,
+				   s % PANEL_VECS);
+	return vec_load(unit->bytes[s / PANEL_VECS].scales[unit->u] + s % PANEL_VECS * VEC_FLOATS);
 }
 
 PANEL_INLINE vec tile_minimum(uint32_t format, const struct tile_unit *unit, size_t s)
 {
 	if (unit->few)
-		return panel_minimum(format, unit->at[s / PANEL_VECS].scales, unit->c, s % PANEL_VECS);
-	return vec_load(unit->bytes[s / PANEL_VECS].more[unit->c / panel_unit(format)] + s % PANEL_VECS * VEC_FLOATS);
+		return panel_minimum(format, unit->at[s / PANEL_VECS].scales, unit->in + (size_t)unit->v * 4,
+				     s % PANEL_VECS);
+	return vec_load(unit->bytes[s / PANEL_VECS].more[unit->u] + s % PANEL_VECS * VEC_FLOATS);
 }
 
 PANEL_INLINE ivec tile_zero(uint32_t format, const struct tile_unit *unit, size_t s)
@@ -204,8 +210,8 @@ PANEL_INLINE ivec tile_zero(uint32_t format, const struct tile_unit *unit, size_
 	if (moe_formats[format].zero != MOE_ZERO_U8)
 		return ivec_set(0);
 	if (unit->few)
-		return panel_zero(format, unit->at[s / PANEL_VECS].scales, unit->c, s % PANEL_VECS);
-	return ivec_load(unit->bytes[s / PANEL_VECS].more[unit->c / panel_unit(format)] + s % PANEL_VECS * VEC_FLOATS);
+		return panel_zero(unit->at[s / PANEL_VECS].scales, s % PANEL_VECS);
+	return ivec_load(unit->bytes[s / PANEL_VECS].more[unit->u] + s % PANEL_VECS * VEC_FLOATS);
 }
 
 #if PANEL_PAIRS
@@ -222,25 +228,24 @@ PANEL_INLINE ivec tile_share(const struct tile_unit *unit, size_t u, size_t s)
  * codes lie. An address that is not mapped is ignored by the processor. */
 PANEL_INLINE uintptr_t panel_ahead(uint32_t format, const struct panel_at *at, size_t c)
 {
-	const struct moe_format_spec *f = &moe_formats[format];
-	const size_t ahead = c + at->ahead, step = MOE_BLOCK_COLS * f->block_bytes / f->block;
-	const uintptr_t codes = (uintptr_t)at->codes + ahead * f->bits * MOE_PANEL_ROWS / 8;
-	const uintptr_t scales = (uintptr_t)at->scales + ahead * f->block_bytes / f->block +
+	const size_t ahead = c + at->ahead;
+	const uintptr_t codes = (uintptr_t)at->codes + panel_code_bytes(format, ahead);
+	const uintptr_t scales = (uintptr_t)at->scales + panel_scale_bytes(format, ahead) +
 				 (ahead < at->left ? 0 : at->jump_scales);
 
-	if (scales % 64 < step)
+	if (scales % 64 < panel_scale_bytes(format, MOE_BLOCK_COLS))
 		_mm_prefetch((const char *)scales, _MM_HINT_T0);
 	return codes + (ahead < at->left ? 0 : at->jump_codes);
 }
 
-/* Asks for a line of the page of codes that begins `far` columns on: the processor finds out early where it lies. */
-PANEL_INLINE void panel_page(uint32_t format, const struct panel_at *at, size_t c)
+/* Asks for the line where a page begins in these 32 columns: the processor finds out early where it lies. No other line
+ * of the page may be the first one (docs/decisions/0101). */
+PANEL_INLINE void panel_page(uint32_t format, uintptr_t codes)
 {
-	const size_t far = c + at->far, column = moe_formats[format].bits * MOE_PANEL_ROWS / 8;
-	const uintptr_t codes = (uintptr_t)at->codes + far * column + (far < at->left ? 0 : at->jump_codes);
+	const uintptr_t to = -codes % PANEL_PAGE;
 
-	if (codes % PANEL_PAGE < MOE_BLOCK_COLS * column)
-		_mm_prefetch((const char *)codes, _MM_HINT_T0);
+	if (to < panel_code_bytes(format, MOE_BLOCK_COLS))
+		_mm_prefetch((const char *)(codes + to), _MM_HINT_T0);
 }
 
 /* Asks for the quarter of those codes that belongs to vectors v and v + 1: in step with reading, a burst of requests
@@ -258,27 +263,25 @@ PANEL_INLINE void panel_ask(uint32_t format, uintptr_t ahead, int v)
 PANEL_INLINE void tile_begins(uint32_t format, size_t vecs, size_t tokens, const struct tile_unit *unit,
 			      const struct tile_extra *extra, ivec sums[TILE_VECS][TILE_TOKENS])
 {
-	const size_t u = unit->c / panel_unit(format);
-
 #pragma GCC unroll 4
 	for (size_t s = 0; s < vecs; s++) {
 		const ivec zero = tile_zero(format, unit, s);
 
 #pragma GCC unroll 8
 		for (size_t t = 0; t < tokens; t++) {
-			const size_t at = t * extra->stride + u;
+			const float *at = extra->scales + t * extra->stride + unit->u;
 
 #if PANEL_PAIRS
 			if (!unit->few) {
-				const ivec share = tile_share(unit, u, s);
+				const ivec share = tile_share(unit, unit->u, s);
 
-				sums[s][t] = ivec_add(share, ivec_all(extra->shares + at));
+				sums[s][t] = ivec_add(share, ivec_all(at + extra->shares));
 				if (moe_formats[format].zero == MOE_ZERO_U8)
-					sums[s][t] = ivec_dot16(sums[s][t], zero, ivec_all(extra->more + at));
+					sums[s][t] = ivec_dot16(sums[s][t], zero, ivec_all(at + extra->more));
 				continue;
 			}
 #endif
-			sums[s][t] = tile_begin(format, zero, extra->more + at);
+			sums[s][t] = tile_begin(format, zero, at + extra->more);
 		}
 	}
 }
@@ -309,7 +312,7 @@ PANEL_INLINE ivec tile_dot(uint32_t format, const struct tile_unit *unit, ivec s
 PANEL_INLINE void tile_unit(uint32_t format, size_t panels, size_t tokens, const struct tile_unit *unit,
 			    const int8_t *const *x, const struct tile_extra *extra, vec totals[TILE_VECS][TILE_TOKENS])
 {
-	const size_t vecs = panels * PANEL_VECS, u = unit->c / panel_unit(format);
+	const size_t vecs = panels * PANEL_VECS;
 	const int pairs = (int)panel_unit(format) / 8;
 	ivec sums[TILE_VECS][TILE_TOKENS], halves[TILE_VECS][TILE_TOKENS];
 
@@ -317,12 +320,12 @@ PANEL_INLINE void tile_unit(uint32_t format, size_t panels, size_t tokens, const
 #pragma GCC unroll 4
 	for (int i = 0; i < pairs; i++) {
 		const int v = unit->v + 2 * i;
-		const size_t c = unit->c / MOE_BLOCK_COLS * MOE_BLOCK_COLS + v * 4;
+		const size_t c = unit->c + (size_t)v * 4;
 		ivec a[TILE_VECS][2];
 
 		if (unit->few)
 			for (size_t p = 0; p < panels; p++)
-				panel_ask(format, unit->ahead[p], v);
+				panel_ask(format, unit->at[p].ahead, v);
 #pragma GCC unroll 4
 		for (size_t s = 0; s < vecs; s++)
 			tile_codes(format, unit, v, s, a[s]);
@@ -342,40 +345,129 @@ PANEL_INLINE void tile_unit(uint32_t format, size_t panels, size_t tokens, const
 #pragma GCC unroll 8
 		for (size_t t = 0; t < tokens; t++)
 			totals[s][t] = vec_fma(ivec_float(sums[s][t]),
-					       vec_mul(scale, vec_set(extra->scales[t * extra->stride + u])),
+					       vec_mul(scale, vec_set(extra->scales[t * extra->stride + unit->u])),
 					       totals[s][t]);
 		if (panel_has_minimum(format)) {
 			const vec minimum = tile_minimum(format, unit, s);
 
 #pragma GCC unroll 8
 			for (size_t t = 0; t < tokens; t++)
-				totals[s][t] = vec_fma(minimum, vec_set(extra->more[t * extra->stride + u]),
-						       totals[s][t]);
+				totals[s][t] = vec_fma(
+					minimum, vec_set(extra->scales[extra->more + t * extra->stride + unit->u]),
+					totals[s][t]);
 		}
 	}
 }
 
-/* totals[s][t] += the products of some columns: from `at` where few, otherwise from `bytes`. */
-PANEL_INLINE void tile_columns(uint32_t format, bool few, size_t panels, size_t tokens, const struct panel_at *at,
-			       const struct panel_bytes *bytes, size_t cols, const int8_t *const *codes,
-			       const struct tile_extra *extra, vec totals[TILE_VECS][TILE_TOKENS])
+/* totals[s][t] += the products of decoded columns. */
+PANEL_INLINE void tile_decoded(uint32_t format, size_t panels, size_t tokens, const struct panel_bytes *bytes,
+			       size_t cols, const int8_t *const *codes, const struct tile_extra *extra,
+			       vec totals[TILE_VECS][TILE_TOKENS])
 {
 	const size_t unit = panel_unit(format);
 
 	for (size_t c = 0; c < cols; c += MOE_BLOCK_COLS) {
-		uintptr_t ahead[PANEL_SIDE];
-
-		if (few && panels == 1)
-			panel_page(format, at, c);
-		if (few)
-			for (size_t p = 0; p < panels; p++)
-				ahead[p] = panel_ahead(format, &at[p], c);
-
 #pragma GCC unroll 2
-		for (size_t part = 0; part < MOE_BLOCK_COLS / unit; part++) {
-			const struct tile_unit here = {few, at, ahead, bytes, c + part * unit, (int)(part * unit / 4)};
+		for (size_t in = 0; in < MOE_BLOCK_COLS; in += unit) {
+			const struct tile_unit here = {.bytes = bytes, .c = c, .u = (c + in) / unit, .v = (int)in / 4};
 
 			tile_unit(format, panels, tokens, &here, codes, extra, totals);
+		}
+	}
+}
+
+/* What is asked for until block `end` of 32 columns, where one of them is behind a jump: bytes from the codes read. */
+struct tile_asks {
+	size_t codes[PANEL_SIDE], page, end;
+};
+
+PANEL_INLINE void tile_asks(uint32_t format, size_t streams, const struct panel_at *at, size_t c, size_t cols,
+			    struct tile_place *here, struct tile_asks *ret)
+{
+	const bool near = c + at->ahead < at->left, far = c + at->far < at->left;
+	size_t end = cols;
+
+	if (near && at->left - at->ahead < end)
+		end = at->left - at->ahead;
+	if (streams == 1 && far && at->left - at->far < end)
+		end = at->left - at->far;
+	ret->end = end / MOE_BLOCK_COLS;
+	ret->page = panel_code_bytes(format, at->far) + (far ? 0 : at->jump_codes);
+#pragma GCC unroll 4
+	for (size_t i = 0; i < streams; i++) {
+		ret->codes[i] = panel_code_bytes(format, at->ahead) + (near ? 0 : at[i].jump_codes);
+		here[i].scales_ahead = (uintptr_t)at[i].scales + panel_scale_bytes(format, c + at->ahead) +
+				       (near ? 0 : at[i].jump_scales);
+	}
+}
+
+/* An address that is not mapped is ignored by the processor. */
+PANEL_INLINE void tile_ask(uint32_t format, size_t streams, const struct tile_asks *asks, struct tile_place *here)
+{
+	if (streams == 1)
+		panel_page(format, (uintptr_t)here->codes + asks->page);
+#pragma GCC unroll 4
+	for (size_t i = 0; i < streams; i++) {
+		here[i].ahead = (uintptr_t)here[i].codes + asks->codes[i];
+		_mm_prefetch((const char *)here[i].scales_ahead, _MM_HINT_T0);
+		here[i].scales_ahead += panel_scale_bytes(format, MOE_BLOCK_COLS);
+	}
+}
+
+/* totals[s][t] += the products of 32 columns of panels in the record, `in` of the scale block. */
+PANEL_INLINE void tile_block(uint32_t format, size_t streams, size_t tokens, struct tile_place *here, size_t c,
+			     size_t in, const int8_t *const *codes, struct tile_extra *extra,
+			     vec totals[TILE_VECS][TILE_TOKENS])
+{
+	const size_t unit = panel_unit(format);
+
+#pragma GCC unroll 2
+	for (size_t i = 0; i < MOE_BLOCK_COLS; i += unit) {
+		const struct tile_unit of = {.few = true, .at = here, .in = in, .c = c, .u = i / unit, .v = (int)i / 4};
+
+		tile_unit(format, streams, tokens, &of, codes, extra, totals);
+	}
+	extra->scales += MOE_BLOCK_COLS / unit;
+#pragma GCC unroll 4
+	for (size_t i = 0; i < streams; i++)
+		here[i].codes += panel_code_bytes(format, MOE_BLOCK_COLS);
+}
+
+/* The only registers that a loop counts up are these: of all sums of them the compiler would keep one each, more than
+ * there are. */
+PANEL_INLINE void tile_counted(size_t streams, struct tile_place *here, struct tile_extra *extra)
+{
+#pragma GCC unroll 4
+	for (size_t i = 0; i < streams; i++)
+		__asm__("" : "+r"(here[i].codes));
+	__asm__("" : "+r"(extra->scales));
+}
+
+/* The same of some columns. */
+PANEL_INLINE void tile_columns(uint32_t format, size_t streams, size_t tokens, const struct panel_at *at, size_t cols,
+			       const int8_t *const *codes, struct tile_extra extra, vec totals[TILE_VECS][TILE_TOKENS])
+{
+	const size_t blocks = moe_formats[format].block / MOE_BLOCK_COLS; /* in a scale block */
+	struct tile_place here[PANEL_SIDE];
+	struct tile_asks asks;
+
+#pragma GCC unroll 4
+	for (size_t i = 0; i < streams; i++)
+		here[i] = (struct tile_place){.codes = at[i].codes, .scales = at[i].scales};
+	for (size_t b = 0; b < cols / MOE_BLOCK_COLS;) {
+		tile_asks(format, streams, at, b * MOE_BLOCK_COLS, cols, here, &asks);
+		while (b < asks.end) {
+			const size_t first = b % blocks, left = asks.end - b;
+			const size_t stop = left < blocks - first ? first + left : blocks;
+
+			for (size_t n = first; n < stop; n++, b++) {
+				tile_counted(streams, here, &extra);
+				tile_ask(format, streams, &asks, here);
+				tile_block(format, streams, tokens, here, b * MOE_BLOCK_COLS, n * MOE_BLOCK_COLS, codes,
+					   &extra, totals);
+			}
+			for (size_t i = 0; i < streams && stop == blocks; i++)
+				here[i].scales += moe_formats[format].block_bytes;
 		}
 	}
 }
@@ -387,7 +479,8 @@ PANEL_INLINE void tile_many(uint32_t format, size_t panels, size_t tokens, const
 	const size_t vecs = panels * PANEL_VECS;
 	vec totals[TILE_VECS][TILE_TOKENS];
 	struct panel_extra extra[TILE_TOKENS];
-	const struct tile_extra extras = {extra->scales, extra->more, extra->shares, sizeof(*extra) / sizeof(float)};
+	const struct tile_extra extras = {(const float *)extra, PANEL_UNITS, 2 * PANEL_UNITS,
+					  sizeof(*extra) / sizeof(float)};
 	const int8_t *codes[TILE_TOKENS];
 
 #pragma GCC unroll 8
@@ -404,7 +497,7 @@ PANEL_INLINE void tile_many(uint32_t format, size_t panels, size_t tokens, const
 		for (size_t s = 0; s < vecs; s++)
 			totals[s][t] = vec_load(kept[s / PANEL_VECS][first + t] + s % PANEL_VECS * VEC_FLOATS);
 	}
-	tile_columns(format, false, panels, tokens, NULL, bytes, cols, codes, &extras, totals);
+	tile_decoded(format, panels, tokens, bytes, cols, codes, &extras, totals);
 #pragma GCC unroll 8
 	for (size_t t = 0; t < tokens; t++)
 #pragma GCC unroll 4
@@ -415,7 +508,7 @@ PANEL_INLINE void tile_many(uint32_t format, size_t panels, size_t tokens, const
 /* Panels as they lie in the record: `streams` streams of them. */
 PANEL_INLINE void tile_few(uint32_t format, size_t streams, size_t tokens, const struct panel_few *few)
 {
-	const struct tile_extra extra = {few->extra->scales, few->extra->more, NULL,
+	const struct tile_extra extra = {(const float *)few->extra, PANEL_FEW_UNITS, 0,
 					 sizeof(*few->extra) / sizeof(float)};
 	struct panel_at at[PANEL_SIDE];
 	const int8_t *codes[PANEL_FEW];
@@ -444,7 +537,7 @@ PANEL_INLINE void tile_few(uint32_t format, size_t streams, size_t tokens, const
 					totals[i * PANEL_VECS + s][t] = vec_load(
 						few->totals[(i * few->panels + p) * tokens + t] + s * VEC_FLOATS);
 		}
-		tile_columns(format, true, streams, tokens, at, NULL, few->cols, codes, &extra, totals);
+		tile_columns(format, streams, tokens, at, few->cols, codes, extra, totals);
 #pragma GCC unroll 4
 		for (size_t i = 0; i < streams; i++) {
 #pragma GCC unroll 8
@@ -494,13 +587,14 @@ PANEL_INLINE void panel_decode(uint32_t format, const struct panel_at *at, size_
 	for (size_t c = 0; c < cols; c += unit)
 #pragma GCC unroll 2
 		for (size_t part = 0; part < PANEL_VECS; part++) {
-			const size_t u = c / unit, lane = part * VEC_FLOATS;
+			const uint8_t *block = at->scales + c / f->block * f->block_bytes;
+			const size_t u = c / unit, lane = part * VEC_FLOATS, in = c % f->block;
 
-			vec_store(bytes->scales[u] + lane, panel_scale(format, at->scales, c, part));
+			vec_store(bytes->scales[u] + lane, panel_scale(format, block, in, part));
 			if (panel_has_minimum(format))
-				vec_store(bytes->more[u] + lane, panel_minimum(format, at->scales, c, part));
+				vec_store(bytes->more[u] + lane, panel_minimum(format, block, in, part));
 			if (f->zero == MOE_ZERO_U8)
-				ivec_store(bytes->more[u] + lane, panel_zero(format, at->scales, c, part));
+				ivec_store(bytes->more[u] + lane, panel_zero(block, part));
 		}
 }
 

@@ -259,14 +259,15 @@ ROWS_INLINE void serial_reduce_groups(size_t tokens, rows_kept kept, size_t b, f
 		quad_add(totals + t * ROWS_CHUNK, of[t]);
 }
 
-/* Asks for a line of each page that is read `far` bytes after these rows, in the next matrix where this one ends: the
- * processor finds out early where the page lies. */
+/* Asks for the line where each page begins that is read `far` bytes after these rows, in the next matrix where this one
+ * ends: the processor finds out early where the page lies. No other line may be the first one (docs/decisions/0101). */
 ROWS_INLINE void serial_pages(size_t far, const char *w, size_t bytes, const struct rows_ahead *ahead)
 {
 	for (size_t at = 0; far && at < bytes; at += ROWS_PAGE) {
-		const uintptr_t to = (uintptr_t)w + far + at, end = ahead->run_end;
+		uintptr_t to = (uintptr_t)w + far + at;
 
-		_mm_prefetch((const char *)(to < end ? to : ahead->then + (to - end)), _MM_HINT_T0);
+		to = to < ahead->run_end ? to : ahead->then + (to - ahead->run_end);
+		_mm_prefetch((const char *)(to + -to % ROWS_PAGE), _MM_HINT_T0);
 	}
 }
 
