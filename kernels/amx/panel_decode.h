@@ -13,7 +13,7 @@
 
 #include "kernels/amx/tiles.h"
 #include "kernels/avx512/panel.h"
-#include "kernels/vec/panel_tile.h"
+#include "kernels/vec/panel_ahead.h"
 
 #define STEP_COLS 32 /* of a tile */
 #define DECODE_COLS 512
@@ -48,7 +48,7 @@ struct unit_factors {
 TILE_INLINE void unit_factors(uint32_t format, const uint8_t *scales, size_t c, struct unit_factors *ret)
 {
 	const struct moe_format_spec *f = &moe_formats[format];
-	const uint8_t *block = scales + c / f->block * f->block_bytes;
+	const uint8_t *block = panel_block(format, scales, c);
 
 	vec_store(ret->scale, panel_scale(format, block, c % f->block, 0));
 	if (panel_has_minimum(format))

@@ -13,8 +13,9 @@
 
 #include "kernels/levels.h"
 #include "kernels/vec/activation.h"
+#include "kernels/vec/panel_few.h"
+#include "kernels/vec/panel_many.h"
 #include "kernels/vec/panel_pack.h"
-#include "kernels/vec/panel_tile.h"
 
 /* The functions for a format. */
 struct panel_kind {
@@ -46,6 +47,7 @@ struct panel_run {
 
 #define PANEL_PAIR_ROWS (2 * MOE_PANEL_ROWS)
 
+#define PANEL_PASSES 3      /* over a run's codes, for a few tokens each, before they are decoded for all */
 #define PANEL_NEAR 64       /* columns that are asked for before they are decoded: from the second-level cache */
 #define PANEL_RUN_PANELS 16 /* panels of a run of more than a few tokens */
 #define PANEL_SPAN_BYTES ((size_t)640 << 10) /* of their activations */

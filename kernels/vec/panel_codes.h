@@ -108,6 +108,12 @@ PANEL_INLINE size_t panel_scale_bytes(uint32_t format, size_t cols)
 	return cols * moe_formats[format].block_bytes / moe_formats[format].block;
 }
 
+/* The scale block of column c. */
+PANEL_INLINE const uint8_t *panel_block(uint32_t format, const uint8_t *scales, size_t c)
+{
+	return scales + c / moe_formats[format].block * moe_formats[format].block_bytes;
+}
+
 /* The fine scales of a scale block's group of column c, of rows from part * VEC_FLOATS on. */
 PANEL_INLINE const uint8_t *panel_fine(uint32_t format, const uint8_t *block, size_t c, size_t part)
 {
