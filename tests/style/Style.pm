@@ -40,7 +40,8 @@ sub lines {
 	return <$in>;
 }
 
-sub ok {
+# The prototype: a match that fails is an empty list, which would leave the name in its place.
+sub ok($$@) {
 	my ($good, $name, @diag) = @_;
 	print $good ? '' : 'not ', 'ok ', ++$count, " - $name\n";
 	return if $good;

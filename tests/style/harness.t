@@ -29,11 +29,15 @@ sub lines_of {
 
 # The last lines of ./check for these programs, and its code.
 sub summary {
-	my (@names) = @_;
+	return of_jobs(1, @_);
+}
+
+sub of_jobs {
+	my ($jobs, @names) = @_;
 	unlink "$dir/counts";
 	mkdir "$dir/errors";
 	local @ENV{qw(TAP_COUNTS TAP_ERRORS PERL5LIB TAP_TIMEOUT)} = ("$dir/counts", "$dir/errors", 'scripts', 60);
-	my $live = `prove --harness TapCount --exec scripts/tap-run @{[map { "$dir/$_" } @names]} 2>&1 </dev/null`;
+	my $live = `prove --jobs $jobs --harness TapCount --exec scripts/tap-run @{[map { "$dir/$_" } @names]} 2>&1 </dev/null`;
 	my $text = `scripts/test-summary $dir/counts`;
 	return ($text, $? >> 8, $live);
 }
@@ -102,6 +106,14 @@ has($text, qr/: stderr: ==5==ERROR: AddressSanitizer: .*\n(?:.*function\n){14}(?
 fails_until('plain', 1);
 ($text, $code) = summary('plain');
 ok($code == 1 && lines_of("$dir/plain.runs") == 1, 'unless it is asked for, nothing is run again');
+
+# `quiet` ends when `last` has run, which two at a time begins after `first`.
+program('quiet', "printf 'ok 1 - be'\nn=0\nwhile [ ! -e $dir/last-ran ] && [ \$n -lt 200 ]; do sleep 0.1; n=\$((n + 1)); done\n" .
+	"echo gun\n[ \$n -lt 200 ] || printf 'not '\necho 'ok 2 - the others went on'\necho 1..2\n");
+program('first', "echo 'ok 1'\necho 1..1\n");
+program('last', "touch $dir/last-ran\necho 'ok 1'\necho 1..1\n");
+($text, $code) = of_jobs(2, 'quiet', 'first', 'last');
+has($text, qr/^4 passed, 0 failed, 0 skipped\n\z/m, 'a test that has written half a line holds up no other');
 
 program("many$_", "for i in \$(seq 50); do echo \"not ok \$i - wrong\"; done\necho 1..50\nexit 1\n") for 1 .. 12;
 ($text, $code) = summary(map { "many$_" } 1 .. 12);
