@@ -12,7 +12,7 @@
 #define VEC_FLOATS 16
 #define VEC_BYTES 64
 #define ROWS_TOKENS 6         /* 4 rows x 6 tokens = 24 sums, 4 weights, 1 activation */
-#define ROWS_RUN 16           /* rows that meet the same block of many tokens' activations one after the other */
+#define ROWS_RUN 128          /* rows that meet the same block of many tokens' activations one after the other */
 #define ROWS_BLOCK_BYTES 2048 /* 16 rows and the activations of a tile are at home in a first-level cache of 48 KiB */
 
 /* Tables of functions for up to that many tokens (kernels/vec/rows.h, rows_serial.h). */
