@@ -15,6 +15,8 @@
 #ifndef KERNELS_VEC_PANEL_PAIRS_H
 #define KERNELS_VEC_PANEL_PAIRS_H
 
+#include <string.h>
+
 #include "kernels/vec/panel_codes.h"
 
 #ifndef PANEL_PAIRS
