@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * panel_many - panels and many tokens: codes are decoded into bytes, and those used for tile after tile of tokens.
+ *
+ * Law: a column block is decoded once for up to PANEL_TOKENS tokens, and small enough to stay in the first-level cache
+ * until they have passed.
  */
 #ifndef KERNELS_VEC_PANEL_MANY_H
 #define KERNELS_VEC_PANEL_MANY_H
