@@ -15,59 +15,22 @@
 #ifndef KERNELS_AMX_GROUPS_H
 #define KERNELS_AMX_GROUPS_H
 
-#include "kernels/amx/quad.h"
+#include "kernels/amx/group_call.h"
 #include "kernels/amx/strip.h"
 #include "kernels/vec/activation.h"
 
 #define GROUP_STEPS 4 /* of a block: the columns that have a factor of FP8 */
-#define GROUP_TOKENS 256
-#define GROUP_SUMS 65536                  /* rows x tokens whose sums are kept while columns are not at their end */
-#define GROUP_X_BYTES ((size_t)512 << 10) /* activations of all tokens that pass together */
+#define GROUP_COLS(kind) (GROUP_STEPS * STEP_COLS(kind))
 
 struct group_work {
 	_Alignas(64) uint8_t weights[2][2][GROUP_STEPS][TILE_SIZE];
 	_Alignas(64) group_quad parts;
 	struct tile_results results;
-	_Alignas(64) group_quad sums[GROUP_SUMS / (4 * TILE_ROWS * TILE_ROWS)];
+	_Alignas(64) group_quad sums[GROUP_QUADS];
 };
-
-/* What a call computes. */
-struct group_call {
-	const struct kernel_matrix *m[2]; /* gate and up, or one */
-	size_t rows, cols, tokens;        /* tokens <= GROUP_TOKENS */
-	const struct kernel_act *act;
-	const uint8_t *x;
-	size_t x_pitch; /* of groups */
-	float *const *out;
-	size_t pair_rows;  /* that two strips are together */
-	size_t steps;      /* of all columns */
-	size_t pass_steps; /* of the columns that pass together, a multiple of GROUP_STEPS */
-	size_t pass_rows;  /* whose sums are kept meanwhile */
-};
-
-/* Two strips and some columns: `pass_rows` from `base` on, pair by pair, for each pass of columns. */
-struct group_at {
-	size_t base, step, row;
-};
-
-/* The place after `at`; 0: there is none. */
-static inline int group_next(const struct group_call *c, struct group_at *at)
-{
-	at->row += c->pair_rows;
-	if (at->row < MIN_OF(at->base + c->pass_rows, c->rows))
-		return 1;
-	at->row = at->base;
-	at->step += c->pass_steps;
-	if (at->step < c->steps)
-		return 1;
-	at->step = 0;
-	at->base += c->pass_rows;
-	at->row = at->base;
-	return at->base < c->rows;
-}
 
 /* The second strip may be missing: then it is the first one again, and its results are nobody's. */
-static inline void group_strips(const struct group_call *c, const struct group_at *at, struct strip *s)
+static inline void group_place(const struct group_call *c, const struct group_at *at, struct strip *s)
 {
 	const size_t left = c->rows - at->row;
 
@@ -118,13 +81,11 @@ TILE_INLINE void copy_row(enum strip_kind kind, struct group_copy *c)
 
 /* -- a block ------------------------------------------------------------------------------------------------------ */
 
-static inline float strip_factor(const struct strip *s, size_t step)
+static inline float strip_factor(const struct strip *s, size_t block)
 {
 	float factor;
 
-	memcpy(&factor,
-	       (const char *)s->m->scales + s->first / TILE_ROWS * s->m->scale_pitch +
-		       step / GROUP_STEPS * sizeof(factor),
+	memcpy(&factor, (const char *)s->m->scales + s->first / TILE_ROWS * s->m->scale_pitch + block * sizeof(factor),
 	       sizeof(factor));
 	return factor;
 }
@@ -146,18 +107,16 @@ static inline void quad_add(group_quad *sums, const group_quad *parts, const flo
 
 /* All tokens pass by a block; `copy` brings the next one. */
 TILE_INLINE void group_block(enum strip_kind kind, int scaled, struct group_work *work, const struct group_call *c,
-			     const struct strip *s, size_t step, uint8_t (*w)[GROUP_STEPS][TILE_SIZE], group_quad *sums,
-			     struct group_copy *copy)
+			     const struct strip *s, size_t block, size_t steps, uint8_t (*w)[GROUP_STEPS][TILE_SIZE],
+			     group_quad *sums, struct group_copy *copy)
 {
-	const size_t steps = MIN_OF(c->steps - step, GROUP_STEPS);
-	const size_t groups = (c->tokens + TILE_ROWS - 1) / TILE_ROWS, pairs = (groups + 1) / 2;
-	const size_t each = (2 * TILE_ROWS / GROUP_STEPS + pairs - 1) / pairs;
+	const size_t each = (2 * TILE_ROWS / GROUP_STEPS + c->quads - 1) / c->quads;
 
-	for (size_t p = 0; p < pairs; p++, sums++) {
-		const uint8_t *x0 = c->x + 2 * p * c->x_pitch + KERNEL_HEAD + step * TILE_SIZE;
-		const uint8_t *x1 = 2 * p + 1 < groups ? x0 + c->x_pitch : x0;
+	for (size_t q = 0; q < c->quads; q++, sums++) {
+		const uint8_t *x0 = c->x + 2 * q * c->x_pitch + KERNEL_HEAD + block * GROUP_STEPS * TILE_SIZE;
+		const uint8_t *x1 = 2 * q + 1 < c->groups ? x0 + c->x_pitch : x0;
 
-		if (step == 0 || scaled)
+		if (block == 0 || scaled)
 			quad_zero();
 		else
 			quad_load(sums);
@@ -170,10 +129,10 @@ TILE_INLINE void group_block(enum strip_kind kind, int scaled, struct group_work
 				copy_row(kind, copy);
 		}
 		if (scaled) {
-			const float factors[2] = {strip_factor(&s[0], step), strip_factor(&s[1], step)};
+			const float factors[2] = {strip_factor(&s[0], block), strip_factor(&s[1], block)};
 
 			quad_store(&work->parts);
-			quad_add(sums, &work->parts, factors, step == 0);
+			quad_add(sums, &work->parts, factors, block == 0);
 		} else {
 			quad_store(sums);
 		}
@@ -223,54 +182,39 @@ TILE_INLINE void group_results(enum strip_kind kind, struct group_work *work, co
 
 /* -- a call ------------------------------------------------------------------------------------------------------- */
 
-static inline void group_plan(enum strip_kind kind, struct group_call *c)
+TILE_INLINE void group_run(enum strip_kind kind, int scaled, const struct group_call *c)
 {
-	const size_t groups = (c->tokens + TILE_ROWS - 1) / TILE_ROWS, tokens = (groups + 1) / 2 * 2 * TILE_ROWS;
-	size_t passes;
-
-	c->pair_rows = c->m[1] ? TILE_ROWS : 2 * TILE_ROWS;
-	c->steps = (c->cols + STEP_COLS(kind) - 1) / STEP_COLS(kind);
-	passes = (c->steps * groups * TILE_SIZE + GROUP_X_BYTES - 1) / GROUP_X_BYTES;
-	passes = passes ? passes : 1;
-	c->pass_steps = (c->steps + passes * GROUP_STEPS - 1) / (passes * GROUP_STEPS) * GROUP_STEPS;
-	c->pass_rows = passes == 1 ? c->pair_rows : GROUP_SUMS / tokens / 2 / TILE_ROWS * c->pair_rows;
-}
-
-TILE_INLINE void group_run(enum strip_kind kind, int scaled, struct group_call *c)
-{
-	const size_t pairs = ((c->tokens + TILE_ROWS - 1) / TILE_ROWS + 1) / 2;
-	const size_t row_bytes = c->cols * (kind == STRIP_BF16 ? 2 : 1);
-	struct group_at at = {0}, after = {0};
+	const size_t steps = (c->cols + STEP_COLS(kind) - 1) / STEP_COLS(kind);
+	struct group_at at = {0}, next;
 	struct strip strips[2][2];
 	struct group_work work;
-	size_t half = 0, here = 0;
+	struct group_copy copy = {
+		.s = strips[0], .row_bytes = c->cols * (kind == STRIP_BF16 ? 2 : 1), .to = work.weights[0]};
+	size_t half = 0, here = 0, then;
 
-	struct group_copy copy = {.s = strips[0], .row_bytes = row_bytes, .to = work.weights[0]};
-
-	group_strips(c, &at, strips[0]);
+	group_place(c, &at, strips[0]);
 	while (copy.row < 2 * TILE_ROWS)
 		copy_row(kind, &copy);
-	if (!c->steps)
-		memset(work.sums, 0, pairs * sizeof(work.sums[0]));
-	for (int more = 1; more; at = after, here ^= 1) {
+	if (!c->cols)
+		memset(work.sums, 0, c->quads * sizeof(work.sums[0]));
+	for (int more = 1; more; at = next, here = then, half ^= 1) {
 		const struct strip *s = strips[here];
-		group_quad *sums = work.sums + (at.row - at.base) / c->pair_rows * pairs;
-		const size_t end = MIN_OF(at.step + c->pass_steps, c->steps);
+		group_quad *sums = work.sums + group_sums(c, &at);
 
-		more = group_next(c, &after);
-		if (more)
-			group_strips(c, &after, strips[here ^ 1]);
-		for (size_t step = at.step; step < end; step += GROUP_STEPS, half ^= 1) {
-			const int last = step + GROUP_STEPS >= end;
-
-			copy = (struct group_copy){.s = last ? strips[here ^ 1] : s,
-						   .at = (last ? after.step : step + GROUP_STEPS) * STEP_BYTES(kind),
-						   .row_bytes = row_bytes,
-						   .row = last && !more ? 2 * TILE_ROWS : 0,
-						   .to = work.weights[half ^ 1]};
-			group_block(kind, scaled, &work, c, s, step, work.weights[half], sums, &copy);
-		}
-		if (end == c->steps)
+		next = at;
+		more = group_next(c, &next);
+		then = more && next.row != at.row ? here ^ 1 : here;
+		if (then != here)
+			group_place(c, &next, strips[then]);
+		copy.s = strips[then];
+		copy.at = next.block * GROUP_STEPS * STEP_BYTES(kind);
+		copy.row = more ? 0 : 2 * TILE_ROWS;
+		copy.to = work.weights[half ^ 1];
+		if (c->cols)
+			group_block(kind, scaled, &work, c, s, at.block,
+				    MIN_OF(steps - at.block * GROUP_STEPS, GROUP_STEPS), work.weights[half], sums,
+				    &copy);
+		if (at.block + 1 >= c->blocks)
 			group_results(kind, &work, c, s, sums);
 	}
 }

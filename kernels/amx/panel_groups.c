@@ -11,82 +11,40 @@
  * Law: 32 columns at a time in the order of the instruction, for any number of tokens. Weights are rounded to the
  * nearest bfloat16 (denormal ones to zero), and so is what the packed activations stand for.
  */
+#include "kernels/amx/group_call.h"
 #include "kernels/amx/panel_decode.h"
-#include "kernels/amx/quad.h"
 #include "kernels/vec/activation.h"
 
-#define GROUP_TOKENS 256
-#define GROUP_X_BYTES ((size_t)512 << 10) /* activations of all tokens that pass together */
-#define PASS_SUMS 64                      /* quads that are kept meanwhile */
-#define BLOCK_COLS DECODE_COLS            /* 32 KiB of decoded weights. A multiple of all scale blocks. */
+#define BLOCK_COLS DECODE_COLS /* 32 KiB of decoded weights. A multiple of all scale blocks. */
 #define BLOCK_STEPS (BLOCK_COLS / STEP_COLS)
 
-/* What a call computes. */
-struct group_call {
-	const struct kernel_matrix *m[2]; /* gate and up, or one */
-	size_t rows, cols, tokens;        /* tokens <= GROUP_TOKENS */
-	const struct kernel_act *act;
-	const uint8_t *x;
-	size_t x_pitch; /* of groups */
-	float *const *out;
-	size_t pair_rows; /* that two panels are together */
-	size_t pass_cols; /* columns that pass together, a multiple of BLOCK_COLS */
-	size_t pass_rows; /* whose sums are kept meanwhile */
-};
-
-/* A column block of two panels, and where they lie. The second one may be missing: then it is the first one again, and
- * its sums are nobody's. */
+/* A column block of two panels, and where they lie. The second one may be missing: then its sums are nobody's. */
 struct group_block {
-	size_t base, pass, row, c; /* rows and columns that pass together begin at base and pass */
+	struct group_at at;
 	size_t cols;
-	struct panel_at at[2];
+	struct panel_at panels[2];
 };
 
 struct group_work {
 	_Alignas(64) uint8_t weights[2][BLOCK_STEPS][TILE_SIZE];
 	struct tile_results results;
-	_Alignas(64) group_quad sums[PASS_SUMS];
+	_Alignas(64) group_quad sums[GROUP_QUADS];
 };
 
 /* -- blocks ------------------------------------------------------------------------------------------------------- */
 
-/* The block after `at`; 0: there is none. */
-static int group_next(const struct group_call *c, struct group_block *at)
-{
-	at->c += BLOCK_COLS;
-	if (at->c < MIN_OF(at->pass + c->pass_cols, c->cols))
-		return 1;
-	at->c = at->pass;
-	at->row += c->pair_rows;
-	if (at->row < MIN_OF(at->base + c->pass_rows, c->rows))
-		return 1;
-	at->row = at->base;
-	at->pass += c->pass_cols;
-	at->c = at->pass;
-	if (at->pass < c->cols)
-		return 1;
-	at->c = at->pass = 0;
-	at->base += c->pass_rows;
-	at->row = at->base;
-	return at->base < c->rows;
-}
-
-static inline size_t group_panels(const struct group_call *c, const struct group_block *at)
-{
-	return c->m[1] || c->rows - at->row > MOE_PANEL_ROWS ? 2 : 1;
-}
-
-static void group_place(const struct group_call *c, struct group_block *at)
+static void group_place(const struct group_call *c, struct group_block *block)
 {
 	const uint32_t format = c->m[0]->format;
+	const size_t first = block->at.block * BLOCK_COLS, row = block->at.row;
 
-	at->cols = MIN_OF(c->cols - at->c, BLOCK_COLS);
-	for (size_t p = 0; p < group_panels(c, at); p++) {
-		const struct kernel_matrix m = c->m[1] ? kernel_rows(c->m[p], at->row)
-						       : kernel_rows(c->m[0], at->row + p * MOE_PANEL_ROWS);
+	block->cols = MIN_OF(c->cols - first, BLOCK_COLS);
+	for (size_t p = 0; p < group_strips(c, &block->at); p++) {
+		const struct kernel_matrix m = c->m[1] ? kernel_rows(c->m[p], row)
+						       : kernel_rows(c->m[0], row + p * MOE_PANEL_ROWS);
 
-		at->at[p].codes = (const uint8_t *)m.codes + moe_band_bytes(format, MOE_PLANE_CODES, at->c);
-		at->at[p].scales = (const uint8_t *)m.scales + moe_band_bytes(format, MOE_PLANE_SCALES, at->c);
+		block->panels[p].codes = (const uint8_t *)m.codes + moe_band_bytes(format, MOE_PLANE_CODES, first);
+		block->panels[p].scales = (const uint8_t *)m.scales + moe_band_bytes(format, MOE_PLANE_SCALES, first);
 	}
 }
 
@@ -101,9 +59,9 @@ static void group_asks(const struct group_call *c, const struct group_block *nex
 	const uint32_t format = c->m[0]->format;
 
 	*ret = (struct group_asks){.each = 0};
-	for (size_t p = 0; p < group_panels(c, next); p++) {
-		ret->at[2 * p] = (uintptr_t)next->at[p].codes;
-		ret->at[2 * p + 1] = (uintptr_t)next->at[p].scales;
+	for (size_t p = 0; p < group_strips(c, &next->at); p++) {
+		ret->at[2 * p] = (uintptr_t)next->panels[p].codes;
+		ret->at[2 * p + 1] = (uintptr_t)next->panels[p].scales;
 		ret->lines[2 * p] = (moe_band_bytes(format, MOE_PLANE_CODES, next->cols) + 63) / 64;
 		ret->lines[2 * p + 1] = (moe_band_bytes(format, MOE_PLANE_SCALES, next->cols) + 63) / 64;
 		ret->each += ret->lines[2 * p] + ret->lines[2 * p + 1];
@@ -121,22 +79,23 @@ TILE_INLINE void group_ask(struct group_asks *asks)
 /* -- multiplications ---------------------------------------------------------------------------------------------- */
 
 /* All tokens pass by a decoded block. */
-static void group_block(const struct group_work *work, const struct group_call *c, const struct group_block *at,
-			group_quad *sums, struct group_asks *asks)
+static void group_multiply(const struct group_work *work, const struct group_call *c, const struct group_block *block,
+			   group_quad *sums, struct group_asks *asks)
 {
-	const size_t groups = (c->tokens + TILE_ROWS - 1) / TILE_ROWS, steps = at->cols / STEP_COLS;
-	const uint8_t(*w0)[TILE_SIZE] = work->weights[0], (*w1)[TILE_SIZE] = work->weights[group_panels(c, at) - 1];
+	const size_t steps = block->cols / STEP_COLS;
+	const uint8_t(*w0)[TILE_SIZE] = work->weights[0];
+	const uint8_t(*w1)[TILE_SIZE] = work->weights[group_strips(c, &block->at) - 1];
 
-	for (size_t g = 0; g < groups; g += 2, sums++) {
-		const uint8_t *x0 = c->x + g * c->x_pitch + KERNEL_HEAD + at->c / STEP_COLS * TILE_SIZE;
+	for (size_t g = 0; g < c->groups; g += 2, sums++) {
+		const uint8_t *x0 = c->x + g * c->x_pitch + KERNEL_HEAD + block->at.block * BLOCK_STEPS * TILE_SIZE;
 		const uint8_t *x1 = x0 + c->x_pitch;
 
-		if (at->c == 0)
+		if (block->at.block == 0)
 			quad_zero();
 		else
 			quad_load(sums);
 		for (size_t i = 0; i < steps; i++) {
-			if (g + 1 < groups)
+			if (g + 1 < c->groups)
 				QUAD_STEP(TILE_BF16, w0[i], w1[i], x0 + i * TILE_SIZE, x1 + i * TILE_SIZE);
 			else
 				HALF_STEP(TILE_BF16, w0[i], w1[i], x0 + i * TILE_SIZE);
@@ -212,63 +171,32 @@ FORMATS(DECODE)
 
 static block_decode_function *const decoders[MOE_FORMAT_COUNT] = {FORMATS(DECODER)};
 
-static size_t group_quads(const struct group_call *c)
-{
-	return (c->tokens + 2 * TILE_ROWS - 1) / (2 * TILE_ROWS);
-}
-
-static void group_plan(struct group_call *c)
-{
-	const size_t x = (c->tokens + TILE_ROWS - 1) / TILE_ROWS * c->x_pitch;
-	const size_t passes = (x + GROUP_X_BYTES - 1) / GROUP_X_BYTES;
-
-	c->pair_rows = c->m[1] ? MOE_PANEL_ROWS : 2 * MOE_PANEL_ROWS;
-	c->pass_cols = (c->cols / passes + BLOCK_COLS) / BLOCK_COLS * BLOCK_COLS;
-	c->pass_rows = PASS_SUMS / group_quads(c) * c->pair_rows;
-}
-
 static void group_run(const struct group_call *c)
 {
 	block_decode_function *const decode = decoders[c->m[0]->format];
-	struct group_block at = {0}, next;
+	struct group_block block = {0}, next;
 	struct group_work work;
 
 	if (!c->cols)
-		memset(work.sums, 0, sizeof(work.sums));
-	group_place(c, &at);
-	for (int more = 1; more; at = next) {
-		group_quad *sums = &work.sums[(at.row - at.base) / c->pair_rows * group_quads(c)];
+		memset(work.sums, 0, c->quads * sizeof(work.sums[0]));
+	group_place(c, &block);
+	for (int more = 1; more; block = next) {
+		group_quad *sums = work.sums + group_sums(c, &block.at);
 		struct group_asks asks = {.each = 0};
 
-		for (size_t p = 0; p < group_panels(c, &at); p++)
-			decode(&at.at[p], at.cols, work.weights[p]);
-		next = at;
-		more = group_next(c, &next);
+		for (size_t p = 0; p < group_strips(c, &block.at); p++)
+			decode(&block.panels[p], block.cols, work.weights[p]);
+		next = block;
+		more = group_next(c, &next.at);
 		if (more) {
 			group_place(c, &next);
-			group_asks(c, &next, group_quads(c) * BLOCK_STEPS, &asks);
+			group_asks(c, &next, c->quads * BLOCK_STEPS, &asks);
 		}
 		if (c->cols)
-			group_block(&work, c, &at, sums, &asks);
-		if (at.c + at.cols == c->cols)
-			group_results(c, at.row, sums, &work.results);
+			group_multiply(&work, c, &block, sums, &asks);
+		if (block.at.block + 1 >= c->blocks)
+			group_results(c, block.at.row, sums, &work.results);
 	}
-}
-
-static void group_all(struct group_call c, const struct kernel_ops *ops)
-{
-	const size_t tokens = c.tokens;
-
-	tiles_configure(TILE_ROWS, TILE_BYTES);
-	c.x_pitch = kernel_group_bytes(ops, c.cols);
-	for (size_t t = 0; t < tokens && c.rows; t += GROUP_TOKENS) {
-		c.tokens = MIN_OF(tokens - t, GROUP_TOKENS);
-		group_plan(&c);
-		group_run(&c);
-		c.x += GROUP_TOKENS / KERNEL_GROUP * c.x_pitch;
-		c.out += GROUP_TOKENS;
-	}
-	tiles_release();
 }
 
 /* What 32 codes stand for as bfloat16, in the order of decoded weights. */
@@ -300,33 +228,15 @@ static void group_pack(size_t cols, uint32_t block, size_t tokens, const void *c
 	}
 }
 
-#define GROUP_FUNCTIONS(name, columns)                                                                                 \
-	static void name##_pack(size_t cols, size_t tokens, const void *const *packed, void *group)                    \
-	{                                                                                                              \
-		group_pack(cols, columns, tokens, packed, group);                                                      \
-	}                                                                                                              \
-	static void name##_gate_up(const struct kernel_matrix *gate, const struct kernel_matrix *up, size_t rows,      \
-				   size_t cols, const struct kernel_act *act, size_t tokens, const void *x,            \
-				   float *const *h)                                                                    \
-	{                                                                                                              \
-		group_all((struct group_call){.m = {gate, up},                                                         \
-					      .rows = rows,                                                            \
-					      .cols = cols,                                                            \
-					      .tokens = tokens,                                                        \
-					      .act = act,                                                              \
-					      .x = x,                                                                  \
-					      .out = h},                                                               \
-			  &ops_##name##_amx);                                                                          \
-	}                                                                                                              \
-	static void name##_matmul(const struct kernel_matrix *w, size_t rows, size_t cols, size_t tokens,              \
-				  const void *x, float *const *y)                                                      \
-	{                                                                                                              \
-		group_all(                                                                                             \
-			(struct group_call){.m = {w}, .rows = rows, .cols = cols, .tokens = tokens, .x = x, .out = y}, \
-			&ops_##name##_amx);                                                                            \
-	}                                                                                                              \
-	const struct kernel_group_ops groups_##name##_amx = {                                                          \
-		.least = 16, .pack = name##_pack, .gate_up = name##_gate_up, .matmul = name##_matmul};
+static void pack_panel(size_t cols, size_t tokens, const void *const *packed, void *group)
+{
+	group_pack(cols, 32, tokens, packed, group);
+}
 
-GROUP_FUNCTIONS(panel, 32)
-GROUP_FUNCTIONS(panel_fine, 16)
+static void pack_panel_fine(size_t cols, size_t tokens, const void *const *packed, void *group)
+{
+	group_pack(cols, 16, tokens, packed, group);
+}
+
+GROUP_FUNCTIONS(panel, ops_panel_amx, BLOCK_COLS, pack_panel, group_run)
+GROUP_FUNCTIONS(panel_fine, ops_panel_fine_amx, BLOCK_COLS, pack_panel_fine, group_run)
