@@ -9,7 +9,8 @@
  * model, the documents, detach, SIGTERM; with one call refused, another one each time: of each place in the code its
  * first and its last call, and one in eight of all. FAULTS=all: each single call; FAULTS=sample: only one in eight;
  * FAULTS=memory:17: that one alone. FAULTS_JOBS: daemons at a time (default: one a core, at most 8).
- * test-faults-restart is the same for a daemon that takes over, -tier and -watched for others.
+ * test-faults-restart is the same for a daemon that takes over, -tier and -watched for others: of places that this
+ * test refuses as well they have only the one in eight.
  */
 #include "tests/faults/plan.h"
 

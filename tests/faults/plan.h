@@ -5,6 +5,8 @@
 #ifndef TESTS_FAULTS_PLAN_H
 #define TESTS_FAULTS_PLAN_H
 
+#include <inttypes.h>
+
 #include "tests/faults/client.h"
 #include "tests/faults/watch.h"
 
@@ -16,7 +18,9 @@
 
 #define FAULTS_MAX 65536
 #define CALLS_MAX 16384
+#define SITES_MAX 4096
 #define SAMPLE 8
+#define SAMPLED_MAX 256 /* of a way */
 
 /* -- which faults ------------------------------------------------------------------------------------------------- */
 
@@ -42,30 +46,82 @@ static void add_fault(size_t way, uint32_t at)
 			.kind = ways[way].kind, .value = ways[way].value, .at = at, .ever = ever};
 }
 
-/* What $FAULTS wants of this way's calls: by default of each place the first and the last one, and one in eight. */
+/* A place that called, as in the report. */
+struct site {
+	char kind[32];
+	uint32_t first, last, calls;
+	uint64_t chain;
+};
+
+static struct site known[SITES_MAX]; /* places that another test refuses */
+static uint32_t n_known;
+
+static bool next_site(FILE *report, struct site *ret)
+{
+	char line[256];
+
+	while (fgets(line, sizeof line, report))
+		if (sscanf(line, "site %31s %u %u %u %" SCNx64, ret->kind, &ret->first, &ret->last, &ret->calls,
+			   &ret->chain) == 5)
+			return true;
+	return false;
+}
+
+static bool is_known(const struct site *site)
+{
+	for (uint32_t i = 0; i < n_known; i++)
+		if (known[i].chain == site->chain && strcmp(known[i].kind, site->kind) == 0)
+			return true;
+	return false;
+}
+
+static FILE *open_report(const struct run *run)
+{
+	char path[PATH_MAX];
+	FILE *f;
+
+	path_in(path, run, "report");
+	f = fopen(path, "re");
+	require(f != NULL, "the daemon's calls are counted");
+	return f;
+}
+
+static void know(const struct run *run)
+{
+	FILE *report = open_report(run);
+
+	while (n_known < SITES_MAX && next_site(report, &known[n_known]))
+		n_known++;
+	require(n_known > 0 && n_known < SITES_MAX, "%u places are another test's", n_known);
+	fclose(report);
+}
+
+/* What $FAULTS wants of this way's calls: by default the first and the last one of each place that is not known, and
+ * one in eight of all, or SAMPLED_MAX. */
 static void plan_way(size_t way, FILE *report)
 {
 	const char *asked = getenv("FAULTS") ?: "places";
 	const bool all = strcmp(asked, "all") == 0, places = strcmp(asked, "places") == 0;
 	static bool wanted[CALLS_MAX + 1];
 	const char *number = strchr(asked, ':');
-	uint32_t calls, first, last;
-	char line[256], kind[32];
+	struct site site;
+	uint32_t stride;
 
 	memset(wanted, 0, sizeof wanted);
 	rewind(report);
-	while (fgets(line, sizeof line, report)) {
-		if (sscanf(line, "site %31s %u %u %u", kind, &first, &last, &calls) == 4 &&
-		    strcmp(kind, ways[way].kind) == 0) {
-			n_sites[way]++;
-			n_calls[way] += calls;
-			wanted[MIN(first, CALLS_MAX)] = wanted[MIN(last, CALLS_MAX)] = places;
-		}
+	while (next_site(report, &site)) {
+		if (strcmp(site.kind, ways[way].kind) != 0)
+			continue;
+		n_sites[way]++;
+		n_calls[way] += site.calls;
+		if (places && !is_known(&site))
+			wanted[MIN(site.first, CALLS_MAX)] = wanted[MIN(site.last, CALLS_MAX)] = true;
 	}
 	require(n_calls[way] <= CALLS_MAX, "%u calls of %s", n_calls[way], ways[way].kind);
+	stride = MAX(SAMPLE, n_calls[way] / SAMPLED_MAX);
 	if (!number)
 		for (uint32_t at = 1; at <= n_calls[way]; at++) {
-			if (all || wanted[at] || at % SAMPLE == 1)
+			if (all || wanted[at] || at % stride == 1)
 				add_fault(way, at);
 		}
 	else if (strncmp(asked, ways[way].kind, (size_t)(number - asked)) == 0)
@@ -84,12 +140,8 @@ static bool asks_loader(size_t way)
 
 static void plan(const struct run *clean)
 {
-	char path[PATH_MAX];
-	FILE *report;
+	FILE *report = open_report(clean);
 
-	path_in(path, clean, "report");
-	report = fopen(path, "re");
-	require(report != NULL, "the daemon's calls are counted");
 	for (size_t way = 0; way < WAYS; way++) {
 		first_fault[way] = n_faults;
 		plan_way(way, report);
@@ -203,6 +255,21 @@ static uint32_t jobs_wanted(void)
 	return sched_getaffinity(0, sizeof cpus, &cpus) < 0 ? 1 : (uint32_t)MIN(CPU_COUNT(&cpus), 8);
 }
 
+/* test-faults has the places of a plain daemon. */
+static void know_plain(void)
+{
+	struct run plain = {.fault = NULL};
+	const typeof(bus) asked = bus;
+	enum outcome outcome;
+
+	bus = (typeof(bus)){.talk = NULL};
+	outcome = story(&plain);
+	bus = asked;
+	require(outcome == NO_CHANGE, "a plain daemon, without a fault: %s", plain.why);
+	know(&plain);
+	clean_up(&plain);
+}
+
 enum life { LIFE_PLAIN, LIFE_RESTARTS, LIFE_TIER, LIFE_WATCHED, LIFE_PUSHES, LIFE_MOVES };
 
 static int faults_main(enum life life)
@@ -215,12 +282,14 @@ static int faults_main(enum life life)
 		printf("1..0 # SKIP a sanitizer brings its own malloc: faults cannot be put before it\n");
 		return 0;
 	}
+	make_model(folder);
+	if (life != LIFE_PLAIN || bus.begin)
+		know_plain();
 	restarts = life == LIFE_RESTARTS;
 	tiered = life == LIFE_TIER;
 	watched = life == LIFE_WATCHED;
 	pushes = life == LIFE_PUSHES;
 	moves = life == LIFE_MOVES;
-	make_model(folder);
 	if (bus.begin)
 		bus_address = bus.begin();
 	good = story(&clean) == NO_CHANGE && clean.fine > 0;

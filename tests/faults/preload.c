@@ -11,9 +11,9 @@
  * program sees a queue's end only as far as this file has gone through it. With FAULTS_SUCCESSOR all this is of one
  * daemon of a keeper: the first that takes over. FAULTS_SPARES names a library whose own calls are neither counted nor
  * refused: its faults are not the program's. When main returns the report has a line for each place that called
- * (`site KIND FIRST LAST CALLS`; a place is the chain of the program's own callers), for each block, mapping and
- * descriptor that is left (`left ...`), and for each caller of the call that failed, the nearest first (`struck
- * ADDRESS`, for addr2line); no report means that main has not returned.
+ * (`site KIND FIRST LAST CALLS CHAIN`; a place is the chain of the program's own callers, the same in each run of the
+ * program), for each block, mapping and descriptor that is left (`left ...`), and for each caller of the call that
+ * failed, the nearest first (`struck ADDRESS`, for addr2line); no report means that main has not returned.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -412,8 +412,8 @@ static void report(void)
 	if (!f)
 		return;
 	for (uint32_t i = 0; i < n_sites; i++)
-		fprintf(f, "site %s %u %u %u\n", kind_names[sites[i].kind], sites[i].first, sites[i].last,
-			sites[i].calls);
+		fprintf(f, "site %s %u %u %u %016llx\n", kind_names[sites[i].kind], sites[i].first, sites[i].last,
+			sites[i].calls, (unsigned long long)sites[i].chain);
 	for (uint32_t i = 1; i < n_blocks; i++)
 		if (blocks[i].at && blocks[i].place.caller && !is_kept(&blocks[i]))
 			fprintf(f, "left %zu bytes, from 0x%zx\n", blocks[i].bytes, (size_t)blocks[i].place.caller);
