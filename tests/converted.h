@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -17,22 +16,13 @@
 #include "kernels/record.h"
 #include "model/expert.h"
 #include "model/gguf.h"
+#include "tests/remove.h"
 #include "tests/tap.h"
 #include "tools/mkmodel/folder.h"
 #include "tools/mkmodel/number.h"
 #include "tools/mkmodel/quantize.h"
 
 static char work[] = "/tmp/test-convert.XXXXXX";
-
-__attribute__((unused)) static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at)
-{
-	return remove(path);
-}
-
-__attribute__((unused)) static void remove_all(const char *path)
-{
-	nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-}
 
 __attribute__((unused)) static char *in_work(const char *name)
 {

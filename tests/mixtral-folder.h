@@ -9,7 +9,6 @@
 #define TESTS_MIXTRAL_FOLDER_H
 
 #include <fcntl.h>
-#include <ftw.h>
 #include <inttypes.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -18,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/remove.h"
 #include "tests/tap.h"
 
 struct mixtral {
@@ -189,14 +189,9 @@ static inline void mixtral_write(struct mixtral *m)
 	free(list);
 }
 
-static inline int mixtral_remove_one(const char *path, const struct stat *st, int type, struct FTW *walk)
-{
-	return remove(path);
-}
-
 static inline void mixtral_remove(const struct mixtral *m)
 {
-	nftw(m->path, mixtral_remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	remove_all(m->path);
 }
 
 #endif

@@ -2,7 +2,6 @@
 /* moe-mkmodel: random valid models of every family are written and read again, and wrong orders are refused. */
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,22 +12,13 @@
 
 #include "base/util.h"
 #include "model/model.h"
+#include "tests/remove.h"
 #include "tests/tap.h"
 #include "tools/mkmodel/folder.h"
 #include "tools/mkmodel/normal.h"
 #include "tools/mkmodel/options.h"
 
 static char work[] = "/tmp/test-mkmodel.XXXXXX";
-
-static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at)
-{
-	return remove(path);
-}
-
-static void remove_all(const char *path)
-{
-	nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-}
 
 static struct model *write_and_open(const char *path, const struct spec *spec)
 {

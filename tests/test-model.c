@@ -2,7 +2,6 @@
 /* Model folders as a whole: each family opens, and each way in which files can disagree is told apart. */
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <inttypes.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,6 +12,7 @@
 
 #include "base/util.h"
 #include "model/model.h"
+#include "tests/remove.h"
 #include "tests/tap.h"
 #include "tools/mkmodel/folder.h"
 
@@ -21,16 +21,6 @@
 #define INDEX "model.safetensors.index.json"
 
 static char work[] = "/tmp/test-model.XXXXXX";
-
-static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at)
-{
-	return remove(path);
-}
-
-static void remove_all(const char *path)
-{
-	nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-}
 
 /* A path in the working folder; valid until the fourth call after it. */
 static const char *in_work(const char *folder, const char *name)

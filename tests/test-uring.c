@@ -14,6 +14,7 @@
 #include "base/uring.h"
 #include "tests/fixture.h"
 #include "tests/forbid.h"
+#include "tests/remove.h"
 
 #define TEXT 8192
 
@@ -98,10 +99,9 @@ static char root[] = "/tmp/moe-test-XXXXXX";
 
 static int in_root(void)
 {
-	char folder[] = "/tmp/moe-test-XXXXXX", found[192];
+	char found[192];
 
-	if (!mkdtemp(folder) || chdir(folder) < 0 ||
-	    (chroot(".") < 0 && (unshare(CLONE_NEWUSER) < 0 || chroot(".") < 0)))
+	if (chdir(root) < 0 || (chroot(".") < 0 && (unshare(CLONE_NEWUSER) < 0 || chroot(".") < 0)))
 		return 77;
 	mkdir("/proc", 0700);
 	mkdir("/proc/sys", 0700);
@@ -111,24 +111,6 @@ static int in_root(void)
 	    !write_file("/proc/sys/kernel/io_uring_group", root_group) || !write_file("/proc/self/status", root_status))
 		return 78;
 	return (int)uring_cause(-EPERM, found, sizeof found);
-}
-
-static void remove_root(void)
-{
-	static const char *const paths[] = {"proc/sys/kernel/io_uring_disabled",
-					    "proc/sys/kernel/io_uring_group",
-					    "proc/self/status",
-					    "proc/sys/kernel",
-					    "proc/sys",
-					    "proc/self",
-					    "proc",
-					    ""};
-	char path[128];
-
-	for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
-		snprintf(path, sizeof path, "%s/%s", root, paths[i]);
-		remove(path);
-	}
 }
 
 static void check_cause(const char *disabled, const char *group, const char *status, enum uring_cause cause,
@@ -146,7 +128,7 @@ static void check_cause(const char *disabled, const char *group, const char *sta
 	if (pid == 0)
 		_exit(in_root());
 	require(pid > 0 && waitpid(pid, &result, 0) == pid && WIFEXITED(result), "a child");
-	remove_root();
+	require(remove_all(root) == 0, "it goes");
 	if (WEXITSTATUS(result) == 77)
 		tap_skip("%s: no root of its own can be had", what);
 	else

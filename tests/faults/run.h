@@ -16,6 +16,7 @@
 #include "base/cleanup.h"
 #include "base/util.h"
 #include "tests/raw-client.h"
+#include "tests/remove.h"
 
 #define PATIENCE_MS 30000 /* a hang is a hang: nothing here is a measurement */
 #define WHY_BYTES 512
@@ -324,17 +325,17 @@ static bool left_to_the_next(const struct run *run)
 
 static void clean_up(struct run *run)
 {
-	static const char *const names[] = {"words", "report", "report.begun", "plan", "socket", "socket.lock"};
+	static const char *const its_own[] = {"socket", "socket.lock"};
 	char path[PATH_MAX];
 
 	close_fd(run->ready_fd);
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-		path_in(path, run, names[i]);
-		if (i >= 4 && access(path, F_OK) == 0 && !run->why[0] && !left_to_the_next(run))
-			wrong(run, "%s is left", names[i]);
-		unlink(path);
+	for (size_t i = 0; i < sizeof its_own / sizeof *its_own; i++) {
+		path_in(path, run, its_own[i]);
+		if (access(path, F_OK) == 0 && !run->why[0] && !left_to_the_next(run))
+			wrong(run, "%s is left", its_own[i]);
 	}
-	rmdir(run->f.folder);
+	if (remove_all(run->f.folder) < 0)
+		wrong(run, "%s cannot be removed", run->f.folder);
 }
 
 #endif
