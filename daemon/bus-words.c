@@ -6,43 +6,14 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "base/text.h"
 #include "base/util.h"
 #include "daemon/bus-internal.h"
-
-static bool is_utf8(const char *text)
-{
-	for (const uint8_t *p = (const uint8_t *)text; *p; p++) {
-		const int more = *p < 0x80                 ? 0
-				 : *p >= 0xc2 && *p < 0xe0 ? 1
-				 : *p >= 0xe0 && *p < 0xf0 ? 2
-				 : *p >= 0xf0 && *p < 0xf5 ? 3
-							   : -1;
-		/* Overlong, surrogates, above U+10FFFF. */
-		const uint8_t least = *p == 0xe0   ? 0xa0
-				      : *p == 0xf0 ? 0x90
-						   : 0x80,
-			      most = *p == 0xed   ? 0x9f
-				     : *p == 0xf4 ? 0x8f
-						  : 0xbf;
-
-		if (more < 0 || (more > 0 && (p[1] < least || p[1] > most)))
-			return false;
-		for (int i = 1; i <= more; i++)
-			if ((p[i] & 0xc0) != 0x80)
-				return false;
-		p += more;
-	}
-	return true;
-}
 
 const char *bus_text(char *to, size_t size, const char *from)
 {
 	snprintf(to, size, "%s", from);
-	if (!is_utf8(to))
-		for (char *p = to; *p; p++)
-			if ((unsigned char)*p >= 0x80)
-				*p = '?';
-	return to;
+	return text_to_utf8(to);
 }
 
 #define NAMED(word) BUS_NAME ".Error." word

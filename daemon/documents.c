@@ -6,22 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "daemon/documents-internal.h"
 
 json_t *path_json(const char *path)
 {
-	json_t *text = json_string(path);
-	char *copy = text ? NULL : strdup(path);
+	_cleanup_free_ char *copy = strdup(path);
 
-	if (text || !copy)
-		return text;
-	for (char *p = copy; *p; p++)
-		if ((unsigned char)*p >= 0x80)
-			*p = '?';
-	text = json_string(copy);
-	free(copy);
-	return text;
+	return copy ? json_string(text_to_utf8(copy)) : NULL;
 }
 
 json_t *digest_json(const uint8_t *digest)

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/memfd.h"
+#include "base/text.h"
 #include "base/util.h"
 #include "daemon/closer.h"
 #include "daemon/tier.h"
@@ -54,11 +55,7 @@ static struct entry *find_name(const struct registry *registry, const char *name
 
 int registry_check_name(const struct registry *registry, const char *name, struct moe_error *err)
 {
-	json_t *text = json_string(name); /* NULL when it is not UTF-8 */
-	const bool printable = text != NULL;
-
-	json_decref(text);
-	if (!printable)
+	if (!text_is_utf8(name))
 		return moe_error_set(err, -EINVAL, "the model's name is not UTF-8; give another one with --name");
 	if (!*name || strlen(name) >= MOE_NAME_BYTES)
 		return moe_error_set(err, -EINVAL, "model name '%.80s': 1 to %d bytes expected; give one with --name",

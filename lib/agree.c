@@ -71,7 +71,7 @@ static int refused(const struct moe_session *s, int r, const struct moe_cqe *cqe
 	}
 }
 
-/* What moe_phase says of a step, the daemon knows already. */
+/* What moe_phase would, but for the daemon, which knows already. */
 static void enter_step(struct engine *e, const struct moe_agreement *a)
 {
 	if (a->phase == MOE_STEP_NONE)
@@ -79,6 +79,8 @@ static void enter_step(struct engine *e, const struct moe_agreement *a)
 	pthread_mutex_lock(&e->lock);
 	e->dummy = a->dummy;
 	e->decode = a->phase == MOE_STEP_DECODE;
+	e->phase = (uint8_t)a->phase;
+	e->step = a->step;
 	pthread_mutex_unlock(&e->lock);
 }
 

@@ -271,7 +271,14 @@ static void test_parts(void)
 	refused(at("big-00001-of-00003.gguf"), -ENOENT, "big-00002-of-00003.gguf|is missing|all 3 parts",
 		"a part is missing");
 	gf_write_bytes(at("config.json"), "{}", 2);
-	ok(!gguf_is(folder), "a folder with config.json is not looked at");
+	ok(gguf_is(folder), "a folder with config.json is one as well");
+	for (int i = 0; i < 2; i++) {
+		const char *const weights = at(i ? "model.safetensors" : "model.safetensors.index.json");
+
+		gf_write_bytes(weights, "{}", 2);
+		ok(!gguf_is(folder), "but not with %s", strrchr(weights, '/') + 1);
+		unlink(weights);
+	}
 	unlink(at("config.json"));
 	unlink(at("big-00001-of-00003.gguf"));
 	unlink(at("big-00003-of-00003.gguf"));

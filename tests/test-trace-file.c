@@ -7,6 +7,7 @@
 
 #include "simulate/moetrc.h"
 #include "simulate/trace-file.h"
+#include "simulate/trace-routes.h"
 #include "tests/tap.h"
 #include "uapi/moe_trace.h"
 
@@ -255,6 +256,8 @@ static const struct {
 	{"{\n\"a\": 1,\n\"a\": 2}", "line 3"},
 	{"{}", "no tokens"},
 	{"{}\n{}", "line 2: neither step nor tok"},
+	{"{\"step\":0,\"layer\":5,\"token\":0,\"experts\":[1]}\n{\"tok\":1,\"layers\":[[1],[2]]}",
+	 "line 2: layers: 2 found, 6 expected"},
 	{"{\"steps\":[]}", "layers: nothing found, 1 to 4096"},
 	{"{\"layers\":0,\"experts\":4,\"topk\":2,\"steps\":[]}", "layers: 0 found"},
 	{"{\"layers\":1,\"experts\":4097,\"topk\":2,\"steps\":[]}", "experts: 4097 found, 1 to 4096"},
@@ -460,6 +463,22 @@ static int parse_recording(struct trace_file *ret, const struct recording *r, st
 	return trace_file_parse(ret, &(struct trace_source){"t", r->data, r->n, false}, err);
 }
 
+/* What moectl trace show does: no record behind the one that is wrong is seen. */
+static bool refuse_alone(const struct recording *recording)
+{
+	struct routes_record record;
+	uint32_t routes = 0;
+	struct routes f;
+	int r;
+
+	if (routes_open(&f, &(struct trace_source){"t", recording->data, recording->n, false}, NULL) < 0)
+		return false;
+	while ((r = routes_next(&f, &record, NULL)) > 0)
+		routes += record.kind == MOE_TRACE_ROUTE;
+	routes_close(&f);
+	return r == -EINVAL && routes == 0;
+}
+
 /* Two sessions whose steps come by turns, one that has routed nothing between them. */
 static void test_sessions(void)
 {
@@ -491,6 +510,7 @@ static void test_sessions(void)
 		put_route(&r, 1, 1, 1 + !wide, wide ? 4 : 0);
 		ok(parse_recording(&file, &r, &err) == -EINVAL && strstr(err.text, "session 2: "), "refused: %s",
 		   err.text);
+		ok(refuse_alone(&r), "by who only goes through it as well");
 	}
 	err = (struct moe_error){0};
 	put_head(&r);

@@ -101,6 +101,7 @@ struct worker {
 	struct moe_session *session;
 	struct moe_session_info info;
 	float *x, *y;
+	bool agrees; /* on each step, alone: its number is the daemon's */
 	struct routed *routed;
 	uint32_t n, room;
 	uint64_t resident[64]; /* pairs by layer */
@@ -215,11 +216,15 @@ static void route(struct worker *w, uint64_t first, uint32_t steps)
 	for (uint64_t s = first; s < first + steps; s++) {
 		const bool dummy = random_below(10) == 0;
 		const uint32_t tokens = 1 + (uint32_t)random_below(TOKENS_MAX);
+		struct moe_agreement a = {.step = 0};
 
-		good &= moe_phase(w->session, MOE_STEP_DECODE, s, dummy, NULL) == 0;
+		if (w->agrees)
+			good &= moe_agree(w->session, MOE_STEP_DECODE, tokens, &a, NULL) == 0 && !a.dummy;
+		else
+			good &= moe_phase(w->session, MOE_STEP_DECODE, s, dummy, NULL) == 0;
 		for (uint32_t l = 0; l < w->info.n_layers; l++)
 			if (w->info.layer_index[l] >= 0)
-				good &= route_layer(w, l, tokens, s, dummy);
+				good &= route_layer(w, l, tokens, w->agrees ? a.step : s, dummy && !w->agrees);
 	}
 	ok(good, "%u steps were routed", steps);
 }
@@ -353,6 +358,33 @@ static void test_same(const char *policy)
 	ok(n == (long)w.n && ended && t.result.routes == w.n && t.result.bytes == size,
 	   "all routes are there, to the last bit (%ld of %u)", n, w.n);
 	replay(&w, policy, w.info.cache_slots, data, size);
+	free(data);
+	worker_close(&w);
+}
+
+/* moe_agree is moe_phase as well: for who records, too. */
+static void test_agreed(void)
+{
+	struct recording t;
+	struct worker w;
+	uint8_t *data;
+	size_t size;
+	bool ended;
+	long n;
+
+	worker_open(&w,
+		    (struct moe_attach_params){.cache_expert_num = 3, .dp_size = 1, .group = 77, .agree_ms = 10000});
+	w.agrees = true;
+	recording_open(&t);
+	recording_start(&t);
+	await_tap(&w);
+	route(&w, 0, 8);
+	stop_recording();
+	recording_wait(&t);
+	data = load(&t, &size);
+	n = compare(&w, 0, data, size, &ended);
+	ok(n == (long)w.n && ended && t.result.steps == 8 && w.routed[w.n - 1].step > w.routed[0].step,
+	   "steps that are agreed on have their numbers and their phase (%ld routes of %u)", n, w.n);
 	free(data);
 	worker_close(&w);
 }
@@ -562,6 +594,7 @@ int main(void)
 	fixture_start(&fixture, fixture_sample(), NULL);
 	for (size_t i = 0; i < ARRAY_LEN(policies); i++)
 		test_same(policies[i]);
+	test_agreed();
 	test_limits();
 	test_refused();
 	test_full_disk();

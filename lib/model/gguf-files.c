@@ -13,8 +13,10 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/util.h"
 #include "model/file.h"
 #include "model/gguf.h"
+#include "model/index.h"
 
 #define ENDING ".gguf"
 #define PART_LENGTH 20 /* "-00001-of-00003.gguf" */
@@ -179,14 +181,19 @@ static bool begins_well(const char *path)
 	       memcmp(magic, "GGUF", sizeof magic) == 0;
 }
 
+/* Folders with GGUF files often have a config.json as well: what tells is where the weights are. */
 static bool folder_is(const char *path)
 {
-	_cleanup_free_ char *config = file_join(path, "config.json");
+	static const char *const published[] = {INDEX_FILE, SINGLE_FILE};
 	_cleanup_(close_folder) DIR *folder = NULL;
 	const struct dirent *entry;
 
-	if (!config || access(config, F_OK) == 0)
-		return false;
+	for (size_t i = 0; i < ARRAY_LEN(published); i++) {
+		_cleanup_free_ char *file = file_join(path, published[i]);
+
+		if (!file || access(file, F_OK) == 0)
+			return false;
+	}
 	folder = opendir(path);
 	while (folder && (entry = readdir(folder)))
 		if (is_model_file(entry->d_name))

@@ -15,6 +15,7 @@
 #include "moe-error.h"
 
 #define INDEX_FILE "model.safetensors.index.json"
+#define SINGLE_FILE "model.safetensors" /* where there is no index */
 #define INDEX_BYTES_MAX (256u << 20)
 
 struct index {

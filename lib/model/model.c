@@ -19,7 +19,6 @@
 #include "model/packing.h"
 
 #define CONFIG_FILE "config.json"
-#define SINGLE_FILE "model.safetensors"
 #define CONFIG_BYTES_MAX (16u << 20)
 
 static int compare_tensors(const void *a, const void *b)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "base/util.h"
 #include "simulate/moetrc.h"
 #include "simulate/trace-json.h"
@@ -111,13 +112,8 @@ static char *id_of(const char *name)
 {
 	const char *slash = strrchr(name, '/');
 	char *ret = strdup(slash && slash[1] ? slash + 1 : name);
-	json_t *text = ret ? json_string(ret) : NULL;
 
-	for (char *at = ret; at && *at; at++)
-		if ((unsigned char)*at < 0x20 || *at == 0x7f || ((unsigned char)*at > 0x7f && !text))
-			*at = '?';
-	json_decref(text);
-	return ret;
+	return ret ? text_clean(ret) : NULL;
 }
 
 int trace_file_single(struct trace_file *ret, const char *format, const struct trace_source *source,

@@ -26,6 +26,7 @@ struct record {
 struct lines {
 	struct trace_at at;
 	uint64_t layers, experts, topk; /* 0: the first line does not say */
+	uint64_t deepest;               /* layers that the records need */
 	bool weighted;                  /* as all records are */
 	struct record *records;
 	size_t n, room;
@@ -73,6 +74,7 @@ static int add_record(struct lines *x, struct record record, const json_t *ids, 
 	memcpy(x->ids + x->n_ids, x->token, record.n * sizeof *x->ids);
 	x->n_ids += record.n;
 	x->records[x->n++] = record;
+	x->deepest = MAX(x->deepest, (uint64_t)record.layer + 1);
 	return 0;
 }
 
@@ -131,9 +133,11 @@ static int read_token(struct lines *x, const json_t *object, struct moe_error *e
 
 	if (r < 0)
 		return r;
-	if (!json_is_array(layers) || n < 1 || n > SIM_LAYERS_MAX || (x->layers && n != x->layers))
+	if (!json_is_array(layers) || n < x->deepest || n < 1 || n > SIM_LAYERS_MAX || (x->layers && n != x->layers))
 		return trace_wrong(&x->at, "layers", err, "%zu found, %llu expected", n,
-				   (unsigned long long)(x->layers ? x->layers : SIM_LAYERS_MAX));
+				   (unsigned long long)(x->layers    ? x->layers
+							: x->deepest ? x->deepest
+								     : SIM_LAYERS_MAX));
 	x->layers = n;
 	x->at.array = "layers";
 	x->at.depth = 1;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "base/util.h"
 #include "cache.h"
 #include "simulate/trace-build.h"
@@ -62,6 +63,16 @@ void routes_close(struct routes *f)
 	*f = (struct routes){0};
 }
 
+static bool is_same(const struct moe_trace_source *a, const struct moe_trace_source *b)
+{
+	return memcmp(a->digest, b->digest, sizeof a->digest) == 0;
+}
+
+static bool has_shape(const struct moe_trace_source *a, const struct moe_trace_source *b)
+{
+	return a->n_layers == b->n_layers && a->n_experts == b->n_experts;
+}
+
 static int take_source(struct routes *f, const struct beginning *b, struct moe_error *err)
 {
 	const uint32_t n = f->n_sources;
@@ -75,7 +86,14 @@ static int take_source(struct routes *f, const struct beginning *b, struct moe_e
 	if (source.n_layers == 0 || source.n_layers > SIM_LAYERS_MAX || source.n_experts == 0 ||
 	    source.n_experts > CACHE_EXPERTS_MAX)
 		return wrong(f, err, "a model of no layers or experts, or of too many");
+	if (n && is_same(&source, f->sources) && !has_shape(&source, f->sources))
+		return moe_error_set(
+			err, -EINVAL,
+			"%s: session %llu: %u layers of %u experts found, %u of %u expected as the first has", f->name,
+			(unsigned long long)source.session, source.n_layers, source.n_experts, f->sources->n_layers,
+			f->sources->n_experts);
 	source.model[sizeof source.model - 1] = '\0';
+	text_clean(source.model);
 	if ((n & (n - 1)) == 0) { /* the room is the next power of two */
 		struct moe_trace_source *more = reallocarray(f->sources, n ? 2 * (size_t)n : 1, sizeof *more);
 
@@ -253,7 +271,7 @@ static int list_route(struct all_routes *all, const struct routes *f, const stru
 	return 0;
 }
 
-/* There is one at least, and all are of the first one's model and shape. */
+/* There is one at least, and all are of the first one's model, and so of its shape. */
 static int check_sources(const struct routes *f, struct moe_error *err)
 {
 	const struct moe_trace_source *first = f->sources;
@@ -263,17 +281,11 @@ static int check_sources(const struct routes *f, struct moe_error *err)
 	for (uint32_t i = 1; i < f->n_sources; i++) {
 		const struct moe_trace_source *other = &f->sources[i];
 
-		if (memcmp(other->digest, first->digest, MOE_DIGEST_BYTES) != 0)
+		if (!is_same(other, first))
 			return moe_error_set(err, -EINVAL,
 					     "%s: sessions of several models, %s and %s: record one with 'moectl trace "
 					     "record --model'",
 					     f->name, first->model, other->model);
-		if (other->n_layers != first->n_layers || other->n_experts != first->n_experts)
-			return moe_error_set(
-				err, -EINVAL,
-				"%s: session %llu: %u layers of %u experts found, %u of %u expected as the first has",
-				f->name, (unsigned long long)other->session, other->n_layers, other->n_experts,
-				first->n_layers, first->n_experts);
 	}
 	return 0;
 }

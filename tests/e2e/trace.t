@@ -137,6 +137,28 @@ is "$?/$(grep -c 'multiple of the 5 gpus' "$dir/err")" 1/1 'on 5 ranks: refused,
 "$moectl" trace convert "$dir/lru.moetrace" - --to xml >/dev/null 2>"$dir/err"
 is $? 1 'an unknown form'
 
+# What stood there stays when nothing comes of it.
+cp "$dir/form.jsonl" "$dir/kept"
+chmod 640 "$dir/kept"
+"$moectl" trace convert "$dir/lru.moetrace" "$dir/kept" --to xml 2>"$dir/err"
+"$moectl" trace convert "$dir/lru.moetrace" "$dir/kept" --to moetrc 2>"$dir/err"
+cmp "$dir/form.jsonl" "$dir/kept" 2>"$dir/err"
+ok $? 'a form that is not known, or cannot say it: the file is as before' "$dir/err"
+"$moectl" trace convert "$dir/lru.moetrace" "$dir/kept" --to json 2>"$dir/err"
+cmp "$dir/form.json" "$dir/kept" 2>"$dir/err"
+ok $? 'else it is replaced' "$dir/err"
+is "$(stat -c %a "$dir/kept")/$(find "$dir" -name '.kept*')" 640/ 'with its mode, and nothing beside it'
+"$moectl" --socket "$socket" trace record --output "$dir/kept" 2>"$dir/err"
+is "$?/$(grep -c 'an empty file or none expected' "$dir/err")" 1/1 'no recording over what is there' "$dir/err"
+cmp "$dir/form.json" "$dir/kept" 2>"$dir/err"
+ok $? 'which is as before' "$dir/err"
+"$moectl" --socket "$socket" trace record --model nobody --output "$dir/refused" 2>"$dir/err"
+is "$?/$(find "$dir" -name refused)" 1/ 'a recording that is refused leaves no file' "$dir/err"
+odd=$(printf '%s/odd\377' "$dir")
+cp "$dir/lru.moetrace" "$odd"
+"$moectl" trace show "$odd" --json >"$dir/t.json" 2>"$dir/err"
+is "$?/$(field "$dir/t.json" '$d->{file} =~ m{/odd[?]$}')" 0/1 'a name that is not UTF-8 is in the document as far as it can' "$dir/err"
+
 # Limits and wrong words.
 record few --steps 3
 generate --tokens 8 >/dev/null

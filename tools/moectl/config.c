@@ -22,7 +22,7 @@ static void warn(const char *text, void *userdata)
 	struct warnings *w = userdata;
 
 	fprintf(stderr, "moectl: warning: %s\n", text);
-	json_array_append_new(w->list, json_string(text));
+	json_array_append_new(w->list, text_json(text));
 }
 
 /* -- for a person ------------------------------------------------------------------------------------------------- */
@@ -88,9 +88,10 @@ static json_t *value_json(const struct settings *s, enum setting which, const ch
 		json_t *list = json_array();
 
 		for (uint32_t i = 0; i < s->n_models; i++)
-			json_array_append_new(list, json_pack("{s:s, s:s?, s:s, s:i}", "path", s->models[i].path,
-							      "name", s->models[i].name, "file", s->models[i].file,
-							      "line", (int)s->models[i].line));
+			json_array_append_new(list,
+					      json_pack("{s:o, s:o, s:o, s:i}", "path", text_json(s->models[i].path),
+							"name", text_json(s->models[i].name), "file",
+							text_json(s->models[i].file), "line", (int)s->models[i].line));
 		return list;
 	}
 	if (!s->values[which].text && !d->preset)
@@ -102,7 +103,7 @@ static json_t *value_json(const struct settings *s, enum setting which, const ch
 	case SETTING_TYPE_BOOL:
 		return json_boolean(s->values[which].number);
 	default:
-		return json_string(text);
+		return text_json(text);
 	}
 }
 
@@ -114,12 +115,12 @@ static json_t *setting_json(const struct settings *s, enum setting which)
 	json_t *value = value_json(s, which, settings_text(s, which, to, sizeof to));
 
 	snprintf(option, sizeof option, "--%s%s%s", d->option, d->part ? " " : "", d->part ? d->part : "");
-	return json_pack("{s:s, s:s, s:o, s:s, s:s, s:s?, s:s, s:b, s:s, s:s, s:{s:s, s:s?, s:i}}", "section",
+	return json_pack("{s:s, s:s, s:o, s:s, s:s, s:s?, s:s, s:b, s:s, s:s, s:{s:s, s:o, s:i}}", "section",
 			 d->section, "key", d->key, "value", value, "default", d->preset ? d->preset : d->computed,
 			 "type", type_name(d->type), "unit", d->unit, "range",
 			 settings_range(which, range, sizeof range), "reload", d->live, "option", option, "help",
-			 d->help, "from", "kind", v->kind == SETTINGS_FROM_FILE ? "file" : "default", "file", v->file,
-			 "line", (int)v->line);
+			 d->help, "from", "kind", v->kind == SETTINGS_FROM_FILE ? "file" : "default", "file",
+			 text_json(v->file), "line", (int)v->line);
 }
 
 static void print_document(const struct settings *s, json_t *warnings)
@@ -127,7 +128,7 @@ static void print_document(const struct settings *s, json_t *warnings)
 	json_t *files = json_array(), *list = json_array(), *document;
 
 	for (uint32_t i = 0; i < s->n_files; i++)
-		json_array_append_new(files, json_string(s->files[i]));
+		json_array_append_new(files, text_json(s->files[i]));
 	for (int i = 0; i < SETTINGS; i++)
 		json_array_append_new(list, setting_json(s, (enum setting)i));
 	document = json_pack("{s:o, s:o, s:O}", "files", files, "settings", list, "warnings", warnings);

@@ -23,8 +23,9 @@ void check(struct report *r, enum verdict verdict, const char *what, const char 
 	vsnprintf(found, sizeof found, format, args);
 	va_end(args);
 	r->problems += verdict == PROBLEM;
-	json_array_append_new(r->checks, json_pack("{s:s, s:s, s:s, s:s}", "check", what, "verdict",
-						   verdict_names[verdict], "found", found, "fix", fix ? fix : ""));
+	json_array_append_new(r->checks,
+			      json_pack("{s:s, s:s, s:o, s:o}", "check", what, "verdict", verdict_names[verdict],
+					"found", text_json(found), "fix", text_json(fix ? fix : "")));
 }
 
 static void check_kernel(struct report *r, const struct host *h)
@@ -168,8 +169,8 @@ static json_t *configured(const struct report *r, const struct settings *s)
 		char path[PATH_MAX];
 
 		snprintf(path, sizeof path, "%s%s", r->root, m->path);
-		json_array_append_new(models,
-				      json_pack("{s:s, s:s}", "name", m->name ? m->name : m->path, "path", path));
+		json_array_append_new(models, json_pack("{s:o, s:o}", "name", text_json(m->name ? m->name : m->path),
+							"path", text_json(path)));
 	}
 	return models;
 }

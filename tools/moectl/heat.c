@@ -11,6 +11,7 @@
 
 #include "heat-map.h"
 #include "moectl.h"
+#include "output.h"
 
 #define TEXT_COLUMNS 80 /* where the output is no terminal */
 
@@ -43,20 +44,16 @@ static const json_t *find_model(const json_t *document, const char *name)
 
 static int write_svg(const struct heat_map *map, const char *path)
 {
-	const bool out = strcmp(path, "-") == 0;
-	FILE *to = out ? stdout : fopen(path, "we");
-	bool failed;
+	struct output out;
+	int r = output_open(&out, path);
 
-	if (to) {
-		heat_map_svg(map, to);
-		failed = ferror(to) != 0;
-		if (out)
-			return EXIT_DONE; /* main() looks after stdout */
-		if (fclose(to) == 0 && !failed)
-			return EXIT_DONE;
+	if (r == 0) {
+		heat_map_svg(map, out.to);
+		r = output_end(&out, 0);
 	}
-	fprintf(stderr, "moectl: %s: %s\n", path, strerror(errno));
-	return EXIT_FAILED;
+	if (r < 0)
+		fprintf(stderr, "moectl: %s: %s\n", path, strerror(-r));
+	return r < 0 ? EXIT_FAILED : EXIT_DONE;
 }
 
 /* Where it is from. */

@@ -76,6 +76,10 @@ void print_replicas(const char *indent, const json_t *replicas);
 /* Whether standard output is a terminal that shows colours, and NO_COLOR does not forbid them. */
 bool colours_wanted(void);
 
+/* NULL, where there was no memory for it, ends moectl as failed. */
 void print_json(const json_t *document);
+
+/* Of names and words of others, which may be any bytes: '?' stands for what is not UTF-8. NULL becomes null. */
+json_t *text_json(const char *text);
 
 #endif

@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "model/file.h"
+#include "output.h"
 #include "placement/expert-map.h"
 #include "plan-read.h"
 
@@ -32,10 +33,9 @@ int plan_file_map(struct placement *ret, const char *path, struct moe_error *err
 
 int plan_file_write_map(const struct placement *p, const char *path, const char *word, struct moe_error *err)
 {
-	const bool out = strcmp(path, "-") == 0;
 	_cleanup_json_ json_t *map = NULL;
+	struct output out;
 	char unfit[128];
-	FILE *to;
 	int r;
 
 	snprintf(unfit, sizeof unfit, "%s: vLLM Ascend's file has no room for this plan (swift's it always has)", word);
@@ -45,12 +45,10 @@ int plan_file_write_map(const struct placement *p, const char *path, const char 
 	map = expert_map_json(p);
 	if (!map)
 		return moe_error_set(err, -ENOMEM, "%s: no memory for the map", word);
-	to = out ? stdout : fopen(path, "we");
-	if (!to)
-		return moe_error_sys(err, -errno, "%s: %s", word, path);
-	r = json_dumpf(map, to, JSON_INDENT(4)) < 0 || fputc('\n', to) == EOF ? -EIO : 0;
-	if (!out && fclose(to) != 0)
-		r = -errno;
+	r = output_open(&out, path);
+	if (r == 0)
+		r = output_end(&out,
+			       json_dumpf(map, out.to, JSON_INDENT(4)) < 0 || fputc('\n', out.to) == EOF ? -EIO : 0);
 	return r < 0 ? moe_error_sys(err, r, "%s: %s", word, path) : 0;
 }
 

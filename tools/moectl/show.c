@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "moectl.h"
 
 double get_number(const json_t *object, const char *key)
@@ -96,8 +97,21 @@ void print_replicas(const char *indent, const json_t *r)
 	       get_number(r, "failed"));
 }
 
+json_t *text_json(const char *text)
+{
+	char *copy = text ? strdup(text) : NULL;
+	json_t *ret = copy ? json_string(text_to_utf8(copy)) : text ? NULL : json_null();
+
+	free(copy);
+	return ret;
+}
+
 void print_json(const json_t *document)
 {
+	if (!document) {
+		fputs("moectl: no memory for a document\n", stderr);
+		exit(EXIT_FAILED);
+	}
 	json_dumpf(document, stdout, JSON_INDENT(1));
 	putchar('\n');
 }

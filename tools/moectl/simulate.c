@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "moectl.h"
+#include "output.h"
 
 /* How often each expert of each layer is asked for, in pairs: what `static` begins with. */
 static int calibrate(uint64_t **ret, const char *path, bool together, const struct trace_file *for_file,
@@ -44,20 +45,16 @@ static int calibrate(uint64_t **ret, const char *path, bool together, const stru
 
 static int write_svg(const struct runs *runs, const struct trace_case *one, bool costs, const char *path)
 {
-	const bool out = strcmp(path, "-") == 0;
-	FILE *to = out ? stdout : fopen(path, "we");
-	bool failed;
+	struct output out;
+	int r = output_open(&out, path);
 
-	if (to) {
-		simulate_chart(runs, one, costs, to);
-		failed = ferror(to) != 0;
-		if (out)
-			return EXIT_DONE; /* main() looks after stdout */
-		if (fclose(to) == 0 && !failed)
-			return EXIT_DONE;
+	if (r == 0) {
+		simulate_chart(runs, one, costs, out.to);
+		r = output_end(&out, 0);
 	}
-	fprintf(stderr, "moectl: %s: %s\n", path, strerror(errno));
-	return EXIT_FAILED;
+	if (r < 0)
+		fprintf(stderr, "moectl: %s: %s\n", path, strerror(-r));
+	return r < 0 ? EXIT_FAILED : EXIT_DONE;
 }
 
 /* One case: 0 or an exit status. With --json its document goes to `documents`. */

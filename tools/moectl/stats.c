@@ -308,8 +308,8 @@ static int print_once(const struct arguments *arg)
 		print_ghosts(json_object_get(document, "sessions"));
 	}
 	json_decref(document);
-	fflush(stdout);
-	return EXIT_DONE;
+	/* Nobody may be there any more who reads it (| head). */
+	return fflush(stdout) != 0 || ferror(stdout) ? EXIT_FAILED : EXIT_DONE;
 }
 
 struct figures {

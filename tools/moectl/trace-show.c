@@ -121,7 +121,7 @@ static void show_json(const struct seen *s)
 
 	for (uint32_t i = 0; i < s->n_sources; i++)
 		json_array_append_new(sources, source_json(&s->file.sources[i], &s->sources[i]));
-	o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:o}", "file", s->file.name, "began_ns",
+	o = json_pack("{s:o, s:I, s:I, s:I, s:I, s:s, s:o, s:o}", "file", text_json(s->file.name), "began_ns",
 		      (json_int_t)s->file.head.began_ns, "bytes", (json_int_t)s->file.size, "cut_off",
 		      (json_int_t)s->cut, "routes", (json_int_t)s->routes, "end", s->end ? s->end : "none", "sessions",
 		      sources, "layers", trace_layers_json(&s->layers));

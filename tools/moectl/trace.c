@@ -7,10 +7,13 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/util.h"
+#include "output.h"
 
 static volatile sig_atomic_t interrupted;
 
@@ -94,16 +97,22 @@ static void name_file(char *to, size_t size)
 	strftime(to, size, "moe-%Y%m%d-%H%M%S.moetrace", &tm);
 }
 
+static const char *end_word(enum moe_trace_ending end)
+{
+	static const char *const words[] = {"stopped", "steps", "seconds", "max-bytes"};
+
+	return (size_t)end < ARRAY_LEN(words) ? words[end] : "other";
+}
+
 static void print_result(const struct arguments *arg, const char *path, const struct moe_trace_result *t)
 {
-	static const char *const ends[] = {"stopped", "steps", "seconds", "max-bytes"};
 	char bytes[SHOW_TEXT];
 
 	if (arg->json) {
-		json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:s}", "file", path, "bytes",
+		json_t *o = json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:s}", "file", text_json(path), "bytes",
 				      (json_int_t)t->bytes, "sessions", (json_int_t)t->sessions, "routes",
 				      (json_int_t)t->routes, "steps", (json_int_t)t->steps, "lost", (json_int_t)t->lost,
-				      "end", ends[t->end]);
+				      "end", end_word(t->end));
 
 		print_json(o);
 		json_decref(o);
@@ -119,28 +128,61 @@ static void print_result(const struct arguments *arg, const char *path, const st
 		       "the daemon?\n");
 }
 
+/* The file, which nobody's recording is in yet. *ret_ours: it was not there before. -1 after an error. */
+static int open_empty(const char *path, bool *ret_ours, struct moe_error *err)
+{
+	struct stat st;
+	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+
+	*ret_ours = fd >= 0;
+	if (fd < 0 && errno == EEXIST)
+		fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0) {
+		moe_error_sys(err, -errno, "%s", path);
+	} else if (fstat(fd, &st) == 0 && st.st_size > 0) {
+		moe_error_set(err, -EEXIST,
+			      "%s: %lld bytes found, an empty file or none expected: remove it, or give another "
+			      "one with --output",
+			      path, (long long)st.st_size);
+		close(fd);
+		fd = -1;
+	}
+	return fd;
+}
+
+/* The first signal ends the recording in order, the next one moectl: the daemon may be silent. */
+static int record_to(struct moe_client *client, const char *path, const struct moe_trace_params *params,
+		     struct watch *watch, struct moe_trace_result *result, struct moe_error *err)
+{
+	const struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_RESETHAND};
+	struct stat st;
+	bool ours;
+	const int fd = open_empty(path, &ours, err);
+	int r;
+
+	if (fd < 0)
+		return err->code;
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+	r = moe_trace(client, fd, params, watch_progress, watch, result, err);
+	if (r < 0 && ours && fstat(fd, &st) == 0 && st.st_size == 0)
+		unlink(path);
+	close(fd);
+	return r;
+}
+
 static int record(const struct arguments *arg, const char *path, const struct moe_trace_params *params)
 {
 	struct watch watch = {.socket = arg->socket, .terminal = isatty(STDERR_FILENO) && !arg->json};
-	const struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
 	struct moe_trace_result result;
 	struct moe_error err = {0};
 	struct moe_client *client;
-	const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-	int r;
+	int r = moe_open(&client, arg->socket, &err);
 
-	if (fd < 0) {
-		fprintf(stderr, "moectl: %s: %s\n", path, strerror(errno));
-		return EXIT_FAILED;
-	}
-	sigaction(SIGINT, &action, NULL);
-	sigaction(SIGTERM, &action, NULL);
-	r = moe_open(&client, arg->socket, &err);
 	if (r == 0) {
-		r = moe_trace(client, fd, params, watch_progress, &watch, &result, &err);
+		r = record_to(client, path, params, &watch, &result, &err);
 		moe_close(client);
 	}
-	close(fd);
 	if (watch.terminal)
 		fputs("\r\033[K", stderr);
 	if (r < 0)
@@ -189,12 +231,15 @@ static void tell_lost(const struct trace_case *one, const char *form)
 
 static int write_trace(const char *path, const struct trace_case *one, const char *form, struct moe_error *err)
 {
-	const bool out = strcmp(path, "-") == 0;
-	FILE *to = out ? stdout : fopen(path, "we");
-	int r = to ? trace_write(to, one, form, err) : moe_error_sys(err, -errno, "%s: cannot be written", path);
+	struct output out;
+	int r = output_open(&out, path), end;
 
-	if (to && !out && fclose(to) != 0 && r == 0)
-		r = moe_error_sys(err, -errno, "%s: cannot be written", path);
+	if (r < 0)
+		return moe_error_sys(err, r, "%s: cannot be written", path);
+	r = trace_write(out.to, one, form, err);
+	end = output_end(&out, r);
+	if (r == 0 && end < 0)
+		return moe_error_sys(err, end, "%s: cannot be written", path);
 	if (r == 0)
 		tell_lost(one, form);
 	return r;
