@@ -70,7 +70,8 @@ static json_t *model_heat_json(const struct service *s, const struct entry *e, j
 struct document {
 	const struct service *service;
 	uint32_t what;
-	uint64_t number;       /* sessions that have had their piece bear it */
+	uint64_t number; /* sessions that have had their piece bear it, but where all is done at once */
+	bool at_once;
 	struct session *next;  /* the next that may want one */
 	struct stats *stats;   /* of STATS and FIGURES */
 	json_t *list;          /* of SESSIONS, and the models of HEAT */
@@ -130,7 +131,8 @@ int document_begin(struct document **ret, const struct service *service, uint32_
 
 static void add_session(struct document *d, struct session *s)
 {
-	s->drafted = d->number;
+	if (!d->at_once) /* another one may be in the making */
+		s->drafted = d->number;
 	if (d->stats)
 		stats_add_session(d->stats, s, true);
 	else
@@ -234,6 +236,7 @@ bool documents_make(const struct service *service, struct documents *ret)
 	*ret = (struct documents){0};
 	if (document_begin(&d, service, DOCUMENT_FIGURES, NULL) < 0)
 		return false;
+	d->at_once = true;
 	while (document_go_on(d))
 		;
 	document_end(d, ret);

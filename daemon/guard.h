@@ -8,7 +8,8 @@
  * Law: a mapping of client memory is guarded as long as it lasts. SIGBUS within one puts memory of the daemon's own
  * there (a few MiB, made at the start and the same for all, so that it is never short), and marks the guard: the thread
  * goes on with data that mean nothing, and the reactor cuts the session off. SIGBUS anywhere else ends the daemon, as
- * it would without this. The handler only reads a list that never loses a member; all else is the reactor's alone.
+ * it would without this. A thread that touches such memory does not block the signal: Linux would not ask the handler.
+ * That one only reads a list that never loses a member; all else is the reactor's alone.
  */
 #ifndef DAEMON_GUARD_H
 #define DAEMON_GUARD_H

@@ -125,7 +125,7 @@ int listener_open(struct listener *ret, const char *path, uint32_t mode, int inh
 {
 	_cleanup_close_ int sock = inherited, given = activated;
 
-	struct listener l = {.socket = -1, .lock = -1, .path = path, .activated = activated >= 0};
+	struct listener l = {.socket = -1, .lock = -1, .activated = activated >= 0};
 	int r = 0;
 
 	if (strlen(path) >= sizeof((struct sockaddr_un *)0)->sun_path)
@@ -137,8 +137,11 @@ int listener_open(struct listener *ret, const char *path, uint32_t mode, int inh
 		return r;
 	if (strcmp(path, MOE_SOCKET_DEFAULT) == 0)
 		mkdir("/run/moe-expertd", 0755); /* systemd makes it as RuntimeDirectory; by hand we do */
-	if (asprintf(&l.lock_path, "%s.lock", path) < 0)
+	l.path = strdup(path);                   /* settings are read anew meanwhile */
+	if (!l.path || asprintf(&l.lock_path, "%s.lock", path) < 0) {
+		free(l.path);
 		return moe_error_sys(err, -ENOMEM, "%s", path);
+	}
 	r = l.lock = take_lock(path, l.lock_path, err);
 	if (r >= 0 && l.activated)
 		l.socket = steal_fd(&given);
@@ -151,6 +154,7 @@ int listener_open(struct listener *ret, const char *path, uint32_t mode, int inh
 			unlink(l.lock_path);
 		close_fd(l.lock);
 		free(l.lock_path);
+		free(l.path);
 		return r;
 	}
 	*ret = l;
@@ -172,5 +176,6 @@ void listener_close(struct listener *l, bool leaves, bool folder)
 		rmdir(l->lock_path);
 	}
 	free(l->lock_path);
-	l->lock_path = NULL;
+	free(l->path);
+	l->lock_path = l->path = NULL;
 }

@@ -17,8 +17,7 @@ struct listener {
 	int socket; /* listening, non-blocking */
 	int lock;
 	bool activated; /* the socket, and its name, are the service manager's */
-	const char *path;
-	char *lock_path;
+	char *path, *lock_path;
 };
 
 /* `inherited`: the listening socket of the daemon before, which is taken over, or -1. `activated`: that of a socket

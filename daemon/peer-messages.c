@@ -23,18 +23,25 @@
 
 /* -- replies ------------------------------------------------------------------------------------------------------ */
 
-static int reply(struct peer *peer, void *message, size_t bytes, enum moe_msg_type type, const int *fds, size_t n_fds)
+/* Never waits. */
+static int send_message(struct peer *peer, void *message, size_t bytes, enum moe_msg_type type, const int *fds,
+			size_t n_fds)
 {
 	struct moe_msg *msg = message;
-	int r;
 
 	*msg = (struct moe_msg){.magic = MOE_PROTO_MAGIC,
 				.type = (__u16)type,
 				.fds = (__u16)n_fds,
 				.bytes = (__u32)bytes,
 				.status = msg->status};
-	/* Never waits: a peer that does not read its replies is closed. */
-	r = fdmsg_send(peer->source.fd, message, bytes, fds, n_fds, 1);
+	return fdmsg_send(peer->source.fd, message, bytes, fds, n_fds, 1);
+}
+
+/* A peer that does not read its replies is closed. */
+static int reply(struct peer *peer, void *message, size_t bytes, enum moe_msg_type type, const int *fds, size_t n_fds)
+{
+	const int r = send_message(peer, message, bytes, type, fds, n_fds);
+
 	if (r < 0 && type != MOE_MSG_PROGRESS)
 		peer_close(peer, "cannot send a reply");
 	return r;
@@ -47,6 +54,14 @@ void peer_send_error(struct peer *peer, int code, const char *text)
 	snprintf(e.text, sizeof e.text, "%s", text);
 	log_debug("pid %d: refused: %s", peer->pid, text);
 	reply(peer, &e, sizeof e, MOE_MSG_ERROR, NULL, 0);
+}
+
+void peer_send_goodbye(struct peer *peer, int code, const char *text)
+{
+	struct moe_msg_error e = {.msg.status = code};
+
+	snprintf(e.text, sizeof e.text, "%s", text);
+	send_message(peer, &e, sizeof e, MOE_MSG_ERROR, NULL, 0);
 }
 
 void peer_send_progress(struct peer *peer, uint64_t done, uint64_t total, uint64_t elapsed_ns, uint64_t eta_ns)

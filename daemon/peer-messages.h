@@ -27,5 +27,7 @@ void peer_send_traced(struct peer *peer, const struct moe_msg_traced *traced);
 /* To one that waits for a document: a memfd, which stays the caller's, or -errno and *err. */
 void peer_send_document(struct peer *peer, int fd, uint64_t bytes, const struct moe_error *err);
 void peer_send_error(struct peer *peer, int code, const char *text);
+/* The same of a daemon that leaves: the connection stays, whether or not it arrives. */
+void peer_send_goodbye(struct peer *peer, int code, const char *text);
 
 #endif

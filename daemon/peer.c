@@ -314,14 +314,12 @@ void peer_close(struct peer *peer, const char *why)
 
 void peer_leave(struct peer *peer)
 {
-	struct moe_error err;
-
 	if (!peer->session) {
 		peer_close(peer, NULL);
 		return;
 	}
 	if (peer->asks)
-		peer_send_document(peer, moe_error_set(&err, -ECANCELED, "query: the daemon ends"), 0, &err);
+		peer_send_goodbye(peer, -ECANCELED, "query: the daemon ends");
 	service_leave_session(peer->service, peer->session);
 	peer->session = NULL;
 	unlink_peer(peer);

@@ -39,10 +39,11 @@ static struct resident *entry_free(struct entry *entry)
 	return model;
 }
 
-/* Given back in a thread: a large one takes seconds. */
-static void free_model(void *model)
+/* In a thread: a large model takes seconds to be given back, and reads of a tier that are under way as long as the disk
+ * takes. */
+static void free_entry(void *entry)
 {
-	resident_free(model);
+	resident_free(entry_free(entry));
 }
 
 static struct entry *find_name(const struct registry *registry, const char *name)
@@ -404,7 +405,10 @@ int registry_remove(struct registry *registry, const char *name, struct moe_erro
 		at = &(*at)->next;
 	*at = entry->next;
 	registry->n--;
-	closer_free(free_model, entry_free(entry));
+	entry->mover = mover_free(entry->mover);
+	if (entry->tier)
+		tier_part(entry->tier);
+	closer_free(free_entry, entry);
 	return 0;
 }
 

@@ -322,14 +322,33 @@ static int revive(struct service *s, struct moe_error *err)
 	return 0;
 }
 
+static void keep_listener(struct service *s)
+{
+	if (!s->listener.activated)
+		handover_put(s->handover, s->listener.socket, "listen");
+}
+
+/* One in place of what the daemon before has left lets go of its name first: nobody reaches that one any more. */
 static int open_listener(struct service *s, struct moe_error *err)
 {
-	int r = listener_open(&s->listener, s->config->socket, s->config->socket_mode,
-			      handover_take(s->handover, "listen"), handover_take_activated(s->handover), err);
+	const int left = handover_take(s->handover, "listen");
+	int r = listener_open(&s->listener, s->config->socket, s->config->socket_mode, left,
+			      handover_take_activated(s->handover), err);
 
-	if (r == 0 && !s->listener.activated)
-		handover_put(s->handover, s->listener.socket, "listen");
+	if (r == 0 && left >= 0 && s->listener.socket != left)
+		handover_drop(s->handover, "listen");
+	if (r == 0)
+		keep_listener(s);
 	return r;
+}
+
+/* Names that something else had until what was refused has let go of them. */
+static void keep_replaced(struct service *s)
+{
+	keep_listener(s);
+	handover_put(s->handover, s->registrar_fd, "registrar");
+	for (struct entry *e = s->registry.head; e; e = e->next)
+		estate_keep_measured(s->handover, e);
 }
 
 static int open_accounts(struct service *s, struct moe_error *err)
@@ -416,8 +435,7 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 		/* Now only a load can fail: what cannot go on is given up, and its clients see that. */
 		handover_discard_rest(s->handover);
 		handover_settle(s->handover);
-		for (struct entry *e = s->registry.head; e; e = e->next)
-			estate_keep_measured(s->handover, e); /* what was refused has let go of its name only now */
+		keep_replaced(s);
 		modpools_settle(&s->modpools);
 		r = service_load_next(s, err);
 	}

@@ -200,6 +200,13 @@ int tier_new(struct tier **ret, struct resident *model, const struct policy_ops 
 	return 0;
 }
 
+void tier_part(struct tier *t)
+{
+	if (t->model->reader)
+		reader_set_wake(t->model->reader, NULL, NULL);
+	say_left(t, UINT64_MAX);
+}
+
 struct tier *tier_free(struct tier *t)
 {
 	if (!t)

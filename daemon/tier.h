@@ -22,7 +22,11 @@ struct tier;
  * frames_pause(). */
 int tier_new(struct tier **ret, struct resident *model, const struct policy_ops *policy, uint32_t *table,
 	     struct frames_counters *counters, struct loop *loop, struct moe_error *err);
-struct tier *tier_free(struct tier *tier); /* before the model; takes NULL, returns NULL */
+
+/* Before the model; takes NULL, returns NULL. Waits for what is being read: on a slow disk long. After tier_part(),
+ * which is the reactor's and lets go of its loop, any thread may do it. */
+struct tier *tier_free(struct tier *tier);
+void tier_part(struct tier *tier);
 
 struct frames *tier_frames(struct tier *tier);
 const struct frames_counters *tier_counters(const struct tier *tier);

@@ -222,8 +222,8 @@ static void job_row(struct job *j, const struct fake *f, uint32_t row)
 }
 
 /* Random inputs; about one pair in `holes` is missing (0: none). */
-static struct job *job_make(const struct fake *f, uint32_t tokens, uint32_t topk, uint32_t x_type, uint32_t y_type,
-			    uint32_t holes)
+__attribute__((unused)) static struct job *job_make(const struct fake *f, uint32_t tokens, uint32_t topk,
+						    uint32_t x_type, uint32_t y_type, uint32_t holes)
 {
 	const size_t n = (size_t)tokens * f->manifest.hidden, pairs = (size_t)tokens * topk;
 	const struct kernels *ref = kernels_get(ISA_REF); /* asks the CPU, which is slow in a virtual machine */
@@ -266,7 +266,7 @@ static struct job *job_make(const struct fake *f, uint32_t tokens, uint32_t topk
 	return j;
 }
 
-static void job_free(struct job *j)
+__attribute__((unused)) static void job_free(struct job *j)
 {
 	sem_destroy(&j->ended);
 	free(j->ids);
@@ -282,7 +282,7 @@ static void job_wait(struct job *j)
 		continue;
 }
 
-static void job_run(struct pool *pool, struct job *j)
+__attribute__((unused)) static void job_run(struct pool *pool, struct job *j)
 {
 	memset(j->y, 0xff, j->y_bytes);
 	j->ends = 0;

@@ -11,6 +11,7 @@
 
 #include "base/util.h"
 #include "daemon/guard.h"
+#include "tests/pool-fills.h"
 #include "tests/tap.h"
 
 enum { PAGE = 4096, THREADS = 4 };
@@ -85,6 +86,34 @@ static void test_threads(void)
 	guard_free(other);
 }
 
+/* A FILL whose destination is gone: the pool's own threads meet it. */
+static void test_pool(void)
+{
+	struct pool *pool = pool_make(1, 2);
+	volatile uint8_t *p = cut_memory();
+	struct guard *g = guarded(p, BYTES);
+	struct fill *fill;
+	struct fake f;
+	uint8_t *dst;
+
+	fake_layout(&f, 2, 700, 3072, MOE_FORMAT_BF16, 1);
+	fake_fill(&f);
+	fill = fill_make(&f, 0, 1);
+	require(fill->slice.bytes <= BYTES, "it has room");
+	dst = fill->dst;
+	fill->copy.dst = (uint8_t *)(uintptr_t)p;
+	pool_submit_copy(pool, &fill->copy);
+	while (sem_wait(&fill->ended) < 0)
+		;
+	ok(guard_hit(g), "a FILL into memory that is gone: the pool lives, and the guard knows");
+	fill->dst = dst;
+	fill_free(fill);
+	pool_free(pool);
+	fake_free(&f);
+	guard_free(g);
+	munmap((void *)(uintptr_t)p, BYTES);
+}
+
 static void test_edges(void)
 {
 	volatile uint8_t *p = cut_memory();
@@ -108,6 +137,7 @@ int main(void)
 {
 	require(guard_start(NULL) == 0 && guard_start(NULL) == 0, "the handler is there, once");
 	test_threads();
+	test_pool();
 	test_edges();
 	return tap_done();
 }

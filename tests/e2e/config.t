@@ -188,4 +188,24 @@ if have_proc; then
 	stop_daemon
 	is $? 0 'both end'
 fi
+# -- a socket that a file names -------------------------------------------------------------------------------------
+
+named=$dir/named
+printf '[Daemon]\nSocket=%s\n' "$named" >"$dir/named.conf"
+rm -f "$dir/ready"
+mkfifo "$dir/ready"
+"$expertd" --config "$dir/named.conf" --ready-fd 3 3>"$dir/ready" 2>"$log" >&2 &
+daemon=$!
+started="$started $daemon"
+read -r line <"$dir/ready"
+is "$line" READY 'a daemon whose socket a file names' "$log"
+for reloads in 1 2; do
+	kill -HUP "$daemon"
+	wait_for said "$reloads" 'reloaded the configuration'
+done
+"$moectl" --socket "$named" status >"$dir/out" 2>&1
+ok $? 'reloaded twice, it answers there' "$dir/out"
+stop_daemon
+is $? 0 'it ends'
+is "$(ls "$named" "$named.lock" 2>/dev/null)" '' 'and takes the socket with it'
 finish

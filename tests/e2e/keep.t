@@ -64,6 +64,16 @@ wait_for is_served "$second"
 ok $? 'SIGUSR2: another daemon answers' "$dir/daemon.log"
 is "$(stat -L -c %i "/proc/$(child)/exe")" "$(stat -c %i "$program")" 'it is the program that lies on disk now'
 
+# -- a socket that somebody has removed ---------------------------------------------------------------------------
+
+rm "$socket"
+for turn in 1 2 3; do
+	before=$(child)
+	kill -9 "$before"
+	wait_for is_served "$before"
+	ok $? "the socket's file was removed: daemon $turn after that is reached" "$dir/daemon.log"
+done
+
 # -- the end ------------------------------------------------------------------------------------------------------
 
 third=$(child)
