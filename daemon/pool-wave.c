@@ -24,6 +24,9 @@
 #define GROUPS_ROWS 4
 #define UNIT_BYTES_GROUPS ((uint64_t)1024 << 10)
 #define UNITS_PER_THREAD 4
+/* A unit of the plain kernels multiplies so many bytes of weights: seconds, where the vector kernels take milliseconds,
+ * and less than a service manager's patience. */
+#define UNIT_BYTES_REF ((uint64_t)128 << 20)
 #define BLOCK_ROWS_STEP 16
 #define BLOCK_ROWS_FEW 64 /* what units of few tokens are multiples of: four streams of panels (docs/decisions/0021) */
 
@@ -110,7 +113,11 @@ static uint32_t block_rows(const struct wave *w, const struct kernel_ops *ops, u
 	/* Where arithmetic is what takes time, the fullest expert's units do: if all are equal that is the same. */
 	const uint64_t equals = many ? w->pairs : experts, each = many ? w->pairs_most : 1;
 	const uint64_t by_threads = rows * equals / (each * threads * UNITS_PER_THREAD);
-	const uint64_t most = MIN(MAX(by_bytes, by_tokens), by_threads);
+	const uint64_t each_pairs = many ? w->pairs_most : MANY_TOKENS;
+	const uint64_t by_patience = w->job->pool->kernels == kernels_get(ISA_REF)
+					     ? UNIT_BYTES_REF / MAX(row_bytes * each_pairs, 1)
+					     : rows;
+	const uint64_t most = MIN(MIN(MAX(by_bytes, by_tokens), by_threads), by_patience);
 	const uint64_t n = ALIGN_UP(most, !many && most >= BLOCK_ROWS_FEW ? BLOCK_ROWS_FEW : BLOCK_ROWS_STEP);
 
 	return (uint32_t)MIN(MAX(n, BLOCK_ROWS_STEP), BLOCK_ROWS_MAX);

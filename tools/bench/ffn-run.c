@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -321,6 +322,30 @@ static int read_options(struct ffn_run *b, struct moe_error *err)
 	return 0;
 }
 
+/* The weights are one node's: its threads compute with them, and its limits are theirs. */
+static void stay_on_node(struct host *host)
+{
+	uint32_t nodes = 0, first = 0;
+	cpu_set_t cpus;
+
+	host_read(host, false);
+	for (uint32_t n = host->n_nodes; n-- > 0;)
+		if (host->nodes[n].n_cpus) {
+			nodes++;
+			first = n;
+		}
+	if (nodes < 2)
+		return;
+	CPU_ZERO(&cpus);
+	for (uint32_t i = 0; i < host->nodes[first].n_cpus; i++)
+		CPU_SET(host->nodes[first].cpus[i], &cpus);
+	if (sched_setaffinity(0, sizeof cpus, &cpus) < 0)
+		return;
+	fprintf(stderr, "moe-bench: one of %u NUMA nodes is measured: node %d, %u CPUs\n", nodes, host->nodes[first].id,
+		host->nodes[first].n_cpus);
+	host_read(host, false);
+}
+
 static int make_parts(struct ffn_run *b, struct moe_error *err)
 {
 	const size_t pairs = (size_t)b->o->tokens * b->shape.topk, values = (size_t)b->o->tokens * b->shape.hidden;
@@ -341,10 +366,10 @@ static int make_parts(struct ffn_run *b, struct moe_error *err)
 	}
 	for (size_t i = 0; i < pairs; i++)
 		b->weights[i] = 1.0f / (float)b->shape.topk;
+	stay_on_node(b->host);
 	r = ffn_model_make(&b->model, &b->shape, b->format, b->o->bytes, b->active, err);
 	if (r < 0)
 		return r;
-	host_read(b->host, false);
 	return pool_new(
 		&b->pool,
 		&(struct pool_params){.host = b->host, .threads = b->o->threads, .kernels = b->kernels, .spin_us = 50},

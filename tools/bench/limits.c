@@ -89,27 +89,69 @@ static void *reader_main(void *userdata)
 	return NULL;
 }
 
+struct seats {
+	cpu_set_t of; /* the CPUs that this thread may use */
+	uint32_t n;
+	uint16_t cpus[HOST_CPUS_MAX];
+};
+
+static void find_seats(struct seats *ret)
+{
+	struct host *host = calloc(1, sizeof *host);
+
+	if (!host)
+		abort();
+	host_read(host, false);
+	ret->n = 0;
+	for (uint32_t k = 0; k < HOST_CPUS_MAX; k++)
+		for (uint32_t i = 0; i < host->n_nodes; i++)
+			if (k < host->nodes[i].n_cpus && ret->n < ARRAY_LEN(ret->cpus))
+				ret->cpus[ret->n++] = host->nodes[i].cpus[k];
+	free(host);
+}
+
+/* Where threads sit, as the pool deals them (pool.h): by turns on the nodes, on each first one to a core. Not on
+ * siblings of one core while others are idle: the limit would be half of what the pool has. */
+static const struct seats *seats(void)
+{
+	static struct seats known;
+	cpu_set_t now;
+
+	sched_getaffinity(0, sizeof now, &now);
+	if (!known.n || !CPU_EQUAL(&known.of, &now))
+		find_seats(&known);
+	known.of = now;
+	return &known;
+}
+
+static void start_reader(struct reader *reader, const struct seats *at, uint32_t i)
+{
+	pthread_attr_t attr;
+	cpu_set_t one;
+
+	CPU_ZERO(&one);
+	pthread_attr_init(&attr);
+	if (at->n) {
+		CPU_SET(at->cpus[i % at->n], &one);
+		pthread_attr_setaffinity_np(&attr, sizeof one, &one);
+	}
+	if (pthread_create(&reader->thread, &attr, reader_main, reader))
+		abort(); /* the barrier would wait for ever */
+	pthread_attr_destroy(&attr);
+}
+
 /* Runs the reader's copies in n threads, each on a CPU of its own as far as there are; nanoseconds from the first begin
  * to the last end. */
 static double run_readers(struct reader *readers, uint32_t n)
 {
+	const struct seats *at = seats();
 	uint64_t begin = UINT64_MAX, end = 0;
 	pthread_barrier_t start;
-	cpu_set_t mine, one;
-	int cpu = -1;
 
-	sched_getaffinity(0, sizeof mine, &mine);
 	pthread_barrier_init(&start, NULL, n);
 	for (uint32_t i = 0; i < n; i++) {
 		readers[i].start = &start;
-		if (pthread_create(&readers[i].thread, NULL, reader_main, &readers[i]))
-			abort(); /* the barrier would wait for ever */
-		do
-			cpu = (cpu + 1) % CPU_SETSIZE;
-		while (!CPU_ISSET((size_t)cpu, &mine));
-		CPU_ZERO(&one);
-		CPU_SET((size_t)cpu, &one);
-		pthread_setaffinity_np(readers[i].thread, sizeof one, &one);
+		start_reader(&readers[i], at, i);
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		pthread_join(readers[i].thread, NULL);
