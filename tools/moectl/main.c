@@ -89,12 +89,13 @@ static const struct {
 	      "system's)"},
 	{'r', "--root DIR        config, doctor: read the files of the system below DIR, and write them there"},
 	{'i', "--isa LEVEL       doctor: could the kernels run at it? auto, ref, avx2, avx512, amx"},
-	{'P', "--policy NAME     plan, trace convert: eplb, eplb-global, random, dynamic, swift, swift-exact, "
-	      "swift-upstream, flashlb or\n"
-	      "                    hot (whole copies on NUMA nodes, as the daemon makes them);\n"
-	      "                    swift, the default of trace convert, has right averages, with --case those of "
-	      "upstream, as published\n"
-	      "                    results have"},
+	{'P',
+	 "--policy NAME     plan, trace convert: eplb, eplb-global, random, dynamic, dynamic_ep, swift, swift-exact, "
+	 "swift-upstream, flashlb or\n"
+	 "                    hot (whole copies on NUMA nodes, as the daemon makes them);\n"
+	 "                    swift, the default of trace convert, has right averages, with --case those of "
+	 "upstream, as published\n"
+	 "                    results have"},
 	{'W', "--weights FILE    plan: JSON: loads [layer][expert], or what moectl heat --json prints"},
 	{'R', "--replicas P      plan, trace convert: slots of all GPUs, of hot of all nodes, together (default: one "
 	      "for each expert)"},
