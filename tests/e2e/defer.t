@@ -8,7 +8,7 @@
 
 layers=$(json $sample/config.json num_hidden_layers)
 topk=$(json $sample/config.json num_experts_per_tok)
-windows=$(amount 16)
+windows=$(amount 8)
 
 # score NAME OPTION...: writes $dir/score.json
 score() {
@@ -37,8 +37,8 @@ is "$nll" "$baseline" 'off: the score is exactly that without the option'
 is "$(json "$dir/score.json" approximate)" 0 'off: not approximate'
 pairs_are 0 'off'
 
-# The bounds: three times what was measured on this model, rounded up, relative to the baseline. The last layer defers
-# nothing.
+# The bounds: three times what was measured on this model with twice as many tokens, rounded up, relative to the
+# baseline. The last layer defers nothing.
 while read -r defer bound; do
 	score "defer $defer" --experts cpu --threads 1 --defer "$defer"
 	difference=$(awk -v x="$nll" -v b="$baseline" 'BEGIN { printf "%.6f", 100 * (x - b) / b }')
