@@ -31,9 +31,10 @@
  * asked for occupy (of panels: all 16 rows of the last one) and writes exactly `rows` results per token. Codes of
  * panels and their scales lie on 64-byte and 16-byte boundaries; no other alignment is required. Denormals, infinities
  * and NaNs go the way IEEE 754 says, but that PACK_BF16 may take denormal weights, activations and products for zero,
- * and that I8_BLOCK and I8_PAIRS multiply weight scale * activation scale with the integer dot product of a group:
- * where the former is infinite (a scale or minimum that is, or an overflow) the result is an infinity or NaN, which of
- * them need not be what the single products would add up to.
+ * and that I8_ROW, I8_BLOCK and I8_PAIRS multiply weight scale * activation scale with the integer dot product of a row
+ * or group: where the former is infinite (a scale or minimum that is, or an overflow) the result is an infinity or NaN,
+ * which of them need not be what the single products would add up to. Nor need it be where a weight is beyond the
+ * largest binary32, to which kernel_group_ops of PACK_I8_BLOCK round it.
  * Thread-safe: no state.
  */
 #ifndef MOE_KERNELS_H

@@ -13,8 +13,8 @@
 #include "tests/kernel-decode.h"
 #include "tests/kernel-walls.h"
 
-#define ROWS_MAX 224
-#define COLS_MAX 8448
+#define ROWS_MAX 704
+#define COLS_MAX 37120
 #define TOKENS_MAX 136
 #define CANARY 0x5aa5c33cu
 #define CANARIES 16

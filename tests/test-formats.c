@@ -218,11 +218,21 @@ static void shape_small(struct problem *p, uint32_t format)
 static void shape_large(struct problem *p, uint32_t format)
 {
 	const size_t unit = col_unit(format);
-	const uint32_t which = pick(3);
+	const uint32_t which = pick(5);
 
-	p->rows = which == 0 ? 16 + pick(33) : 64 + pick(137);
-	p->tokens = which == 1 ? 1 + pick(9) : 16 + pick(once_in(4) ? 121 : 55);
-	p->cols = which == 2 ? 256 + pick(513) : 2048 + pick(which == 1 ? 2100 : 6253);
+	if (which == 3) { /* more columns than a kernel takes in one part */
+		p->rows = 1 + pick(40);
+		p->tokens = 1 + pick(12);
+		p->cols = 8449 + pick(28000);
+	} else if (which == 4) { /* more rows than one takes in a run */
+		p->rows = 256 + pick(448);
+		p->tokens = 1 + pick(40);
+		p->cols = 64 + pick(400);
+	} else {
+		p->rows = which == 0 ? 16 + pick(33) : 64 + pick(137);
+		p->tokens = which == 1 ? 1 + pick(9) : 16 + pick(once_in(4) ? 121 : 55);
+		p->cols = which == 2 ? 256 + pick(513) : 2048 + pick(which == 1 ? 2100 : 6253);
+	}
 	if (format == MOE_FORMAT_FP8_BLOCK ? once_in(2) : unit > 1)
 		p->cols = (p->cols + unit - 1) / unit * unit;
 }
