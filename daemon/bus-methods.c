@@ -213,6 +213,14 @@ int bus_on_resume(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
 
 /* -- jobs --------------------------------------------------------------------------------------------------------- */
 
+static int has_ended(sd_bus_message *call, sd_bus_error *ret_error)
+{
+	struct moe_error err;
+
+	return bus_error(ret_error,
+			 moe_error_set(&err, -ESRCH, "%.200s: the job has ended", sd_bus_message_get_path(call)), &err);
+}
+
 static int cancel(struct bus *b, sd_bus_message *call, sd_bus_error *ret_error)
 {
 	const struct job *job = bus_find_job(b, sd_bus_message_get_path(call));
@@ -220,8 +228,8 @@ static int cancel(struct bus *b, sd_bus_message *call, sd_bus_error *ret_error)
 	int r = 0;
 
 	if (!job || job->ended)
-		r = moe_error_set(&err, -ESRCH, "%.200s: the job has ended", sd_bus_message_get_path(call));
-	else if (job->kind == JOB_LOAD)
+		return has_ended(call, ret_error);
+	if (job->kind == JOB_LOAD)
 		r = service_cancel_load(b->service, &err);
 	else if (job->kind == JOB_TRACE)
 		r = service_stop_trace(b->service, &err);
@@ -233,12 +241,13 @@ static int cancel(struct bus *b, sd_bus_message *call, sd_bus_error *ret_error)
 int bus_on_job_cancel(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
 {
 	const struct job *job = bus_find_job(userdata, sd_bus_message_get_path(m));
-
 	const char *action = MODELS_ACTION;
 
-	if (job && job->kind == JOB_DRAIN)
+	if (!job) /* another one may have its number by the time that polkit has answered */
+		return has_ended(m, ret_error);
+	if (job->kind == JOB_DRAIN)
 		action = SESSIONS_ACTION;
-	if (job && job->kind == JOB_TRACE)
+	if (job->kind == JOB_TRACE)
 		action = TRACES_ACTION;
 	return bus_ask(userdata, m, action, cancel, ret_error);
 }

@@ -72,7 +72,7 @@ int ghosts_new(struct ghosts **ret, struct engine *e, struct moe_error *err)
 	int r = 0;
 
 	*ret = NULL;
-	if (layers == 0)
+	if (layers == 0 || e->n_slots == 0) /* without a cache of its own there is nothing to compare with */
 		return 0;
 	g = calloc(1, sizeof *g);
 	if (!g)

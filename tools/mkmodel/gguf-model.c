@@ -43,15 +43,17 @@ static int add_dense(struct maker *m, const struct tensor *t, struct moe_error *
 {
 	const struct model *model = m->reader->model;
 	_cleanup_free_ char *name = gguf_model_name(model->config.family, t->name);
-	uint64_t dims[2] = {t->dims[t->n_dims - 1], t->dims[0]};
+	uint64_t dims[2];
 	uint32_t type;
 
-	if (!name || t->n_dims > 2)
+	if (!name || t->n_dims < 1 || t->n_dims > 2)
 		return moe_error_set(
 			err, -ENOTSUP,
 			"%s: tensor %s: found a tensor of %u dimensions that has no place in a GGUF file of "
 			"architecture %s",
 			model->path, t->name, t->n_dims, gguf_model_architecture(model->config.family));
+	dims[0] = t->dims[t->n_dims - 1];
+	dims[1] = t->dims[0];
 	type = dense_type(t, name);
 	add(m, name, dims, t->n_dims, type, reader_elements(t) * (type == GGML_TYPE_F32 ? 4 : 2));
 	return 0;

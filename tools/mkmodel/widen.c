@@ -38,6 +38,7 @@ static const struct {
 	{"k_norm.", ROLE_NONE},
 	{"layernorm.", ROLE_SCALES},
 	{"model.norm.", ROLE_SCALES},
+	{"o_proj.bias", ROLE_SCALES},
 	{"_proj.bias", ROLE_NONE},
 	{"q_proj.weight", ROLE_READS},
 	{"k_proj.weight", ROLE_READS},
