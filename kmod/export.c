@@ -22,6 +22,7 @@
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/scatterlist.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
 
 #include "compat.h"
@@ -167,6 +168,10 @@ static int export_mmap(struct dma_buf *buf, struct vm_area_struct *vma)
 				      rest, vma->vm_page_prot);
 		at += rest;
 		address += rest;
+		/* The memory type of each small page is looked up. */
+		if (fatal_signal_pending(current))
+			ret = -EINTR;
+		cond_resched();
 	}
 	return ret;
 }
