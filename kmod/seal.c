@@ -41,23 +41,62 @@ bool moe_seal_is_open(const struct moe_lease *lease)
 	       file_count(lease->map) > 1;
 }
 
-/* With moe_lock held: the lease's file for its mapping, which is to be made. */
-static long begin(struct moe_lease *lease, struct file **file)
+/* The client's lease, if it can be mapped. */
+static struct moe_lease *mappable(struct moe_client *client, u64 id)
 {
-	const u64 part = (1ull << lease->pool->page_shift) - 1;
+	struct moe_lease *lease = moe_lease_find(client, id);
+	u64 part;
 
+	if (!lease)
+		return ERR_PTR(-ENOENT);
 	if (!(lease->pool->flags & MOE_KMOD_POOL_MAP))
-		return -EPERM;
+		return ERR_PTR(-EPERM);
 	if (lease->map)
-		return -EEXIST;
+		return ERR_PTR(-EEXIST);
+	part = (1ull << lease->pool->page_shift) - 1;
 	if ((lease->offset | lease->bytes) & part)
-		return -EINVAL;
-	*file = moe_pool_open(lease->pool, O_RDWR);
-	if (IS_ERR(*file))
-		return PTR_ERR(*file);
-	lease->map = get_file(*file);
-	lease->state |= MOE_KMOD_LEASE_MAPPED;
-	return 0;
+		return ERR_PTR(-EINVAL);
+	return lease;
+}
+
+/* A file of the lease's pool, opened without moe_lock: who watches files may make an open wait. */
+static struct file *open_for(struct moe_client *client, u64 id)
+{
+	struct moe_lease *lease;
+	struct moe_pool *pool;
+	struct file *file;
+
+	mutex_lock(&moe_lock);
+	lease = mappable(client, id);
+	pool = IS_ERR(lease) ? ERR_CAST(lease) : lease->pool;
+	if (!IS_ERR(pool))
+		pool->refs++;
+	moe_unlock();
+	if (IS_ERR(pool))
+		return ERR_CAST(pool);
+	file = moe_pool_open(pool, O_RDWR);
+	mutex_lock(&moe_lock);
+	moe_pool_put(pool);
+	moe_unlock();
+	return file;
+}
+
+/* Looked at again: another thread may have mapped or dropped it. An id is never given twice. */
+static long begin(struct moe_call *call, struct file *file, u64 *offset)
+{
+	struct moe_kmod_map *arg = &call->arg.map;
+	struct moe_lease *lease;
+
+	mutex_lock(&moe_lock);
+	lease = mappable(call->client, arg->lease);
+	if (!IS_ERR(lease)) {
+		lease->map = get_file(file);
+		lease->state |= MOE_KMOD_LEASE_MAPPED;
+		arg->bytes = lease->bytes;
+		*offset = lease->offset;
+	}
+	moe_unlock();
+	return PTR_ERR_OR_ZERO(lease);
 }
 
 /*
@@ -94,23 +133,20 @@ static long finish(struct moe_call *call, struct file *file, unsigned long at)
 long moe_seal_map(struct moe_call *call)
 {
 	struct moe_kmod_map *arg = &call->arg.map;
-	struct moe_lease *lease;
 	struct file *file;
-	u64 offset = 0;
+	u64 offset;
 	long ret;
 
 	if (arg->reserved)
 		return -EINVAL;
-	mutex_lock(&moe_lock);
-	lease = moe_lease_find(call->client, arg->lease);
-	ret = lease ? begin(lease, &file) : -ENOENT;
-	if (!ret) {
-		arg->bytes = lease->bytes;
-		offset = lease->offset;
-	}
-	moe_unlock();
-	if (ret)
+	file = open_for(call->client, arg->lease);
+	if (IS_ERR(file))
+		return PTR_ERR(file);
+	ret = begin(call, file, &offset);
+	if (ret) {
+		fput(file);
 		return ret;
+	}
 	return finish(call, file, vm_mmap(file, 0, arg->bytes, PROT_READ | PROT_WRITE,
 					  MAP_SHARED, offset));
 }

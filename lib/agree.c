@@ -36,10 +36,10 @@ static int ask(struct moe_session *s, const struct moe_sqe *sqe, struct queue_op
 
 	if (r == 0)
 		r = queue_wait(&s->queue, op, patience_ns);
-	if (r == -ETIMEDOUT) { /* the op is the caller's: nobody may find it later */
-		engine_give_up(s->engine, -ETIME);
+	if (r == -ETIMEDOUT)
 		r = -ETIME;
-	}
+	if (r == -ETIME) /* also of a ring that stays full; the op is the caller's: nobody may find it later */
+		engine_give_up(s->engine, r);
 	return r < 0 ? r : op->cqe.status;
 }
 
