@@ -50,17 +50,13 @@ struct few_at {
 
 static inline void few_configure(void)
 {
-	_Alignas(64) struct {
-		uint8_t palette, start_row, reserved[14];
-		uint16_t row_bytes[16];
-		uint8_t rows[16];
-	} config = {.palette = 1};
+	_Alignas(64) struct tile_config config = {.palette = 1};
 
 	for (int i = 0; i < 7; i++) {
 		config.row_bytes[i] = i < 6 ? 4 : TILE_BYTES;
 		config.rows[i] = TILE_ROWS;
 	}
-	__asm__ volatile("ldtilecfg %0" ::"m"(config));
+	tiles_load_config(&config);
 }
 
 /* -- where rows are ----------------------------------------------------------------------------------------------- */

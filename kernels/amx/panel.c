@@ -12,6 +12,7 @@
 #undef PANEL_TILE_TOKENS
 #define PANEL_TILE_TOKENS TILE_ROWS
 #define FEW_TOKENS 5 /* up to which they are computed without tiles */
+#define PANEL_PASSES 1
 
 #include "kernels/vec/panel.h"
 

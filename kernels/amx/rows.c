@@ -54,18 +54,13 @@ static void int8_gate_up(const struct kernel_matrix *gate, const struct kernel_m
 		int8_tiles_gate_up(gate, up, rows, cols, act, tokens, x, h);
 }
 
+/* Without groups: these are few.c's. */
 const struct kernel_ops ops_bf16_amx = {
 	.pack = PACK_BF16, .pack_row = pack_bf16_row, .gate_up = bf16_gate_up, .matmul = bf16_matmul};
-const struct kernel_ops ops_fp8_block_amx = {.pack = PACK_BF16,
-					     .pack_row = pack_bf16_row,
-					     .gate_up = fp8_block_gate_up,
-					     .matmul = fp8_block_matmul,
-					     .groups = &groups_fp8_block_amx};
-const struct kernel_ops ops_fp8_row_amx = {.pack = PACK_BF16,
-					   .pack_row = pack_bf16_row,
-					   .gate_up = fp8_row_gate_up,
-					   .matmul = fp8_row_matmul,
-					   .groups = &groups_fp8_row_amx};
+const struct kernel_ops ops_fp8_block_amx = {
+	.pack = PACK_BF16, .pack_row = pack_bf16_row, .gate_up = fp8_block_gate_up, .matmul = fp8_block_matmul};
+const struct kernel_ops ops_fp8_row_amx = {
+	.pack = PACK_BF16, .pack_row = pack_bf16_row, .gate_up = fp8_row_gate_up, .matmul = fp8_row_matmul};
 const struct kernel_ops ops_int8_amx = {.pack = PACK_I8_ROW,
 					.pack_row = pack_i8_row,
 					.gate_up = int8_gate_up,

@@ -44,20 +44,27 @@
 #define TILE_S8_U8(sums, activations, weights)                                                                         \
 	__asm__ volatile("tdpbsud %%tmm" #weights ", %%tmm" #activations ", %%tmm" #sums ::)
 
+struct tile_config {
+	uint8_t palette, start_row, reserved[14];
+	uint16_t row_bytes[16];
+	uint8_t rows[16];
+};
+
+static inline void tiles_load_config(const struct tile_config *config)
+{
+	__asm__ volatile("ldtilecfg %0" ::"m"(*config));
+}
+
 /* Tiles 0 .. 3 are sums, 4 and 5 activations of `tokens` (1 .. 16), 6 and 7 weights; steps have `bytes`. */
 static inline void tiles_configure(size_t tokens, size_t bytes)
 {
-	_Alignas(64) struct {
-		uint8_t palette, start_row, reserved[14];
-		uint16_t row_bytes[16];
-		uint8_t rows[16];
-	} config = {.palette = 1};
+	_Alignas(64) struct tile_config config = {.palette = 1};
 
 	for (int i = 0; i < 8; i++) {
 		config.row_bytes[i] = (uint16_t)(i == 4 || i == 5 ? bytes : TILE_BYTES);
 		config.rows[i] = (uint8_t)(i < 6 ? tokens : bytes / 4);
 	}
-	__asm__ volatile("ldtilecfg %0" ::"m"(config));
+	tiles_load_config(&config);
 }
 
 static inline void tiles_release(void)

@@ -3,10 +3,6 @@
 #include "kernels/avx512/e4m3.h"
 #include "kernels/avx512/vec.h"
 
-/* SPDX-License-Identifier: MIT */
-/* fp8 - E4M3 weights with FP32 activations. */
-#include "kernels/avx512/vec.h"
-
 /* Columns 16 v on of the 64 at w. */
 static inline __attribute__((always_inline)) vec vec_fp8(const char *w, size_t v)
 {

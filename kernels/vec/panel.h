@@ -47,7 +47,9 @@ struct panel_run {
 
 #define PANEL_PAIR_ROWS (2 * MOE_PANEL_ROWS)
 
-#define PANEL_PASSES 3      /* over a run's codes, for a few tokens each, before they are decoded for all */
+#ifndef PANEL_PASSES
+#define PANEL_PASSES 3 /* over a run's codes, for a few tokens each, before they are decoded for all */
+#endif
 #define PANEL_NEAR 64       /* columns that are asked for before they are decoded: from the second-level cache */
 #define PANEL_RUN_PANELS 16 /* panels of a run of more than a few tokens */
 #define PANEL_SPAN_BYTES ((size_t)640 << 10) /* of their activations */

@@ -236,11 +236,6 @@ ROWS_INLINE void streams_run(enum rows_kind kind, bool grouped, size_t tokens, c
 		streams_run(kind, grouped, tokens, part);                                                              \
 	}
 
-#define ROWS_STREAMS_2(name, kind, grouped)                                                                            \
-	ROWS_STREAM(name, kind, grouped, 1)                                                                            \
-	ROWS_STREAM(name, kind, grouped, 2)                                                                            \
-	static rows_streams_function *const name[] = {NULL, name##_1, name##_2};
-
 #define ROWS_STREAMS_4(name, kind, grouped)                                                                            \
 	ROWS_STREAM(name, kind, grouped, 1)                                                                            \
 	ROWS_STREAM(name, kind, grouped, 2)                                                                            \
