@@ -134,6 +134,7 @@ static struct pool_entry *meld(struct pool_entry *a, struct pool_entry *b)
 static void inbox_set(struct pool_queue *queue, enum pool_priority priority, struct pool_entry *top)
 {
 	queue->inbox[priority] = top;
+	atomic_store(&queue->takes_scratch[priority], top && top->takes_scratch);
 	atomic_store(&queue->first[priority], top ? top->place.order : POOL_ORDER_NONE);
 }
 

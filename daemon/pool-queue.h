@@ -75,7 +75,8 @@ struct pool_queue {
 	pthread_mutex_t lock;
 	struct pool_entry *inbox[POOL_PRIORITIES]; /* leftist heaps by place */
 	uint64_t seq;
-	_Atomic uint64_t first[POOL_PRIORITIES]; /* orders of the first entries */
+	_Atomic uint64_t first[POOL_PRIORITIES];     /* orders of the first entries */
+	_Atomic bool takes_scratch[POOL_PRIORITIES]; /* whether the first entries do */
 	struct pool_team teams[HOST_NODES_MAX];
 };
 
@@ -92,6 +93,22 @@ static inline bool pool_queue_waiting(struct pool_queue *queue)
 		if (atomic_load(&queue->first[p]) != POOL_ORDER_NONE)
 			return true;
 	return false;
+}
+
+/* True when a team has a view: of units that are left to draw, or of none that a thread has not found out yet. */
+static inline bool pool_queue_has_views(struct pool_queue *queue)
+{
+	for (uint32_t t = 0; t < queue->n_teams; t++)
+		for (enum pool_priority p = 0; p < POOL_PRIORITIES; p++)
+			if (atomic_load(&queue->teams[t].first[p]) != POOL_ORDER_NONE)
+				return true;
+	return false;
+}
+
+/* Of the first entry of this priority, if there is one. */
+static inline bool pool_queue_first_takes_scratch(struct pool_queue *queue, enum pool_priority priority)
+{
+	return atomic_load(&queue->takes_scratch[priority]);
 }
 
 /* True when an entry of this priority goes before all the team's views of it. */

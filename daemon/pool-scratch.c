@@ -84,7 +84,8 @@ struct scratch *scratch_get(struct scratch_cache *cache, size_t bytes, enum pool
 		return NULL;
 	scratch->next = NULL;
 	scratch->priority = priority;
-	atomic_fetch_add(&cache->used[priority], scratch->bytes);
+	scratch->asked = bytes;
+	atomic_fetch_add(&cache->used[priority], bytes);
 	return scratch;
 }
 
@@ -114,7 +115,7 @@ struct scratch *scratch_put(struct scratch_cache *cache, struct scratch *scratch
 
 	if (!scratch)
 		return NULL;
-	atomic_fetch_sub(&cache->used[scratch->priority], scratch->bytes);
+	atomic_fetch_sub(&cache->used[scratch->priority], scratch->asked);
 	pthread_mutex_lock(&cache->lock);
 	scratch->next = cache->kept;
 	cache->kept = scratch;

@@ -22,6 +22,7 @@
 struct scratch {
 	struct scratch *next;
 	enum pool_priority priority;
+	size_t asked; /* bytes: what counts as in use */
 	size_t bytes; /* usable */
 	void *base;   /* on a cache line */
 };

@@ -24,9 +24,11 @@
 #define GROUPS_ROWS 4
 #define UNIT_BYTES_GROUPS ((uint64_t)1024 << 10)
 #define UNITS_PER_THREAD 4
-/* A unit of the plain kernels multiplies so many bytes of weights: seconds, where the vector kernels take milliseconds,
- * and less than a service manager's patience. */
-#define UNIT_BYTES_REF ((uint64_t)128 << 20)
+/* A unit multiplies so often at most: what is more urgent waits for its end, milliseconds. With tiles it is as many of
+ * them; with the plain kernels seconds, which is less than a service manager's patience. */
+#define UNIT_PRODUCTS ((uint64_t)1 << 29)
+#define UNIT_PRODUCTS_GROUPS ((uint64_t)1 << 32)
+#define UNIT_PRODUCTS_REF ((uint64_t)1 << 26)
 #define BLOCK_ROWS_STEP 16
 #define BLOCK_ROWS_FEW 64 /* what units of few tokens are multiples of: four streams of panels (docs/decisions/0021) */
 
@@ -102,22 +104,29 @@ static bool many_tokens(const struct wave *w)
 	return w->pairs > MANY_TOKENS * w->n_experts;
 }
 
-static uint32_t block_rows(const struct wave *w, const struct kernel_ops *ops, uint64_t rows, uint64_t row_bytes,
-			   uint64_t experts)
+static uint64_t unit_products(const struct wave *w, bool groups)
 {
+	if (w->job->pool->kernels == kernels_get(ISA_REF))
+		return UNIT_PRODUCTS_REF;
+	return groups ? UNIT_PRODUCTS_GROUPS : UNIT_PRODUCTS;
+}
+
+/* Of gate and up, or of down. */
+static uint32_t block_rows(const struct wave *w, bool down, uint64_t row_bytes)
+{
+	const struct kernel_ops *ops = down ? w->down_ops : w->gate_ops;
+	const uint64_t hidden = w->job->compute->model->manifest->hidden, inter = w->job->compute->slice->inter;
+	const uint64_t rows = down ? hidden : inter, cols = down ? inter : 2 * hidden;
+	const uint64_t threads = w->job->pool->n_workers, experts = w->n_experts;
 	const bool groups = ops->groups && w->pairs >= ops->groups->least * experts, many = many_tokens(w);
-	const uint64_t threads = w->job->pool->n_workers;
 	const uint64_t bytes = groups ? UNIT_BYTES_GROUPS : many ? UNIT_BYTES_MANY : UNIT_BYTES_FEW;
 	const uint64_t by_bytes = MAX(bytes / MAX(row_bytes, 1), many ? 1 : BLOCK_ROWS_FEW);
 	const uint64_t by_tokens = groups ? GROUPS_ROWS * w->pairs / experts : 0;
 	/* Where arithmetic is what takes time, the fullest expert's units do: if all are equal that is the same. */
 	const uint64_t equals = many ? w->pairs : experts, each = many ? w->pairs_most : 1;
 	const uint64_t by_threads = rows * equals / (each * threads * UNITS_PER_THREAD);
-	const uint64_t each_pairs = many ? w->pairs_most : MANY_TOKENS;
-	const uint64_t by_patience = w->job->pool->kernels == kernels_get(ISA_REF)
-					     ? UNIT_BYTES_REF / MAX(row_bytes * each_pairs, 1)
-					     : rows;
-	const uint64_t most = MIN(MIN(MAX(by_bytes, by_tokens), by_threads), by_patience);
+	const uint64_t by_products = unit_products(w, groups) / MAX(cols * w->pairs_most, 1);
+	const uint64_t most = MIN(MIN(MAX(by_bytes, by_tokens), by_threads), by_products);
 	const uint64_t n = ALIGN_UP(most, !many && most >= BLOCK_ROWS_FEW ? BLOCK_ROWS_FEW : BLOCK_ROWS_STEP);
 
 	return (uint32_t)MIN(MAX(n, BLOCK_ROWS_STEP), BLOCK_ROWS_MAX);
@@ -389,8 +398,7 @@ static void cut_blocks(const struct wave *w, struct wave_cut *ret, struct wave_b
 	const struct pool *pool = w->job->pool;
 	const uint32_t hidden = c->model->manifest->hidden;
 	const uint64_t width = down ? row_bytes(c, MOE_PART_DOWN) : 2 * row_bytes(c, MOE_PART_GATE);
-	const uint32_t step = block_rows(w, down ? w->down_ops : w->gate_ops, down ? hidden : c->slice->inter, width,
-					 w->n_experts);
+	const uint32_t step = block_rows(w, down, width);
 	uint32_t n = 0;
 
 	ret->bytes = MAX(step * width, 1);
@@ -514,7 +522,7 @@ int wave_new(struct wave **ret, struct ffn_job *job, uint32_t tokens, uint32_t p
 	wave_groups(w);
 	wave_pairs(w);
 	wave_units(w);
-	w->rows.batch.several = many_tokens(w) ? NULL : lane_several;
+	w->rows.batch.several = many_tokens(w) || job->pool->kernels == kernels_get(ISA_REF) ? NULL : lane_several;
 	for (uint32_t t = 0; t < job->pool->queue.n_teams; t++)
 		if (w->whole[t])
 			w->whole[t]->batch.several = w->rows.batch.several;

@@ -14,11 +14,13 @@
 
 /* -- threads ------------------------------------------------------------------------------------------------------ */
 
-/* Draws the units after those that are to be run, which can then ask memory for them: but not the last ones, for which
- * another thread might have to wait, and not before something more urgent. */
+/* Draws the units after those that are to be run, which can then ask memory for them: but not such as are taken one by
+ * one, each of which takes milliseconds, not the last ones, for which another thread might have to wait, and not before
+ * something more urgent. */
 static struct pool_units worker_draw_ahead(struct pool_worker *w, struct pool_view *view)
 {
-	if (pool_view_left(view) <= w->pool->n_workers || pool_queue_urgent(&w->pool->queue, w->team, view->batch))
+	if (!view->batch->several || pool_view_left(view) <= w->pool->n_workers ||
+	    pool_queue_urgent(&w->pool->queue, w->team, view->batch))
 		return (struct pool_units){0};
 	return pool_view_draw(view, w->team);
 }
@@ -64,7 +66,8 @@ static bool worker_step(struct pool_worker *w)
 
 	for (enum pool_priority p = 0; p < POOL_PRIORITIES; p++) {
 		const bool begin = pool_queue_new_first(&pool->queue, w->team, p) &&
-				   scratch_has_room(&pool->scratch, p);
+				   (scratch_has_room(&pool->scratch, p) ||
+				    !pool_queue_first_takes_scratch(&pool->queue, p));
 		struct pool_entry *entry = begin ? pool_queue_take(&pool->queue, p) : NULL;
 		struct pool_view *view;
 
@@ -110,20 +113,23 @@ static void *worker_main(void *arg)
 static int worker_start(struct pool_worker *w, struct moe_error *err)
 {
 	pthread_attr_t attr;
-	cpu_set_t cpus;
+	size_t bytes;
+	cpu_set_t *cpus = host_cpu_mask((uint32_t)w->cpu, &bytes);
 	sigset_t signals;
 	int r;
 
-	CPU_ZERO(&cpus);
-	CPU_SET((size_t)w->cpu, &cpus);
+	if (!cpus)
+		return moe_error_set(err, -ENOMEM, "pool: no memory for a set of CPUs");
 	sigfillset(&signals);
 	sigdelset(&signals, SIGBUS);
 	pthread_attr_init(&attr);
-	pthread_attr_setaffinity_np(&attr, sizeof(cpus), &cpus);
+	r = pthread_attr_setaffinity_np(&attr, bytes, cpus);
 	pthread_attr_setsigmask_np(&attr, &signals);
 	pthread_attr_setstacksize(&attr, STACK_BYTES);
-	r = pthread_create(&w->thread, &attr, worker_main, w);
+	if (!r)
+		r = pthread_create(&w->thread, &attr, worker_main, w);
 	pthread_attr_destroy(&attr);
+	CPU_FREE(cpus);
 	if (r)
 		return moe_error_sys(err, -r, "pool: cannot start a thread on CPU %d", w->cpu);
 	return 0;
@@ -156,6 +162,7 @@ static int shape_of(struct pool_shape *ret, const struct pool_params *params, st
 	const uint32_t threads = params->threads ? params->threads : default_threads(host);
 	struct pool_shape s = {0};
 
+	/* Each team computes its rows of each expert: with more threads than another it would only wait for it. */
 	for (uint32_t n = 0; n < host->n_nodes; n++)
 		if (host->nodes[n].n_cpus && s.n_teams < threads)
 			s.node[s.n_teams++] = n;
@@ -264,7 +271,8 @@ uint32_t pool_threads(const struct pool *pool)
 
 bool pool_look(struct pool *pool, char *why, size_t size)
 {
-	const bool waits = pool_queue_waiting(&pool->queue), waited = pool->waited;
+	const bool waits = pool_queue_waiting(&pool->queue) || pool_queue_has_views(&pool->queue);
+	const bool waited = pool->waited;
 	const struct pool_worker *stuck = NULL;
 	bool moved = false;
 
@@ -296,19 +304,23 @@ void pool_trim(struct pool *pool)
 void pool_submit_compute(struct pool *pool, struct pool_compute *job)
 {
 	job->entry.start = ffn_start;
+	job->entry.takes_scratch = true;
 	pool_queue_submit(&pool->queue, &job->entry, job->priority, job->order);
 }
 
 void pool_submit_copy(struct pool *pool, struct pool_copy *job)
 {
 	job->entry.start = copy_start;
+	job->entry.takes_scratch = false;
 	pool_queue_submit(&pool->queue, &job->entry, job->priority, job->order);
 }
 
 void pool_submit_move(struct pool *pool, struct pool_move *job)
 {
 	job->entry.start = move_start;
-	pool_queue_submit(&pool->queue, &job->entry, POOL_BACKGROUND, 0);
+	job->entry.takes_scratch = false;
+	/* After all that somebody asked for. */
+	pool_queue_submit(&pool->queue, &job->entry, POOL_BACKGROUND, POOL_ORDER_NONE - 1);
 }
 
 void pool_stats(struct pool *pool, struct pool_stats *ret)

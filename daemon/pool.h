@@ -7,7 +7,8 @@
  * rows, that the team's threads take in order from one atomic cursor. There is no global barrier: whoever finishes the
  * last gate-and-up rows of an expert, of all teams, gives each team the expert's down rows, and whoever finishes the
  * last part of an output block adds it up. Sums are formed in a fixed order, so a result depends neither on the number
- * of nodes, of threads or who was faster, nor on what other tokens are in the job.
+ * of nodes, of threads or who was faster, nor on what other tokens are in the job; but for formats in panels at level
+ * amx, whose experts with many tokens are computed in bfloat16 (docs/decisions/0096).
  *
  * An idle thread polls for spin_us and then sleeps: an idle pool uses no CPU. Between units the most urgent job goes
  * first: that of the highest priority, within it that of the lowest `order`; a unit that runs is not interrupted.
@@ -32,7 +33,8 @@ struct pool;
 struct pool_params {
 	const struct host *host; /* read by pool_new only; a share of a record belongs to the node of that index */
 	/* In all, dealt evenly to the nodes; 0: one for each core of the process's affinity mask, or fewer where the
-	 * control group's CPU quota allows no more. A node that gets none, or has no CPU, is served by the others. */
+	 * control group's CPU quota allows no more, or where nodes have more cores than their even part. A node that
+	 * gets none, or has no CPU, is served by the others. */
 	uint32_t threads;
 	const struct kernels *kernels;
 	uint32_t spin_us; /* how long an idle thread polls before it sleeps */
@@ -59,6 +61,7 @@ struct pool_entry {
 	struct pool_entry *left, *right; /* of the inbox's heap */
 	uint32_t rank;
 	struct pool_place place;
+	bool takes_scratch; /* not begun while its priority has as much as it may */
 	void (*start)(struct pool *pool, struct pool_entry *entry);
 };
 

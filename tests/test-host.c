@@ -66,9 +66,14 @@ static void test_affinity(void)
 {
 	_cleanup_free_ struct host *host = read_host(false);
 	struct host_node one = host->nodes[0], none = one;
-	cpu_set_t before, after;
+	cpu_set_t before, after, *far;
+	size_t bytes;
 	int r;
 
+	far = host_cpu_mask(5000, &bytes);
+	ok(far && CPU_COUNT_S(bytes, far) == 1 && CPU_ISSET_S(5000, bytes, far), "the mask of CPU 5000, of %zu bytes",
+	   bytes);
+	CPU_FREE(far);
 	require(sched_getaffinity(0, sizeof before, &before) == 0, "affinity mask is readable");
 	one.n_cpus = 1;
 	none.n_cpus = 0;

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "daemon/pool-internal.h"
 #include "tests/pool-fills.h"
 
 /* -- many at once ------------------------------------------------------------------------------------------------- */
@@ -324,6 +325,44 @@ static void test_begun(void)
 	fake_free(&f);
 }
 
+/* Its priority has as much intermediate memory as it may: a computation waits for some, copies need none. */
+static void test_scratch_full(void)
+{
+	struct pool *pool = pool_make(1, 2);
+	struct scratch *all = scratch_get(&pool->scratch, SCRATCH_USED_MAX, POOL_PREFILL);
+	struct fill *fills[2];
+	struct fake f;
+	struct job *j;
+	bool good = true;
+
+	fake_layout(&f, 4, 64, 64, MOE_FORMAT_BF16, 1);
+	fake_fill(&f);
+	j = job_make(&f, 3, 2, MOE_TYPE_F32, MOE_TYPE_F32, 0);
+	j->compute.priority = POOL_PREFILL;
+	j->compute.order = 1;
+	for (int i = 0; i < 2; i++) {
+		fills[i] = fill_make(&f, 0, 1);
+		fills[i]->copy.priority = POOL_PREFILL;
+		if (i == 1)
+			pool_submit_compute(pool, &j->compute);
+		pool_submit_copy(pool, &fills[i]->copy);
+		while (sem_wait(&fills[i]->ended) < 0)
+			continue;
+		good = good && fill_good(fills[i]);
+		fill_free(fills[i]);
+	}
+	ok(good, "copies do not wait for intermediate memory");
+	usleep(20000);
+	ok(sem_trywait(&j->ended) < 0, "a computation does");
+	scratch_put(&pool->scratch, all);
+	pool_queue_ring_one(&pool->queue);
+	job_wait(j);
+	ok(job_good(&f, j, kernels_get(isa_detect(NULL))), "until there is some");
+	job_free(j);
+	pool_free(pool);
+	fake_free(&f);
+}
+
 /* -- idleness ----------------------------------------------------------------------------------------------------- */
 
 /* Of all threads of this process. */
@@ -413,6 +452,7 @@ int main(void)
 	test_priorities();
 	test_places();
 	test_begun();
+	test_scratch_full();
 	test_idle();
 	return tap_done();
 }

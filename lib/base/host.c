@@ -312,6 +312,18 @@ static void read_nodes(struct host *host)
 	CPU_FREE(cpus);
 }
 
+cpu_set_t *host_cpu_mask(uint32_t cpu, size_t *ret_bytes)
+{
+	cpu_set_t *mask = CPU_ALLOC(cpu + 1);
+
+	*ret_bytes = CPU_ALLOC_SIZE(cpu + 1);
+	if (mask) {
+		CPU_ZERO_S(*ret_bytes, mask);
+		CPU_SET_S(cpu, *ret_bytes, mask);
+	}
+	return mask;
+}
+
 int host_bind_thread(const struct host_node *node)
 {
 	const size_t bytes = CPU_ALLOC_SIZE(CPU_IDS);

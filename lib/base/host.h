@@ -10,6 +10,7 @@
 #ifndef BASE_HOST_H
 #define BASE_HOST_H
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -72,6 +73,9 @@ int64_t host_read_number(const char *path);
 
 /* transparent_hugepage/shmem_enabled: the word in brackets, "" unknown. */
 void host_read_thp_shmem(char *ret, uint32_t size);
+
+/* The set of one CPU, of *ret_bytes, for sched_setaffinity and others; CPU_FREE ends it. NULL: no memory. */
+cpu_set_t *host_cpu_mask(uint32_t cpu, size_t *ret_bytes);
 
 /* Binds the calling thread to the node's CPUs. 0 or -errno (-EINVAL: the node has none). */
 int host_bind_thread(const struct host_node *node);

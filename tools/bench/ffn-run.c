@@ -326,7 +326,6 @@ static int read_options(struct ffn_run *b, struct moe_error *err)
 static void stay_on_node(struct host *host)
 {
 	uint32_t nodes = 0, first = 0;
-	cpu_set_t cpus;
 
 	host_read(host, false);
 	for (uint32_t n = host->n_nodes; n-- > 0;)
@@ -336,10 +335,7 @@ static void stay_on_node(struct host *host)
 		}
 	if (nodes < 2)
 		return;
-	CPU_ZERO(&cpus);
-	for (uint32_t i = 0; i < host->nodes[first].n_cpus; i++)
-		CPU_SET(host->nodes[first].cpus[i], &cpus);
-	if (sched_setaffinity(0, sizeof cpus, &cpus) < 0)
+	if (host_bind_thread(&host->nodes[first]) < 0)
 		return;
 	fprintf(stderr, "moe-bench: one of %u NUMA nodes is measured: node %d, %u CPUs\n", nodes, host->nodes[first].id,
 		host->nodes[first].n_cpus);

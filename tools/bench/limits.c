@@ -127,17 +127,16 @@ static const struct seats *seats(void)
 static void start_reader(struct reader *reader, const struct seats *at, uint32_t i)
 {
 	pthread_attr_t attr;
-	cpu_set_t one;
+	size_t bytes;
+	cpu_set_t *one = at->n ? host_cpu_mask(at->cpus[i % at->n], &bytes) : NULL;
 
-	CPU_ZERO(&one);
 	pthread_attr_init(&attr);
-	if (at->n) {
-		CPU_SET(at->cpus[i % at->n], &one);
-		pthread_attr_setaffinity_np(&attr, sizeof one, &one);
-	}
+	if (one)
+		pthread_attr_setaffinity_np(&attr, bytes, one);
 	if (pthread_create(&reader->thread, &attr, reader_main, reader))
 		abort(); /* the barrier would wait for ever */
 	pthread_attr_destroy(&attr);
+	CPU_FREE(one);
 }
 
 /* Runs the reader's copies in n threads, each on a CPU of its own as far as there are; nanoseconds from the first begin

@@ -18,6 +18,7 @@
 
 #include "base/cleanup.h"
 #include "base/futex.h"
+#include "base/host.h"
 #include "base/util.h"
 #include "bench.h"
 
@@ -64,13 +65,12 @@ static void throw_ball(struct table *t, enum pingpong kind, uint32_t value, int 
 
 static void pin_to(int cpu)
 {
-	cpu_set_t one;
+	size_t bytes;
+	cpu_set_t *one = cpu < 0 ? NULL : host_cpu_mask((uint32_t)cpu, &bytes);
 
-	if (cpu < 0)
-		return;
-	CPU_ZERO(&one);
-	CPU_SET((size_t)cpu, &one);
-	sched_setaffinity(0, sizeof one, &one);
+	if (one)
+		sched_setaffinity(0, bytes, one);
+	CPU_FREE(one);
 }
 
 static void partner(struct table *t, enum pingpong kind, int cpu, uint32_t trips)
