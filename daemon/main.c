@@ -14,7 +14,7 @@
 #include "daemon/keeper.h"
 #include "daemon/service.h"
 
-#define EXIT_CANNOT_RUN 77 /* this system forbids io_uring */
+#define EXIT_CANNOT_RUN 77 /* this system forbids io_uring (a CPU without AVX2: base/cpu-floor.c) */
 
 static int keep(const struct config *config, int argc, char **argv, struct moe_error *err)
 {

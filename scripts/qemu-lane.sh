@@ -17,6 +17,7 @@
 # boot: --kernel K, and --initrd FILE or --disk FILE (raw, ext4; a root for kernels that need no initrd: 6.12-cloud);
 #   --keep          what the guest writes onto the disk stays (otherwise it is gone)
 #   --append WORDS  for the kernel's command line, behind console=ttyS0 panic=-1 quiet and root=
+#   --cpu MODEL     max by default: all that QEMU can emulate
 #   --memory MIB    2048 by default, --cpus N 2 by default, --nodes N NUMA nodes among which both are split evenly
 #   --console FILE  what the guest's serial console shows
 #   --results FILE  what the guest writes into /dev/virtio-ports/results
@@ -140,7 +141,7 @@ number() {
 }
 
 read_options() {
-	kernel='' initrd='' disk='' snapshot=on append='' memory=2048 cpus=2 nodes=1 console=/dev/null results='' limit=300
+	kernel='' cpu=max initrd='' disk='' snapshot=on append='' memory=2048 cpus=2 nodes=1 console=/dev/null results='' limit=300
 	while [ "$#" -gt 0 ]; do
 		[ "$1" = --keep ] || [ "$#" -ge 2 ] || usage "boot: $1 needs a value"
 		case $1 in
@@ -148,6 +149,7 @@ read_options() {
 		--initrd) initrd=$2 ;;
 		--disk) disk=$2 ;;
 		--append) append=$2 ;;
+		--cpu) cpu=$2 ;;
 		--memory) number "$1" "$2" && memory=$2 ;;
 		--cpus) number "$1" "$2" && cpus=$2 ;;
 		--nodes) number "$1" "$2" && nodes=$2 ;;
@@ -194,7 +196,7 @@ write_nodes() {
 boot() {
 	read_options "$@"
 	words="console=ttyS0 panic=-1 quiet"
-	set -- -nodefaults -no-user-config -no-reboot -display none -accel tcg,thread=multi -machine q35 -cpu max \
+	set -- -nodefaults -no-user-config -no-reboot -display none -accel tcg,thread=multi -machine q35 -cpu "$cpu" \
 		-m "${memory}M" -smp "$cpus,sockets=$nodes,cores=$((cpus / nodes))" \
 		-serial "file:$console" -kernel "$lane/kernel-$kernel/vmlinuz"
 	[ -z "$initrd" ] || set -- "$@" -initrd "$initrd"
@@ -210,7 +212,8 @@ boot() {
 		write_nodes >"$console.nodes" || exit 1
 		set -- "$@" -readconfig "$console.nodes"
 	}
-	exec timeout --kill-after=10 "$limit" "$lane/tools/qemu" "$@" -append "$words $append" </dev/null
+	# In the group of who called: what ends that ends the machine.
+	exec timeout --foreground --kill-after=10 "$limit" "$lane/tools/qemu" "$@" -append "$words $append" </dev/null
 }
 
 verb=${1-}
@@ -220,6 +223,6 @@ prepare) prepare "$@" ;;
 missing) parts_missing "$@" ;;
 where) part_where "$@" ;;
 boot) boot "$@" ;;
--h | --help) sed -n '4,27s/^# \{0,1\}//p' "$0" ;;
+-h | --help) sed -n '4,28s/^# \{0,1\}//p' "$0" ;;
 *) usage 'which? prepare, missing, where or boot' ;;
 esac
