@@ -54,6 +54,10 @@ look_for_check() {
 	if ! have_command prove || ! perl -MJSON::PP -MTAP::Harness -e 1 2>/dev/null; then
 		need perl 'prove, which runs the tests'
 	fi
+	have_command ps || need procps 'ps, with which tests look at processes'
+	have_command clang || want clang 'proves that the memory of clients is read in one place only (optional)'
+	have_command clang-format-14 || want clang-format-14 'the format of the code (optional)'
+	have_command shellcheck || want shellcheck 'looks for mistakes in shell scripts (optional)'
 	have_library 'libmicrohttpd >= 0.9.71' || want libmicrohttpd-dev 'moe-expertd --metrics (optional)'
 	have_command dbus-daemon || need dbus-daemon 'a bus, for the tests of org.moeexpertd.Manager1'
 	have_command mandoc || want mandoc 'a second reader of the manual pages (optional)'

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * fixture - a real moe-expertd for tests: started from the build folder on a socket of its own, ready, and gone at the
- * end.
+ * end, with its folder, however the test ends but by a signal.
  *
  * Paths come from the environment that the build gives to tests: MOE_BUILD (the build folder) and MOE_SOURCE (the
  * tree).
@@ -22,6 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/remove.h"
 #include "tests/tap.h"
 
 #define FIXTURE_READY_MS 120000
@@ -29,7 +30,11 @@
 struct fixture {
 	pid_t pid;
 	char folder[64], socket[96];
+	bool made; /* its folder, before it is started */
 };
+
+static char fixture_left[64]; /* the folder of the last one */
+static pid_t fixture_owner;
 
 static const char *fixture_env(const char *name)
 {
@@ -50,6 +55,25 @@ __attribute__((unused)) static const char *fixture_sample(void)
 	return path;
 }
 
+static void fixture_clean(void)
+{
+	if (fixture_left[0] && fixture_owner == getpid())
+		remove_all(fixture_left);
+}
+
+/* Where a test has files that the daemon is told of before it starts. */
+static void fixture_make_folder(struct fixture *f)
+{
+	snprintf(f->folder, sizeof f->folder, "/tmp/moe-test-XXXXXX");
+	if (!mkdtemp(f->folder))
+		exit(2);
+	if (!fixture_owner)
+		atexit(fixture_clean);
+	fixture_owner = getpid();
+	snprintf(fixture_left, sizeof fixture_left, "%s", f->folder);
+	f->made = true;
+}
+
 /* `more`: further options, NULL-terminated, may be NULL. Ends the test when the daemon does not get ready. */
 __attribute__((unused)) static void fixture_start(struct fixture *f, const char *model, const char *const *more)
 {
@@ -58,9 +82,11 @@ __attribute__((unused)) static void fixture_start(struct fixture *f, const char 
 	int pipe_fds[2], n = 5;
 	struct pollfd p;
 
-	snprintf(f->folder, sizeof f->folder, "/tmp/moe-test-XXXXXX");
+	if (!f->made)
+		fixture_make_folder(f);
+	f->made = false;
 	snprintf(program, sizeof program, "%s/daemon/moe-expertd", fixture_env("MOE_BUILD"));
-	if (!mkdtemp(f->folder) || pipe(pipe_fds) < 0)
+	if (pipe(pipe_fds) < 0)
 		exit(2);
 	snprintf(f->socket, sizeof f->socket, "%s/socket", f->folder);
 	snprintf(fd, sizeof fd, "%d", pipe_fds[1]);
@@ -92,8 +118,7 @@ __attribute__((unused)) static int fixture_stop(struct fixture *f)
 
 	kill(f->pid, SIGTERM);
 	waitpid(f->pid, &status, 0);
-	unlink(f->socket);
-	rmdir(f->folder);
+	remove_all(f->folder);
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 

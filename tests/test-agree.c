@@ -414,10 +414,11 @@ int main(void)
 	static const char *const options[] = {"--keep", NULL};
 	const char *kills = getenv("RESTART_KILLS");
 
-	char path[64];
+	char path[96];
 
 	seed = tap_seed();
-	snprintf(path, sizeof path, "/tmp/moe-agree.%d", getpid());
+	fixture_make_folder(&fixture);
+	snprintf(path, sizeof path, "%s/plan", fixture.folder);
 	setenv("MOE_CRASH_PLAN", path, 1);
 	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	require(shared != MAP_FAILED, "memory");
@@ -428,7 +429,6 @@ int main(void)
 	test_silence();
 	test_daemon(path, kills ? (uint32_t)atoi(kills) : 60);
 	test_first_round(path, 15);
-	unlink(path);
 	ok(fixture_stop(&fixture) == 0, "the daemon ends with 0");
 	return tap_done();
 }

@@ -139,7 +139,8 @@ int main(void)
 	const char *kills_text = getenv("RESTART_KILLS");
 	const uint32_t kills = kills_text ? (uint32_t)atoi(kills_text) : 50;
 
-	snprintf(plan_path, sizeof plan_path, "/tmp/moe-plan.%d", getpid());
+	fixture_make_folder(&fixture);
+	snprintf(plan_path, sizeof plan_path, "%s/plan", fixture.folder);
 	setenv("MOE_CRASH_PLAN", plan_path, 1);
 	fixture_start(&fixture, fixture_sample(), options);
 	open_ring();
@@ -179,7 +180,6 @@ int main(void)
 	test_clients(kills);
 	work(200);
 	check_books("after other clients");
-	fixture_stop(&fixture);
-	unlink(plan_path);
+	ok(fixture_stop(&fixture) == 0, "keeper and daemon end with 0");
 	return tap_done();
 }

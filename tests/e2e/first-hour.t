@@ -82,10 +82,15 @@ else
 fi
 mistake 1 "start one with 'moe-expertd --socket $dir/wrong" "$moectl" --socket "$dir/wrong" status
 mistake 1 "start one with 'moe-expertd --socket $dir/wrong" "$worker" generate --daemon "$dir/wrong" --model "$sample" --prompt x
-if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null 2>&1; then
-	mistake 1 'usermod -aG' setpriv --reuid 65534 --regid 65534 --clear-groups "$(realpath "$moectl")" --socket "$socket" status
-else
+as_other='setpriv --reuid 65534 --regid 65534 --clear-groups'
+if [ "$(id -u)" != 0 ] || ! command -v setpriv >/dev/null 2>&1; then
 	skip 'another user: neither root nor setpriv'
+elif ! $as_other test -x "$(realpath "$moectl")"; then
+	skip 'another user cannot reach the programs here'
+else
+	# Word splitting is meant.
+	# shellcheck disable=SC2086
+	mistake 1 'usermod -aG' $as_other "$(realpath "$moectl")" --socket "$socket" status
 fi
 mistake 2 'is status meant?' "$moectl" --socket "$socket" satus
 mistake 2 'is stats meant?' "$moectl" --socket "$socket" stat

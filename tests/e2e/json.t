@@ -95,12 +95,14 @@ valid "$dir/trace.out" trace && [ "$(json "$dir/trace.out" 'cases.#')" -gt 1 ]
 ok $? 'and of a file of several' "$dir/wrong"
 
 # A schema for each verb that prints JSON; load prints what models does.
-"$moectl" --help | sed -n 's/^  \([a-z][a-z]*\) .*/\1/p' | while read -r verb; do
+"$moectl" --help | sed -n 's/^  \([a-z][a-z-]*\) .*/\1/p' | while read -r verb; do
 	"$moectl" "$verb" --help | grep -q -e '^  --json' || continue
+	echo "$verb" >>"$dir/verbs"
 	[ -f "docs/json/$verb.schema.json" ] || [ "$verb" = load ] || echo "$verb"
 done >"$dir/out"
 [ ! -s "$dir/out" ]
 ok $? 'each verb with --json has a schema' "$dir/out"
+within "$(wc -l <"$dir/verbs")" 8 100 'verbs that were looked at'
 
 start_daemon --threads 1
 require $? 'a daemon without a model' "$dir/daemon.log"

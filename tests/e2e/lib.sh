@@ -75,7 +75,7 @@ is() {
 
 # within FOUND LOW HIGH NAME: numbers, LOW <= FOUND <= HIGH
 within() {
-	if awk -v x="$1" -v a="$2" -v b="$3" 'BEGIN { exit !(x != "" && x + 0 >= a && x + 0 <= b) }'; then
+	if awk -v x="$1" -v a="$2" -v b="$3" 'BEGIN { exit !(x ~ /^[-+]?[0-9.]+([eE][-+]?[0-9]+)?$/ && x + 0 >= a && x + 0 <= b) }'; then
 		ok 0 "$4 ($1)"
 	else
 		ok 1 "$4"
@@ -107,9 +107,13 @@ finish() {
 
 # -- helpers ------------------------------------------------------------------------------------------------------
 
+# In our process group: a signal that ends this script ends what it waits for.
+timeout() { command timeout --foreground "$@"; }
+
 now_ms() { perl -MTime::HiRes=time -e 'printf "%d\n", time() * 1000'; }
 
-# json FILE PATH: one value, e.g. json models.json models.0.read_bytes; `#` instead of a name counts an array.
+# json FILE PATH: one value, e.g. json models.json models.0.read_bytes; `#` instead of a name counts an array. What is
+# not there is no null: "no models.0.read_bytes".
 json() {
 	perl -MJSON::PP -e '
 		my ($file, $path) = @ARGV;
@@ -117,8 +121,11 @@ json() {
 		local $/;
 		my $value = decode_json(<$in>);
 		for my $step (split /\./, $path) {
-			$value = $step eq "#" ? scalar @$value : ref $value eq "ARRAY" ? $value->[$step] : $value->{$step};
-			last unless defined $value;
+			my $list = ref $value eq "ARRAY";
+			my $known = $list ? $step eq "#" || $step =~ /^\d+$/ && $step < @$value
+				: ref $value eq "HASH" && exists $value->{$step};
+			print("no $path\n"), exit unless $known;
+			$value = $step eq "#" ? scalar @$value : $list ? $value->[$step] : $value->{$step};
 		}
 		print $value // "null", "\n";
 	' "$1" "$2"

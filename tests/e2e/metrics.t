@@ -173,7 +173,8 @@ else
 	is "$(status)" 404 'another page is not there' "$dir/head"
 	get "$port" 'DELETE /metrics'
 	is "$(status)" 405 'another method is refused' "$dir/head"
-	get "$port" 'nonsense' && is "$(status)" 400 'so is what is no HTTP' "$dir/head"
+	get "$port" 'nonsense'
+	is "$(status)" 400 'so is what is no HTTP' "$dir/head"
 
 	"$expertd" --socket "$dir/other" --metrics "$port" 2>"$dir/err"
 	is $? 1 'a second daemon cannot have the port'

@@ -110,13 +110,13 @@ exits 1 unload tiny
 exits 1 set-policy tiny lru
 exits 1 load /nowhere/at/all
 start_daemon --threads 1
+require $? 'a daemon without a model' "$dir/daemon.log"
 
 {
 	timeout 30 "$moectl" --socket "$socket" stats --watch=0.05 2>"$dir/err"
 	echo $? >"$dir/watched"
 } | head -n 1 >/dev/null
 is "$(cat "$dir/watched")" 1 'stats --watch ends when nobody reads it any more' "$dir/err"
-require $? 'a daemon without a model' "$dir/daemon.log"
 export MOE_EXPERTD_SOCKET="$socket"
 for verb in status stats models sessions; do
 	exits 0 $verb

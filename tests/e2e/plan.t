@@ -58,7 +58,7 @@ same tests/data/expert-map.json "$dir/out" '' valid layers layers_tp2
 ok $? 'the published fields of each case' "$dir/wrong"
 perl -MJSON::PP -e 'local $/; print encode_json(decode_json(<>)->{cases}[0])' tests/data/eplb.json >"$dir/one.json"
 plan --policy eplb --case "$dir/one.json" --json
-is "$(json "$dir/out" id) $(json "$dir/out" phy2log.0.0) $(json "$dir/out" cases)" 'readme 5 null' 'one case: one object'
+is "$(json "$dir/out" id) $(json "$dir/out" phy2log.0.0) $(json "$dir/out" cases)" 'readme 5 no cases' 'one case: one object'
 # As other languages write whole numbers, without what can be known, and with a number for a name.
 perl -MJSON::PP -e 'local $/; my $c = decode_json(<>)->{cases}[0]; delete $c->{$_} for qw(layers experts num_groups num_nodes);
 	$c->{id} = 7; my $text = encode_json($c); $text =~ s/"num_(replicas|gpus)":(\d+)/"num_$1":$2.0/g; print $text' \

@@ -15,7 +15,11 @@ started="$started $disk"
 # shellcheck disable=SC2317 # wait_for calls it
 is_served() { grep -q ready "$dir/served" || ! kill -0 "$disk" 2>/dev/null; }
 wait_for is_served
-grep -q ready "$dir/served" || skip_all "no FUSE here: $(tail -n 1 "$dir/err")"
+grep -q ready "$dir/served" || {
+	wait "$disk"
+	[ $? = 77 ] || require 1 'a disk' "$dir/err"
+	skip_all "no FUSE here: $(tail -n 1 "$dir/err")"
+}
 
 # shellcheck disable=SC2317 # wait_for calls it
 is_stuck() {

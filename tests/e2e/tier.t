@@ -32,7 +32,7 @@ same() { # FOUND EXPECTED PART NAME: scores
 start_daemon --model "$sample" --pool-max 18M
 require $? 'a model that just fits' "$dir/daemon.log"
 models
-is "$(tier frames)" null 'is not tiered'
+is "$(tier frames)" 'no models.0.tier.frames' 'is not tiered'
 ! grep -q tiered "$dir/daemon.log"
 ok $? 'and nothing says so' "$dir/daemon.log"
 digest=$(json "$dir/models.json" models.0.digest)

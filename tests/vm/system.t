@@ -17,7 +17,7 @@ skip_all() {
 
 # Without git nobody knows which files are the tree's.
 up_to_date() {
-	deb=$(ls "$debs"/moe-expertd_*.deb 2>/dev/null) || return 1
+	deb=$(ls "$debs"/moe-expertd_*.deb 2>/dev/null) && git rev-parse >/dev/null 2>&1 || return 1
 	# shellcheck disable=SC2016 # for the shell that xargs starts
 	newer=$(git ls-files -z --cached --others --exclude-standard 2>/dev/null |
 		xargs -0 -r sh -c 'find "$@" -newer "$0" -print -quit' "$deb" 2>/dev/null) && [ -z "$newer" ]
