@@ -52,5 +52,5 @@ fi
 mkdir -p "$out/lib/uapi" "$out/kmod" && cp "$here/Kbuild" "$out/" && cp "$here"/kmod/*.[ch] "$here/kmod/Kbuild" "$out/kmod/" &&
 	cp "$here/lib/uapi/moe_kmod.h" "$here/lib/uapi/moe_ring.h" "$out/lib/uapi/" && out=$(CDPATH='' cd -- "$out" && pwd) || exit 1
 # Without BTF, which needs the kernel's own image.
-make -C "$kernel" "M=$out" CONFIG_DEBUG_INFO_BTF_MODULES= "$@" modules || exit 1
+make -C "$kernel" -j "$(nproc)" "M=$out" CONFIG_DEBUG_INFO_BTF_MODULES= "$@" modules || exit 1
 say "built $out/kmod/moe_expert.ko"

@@ -67,7 +67,8 @@ struct fake {
 	_Atomic int leases_held;
 	bool lease_open[FAKE_LEASES];
 	uint32_t lease_of[FAKE_LEASES]; /* the record's number */
-	uint32_t *leased; /* [n_moe_layers][n_experts]: open leases; without one the pools have NaNs there */
+	uint32_t *leased;    /* [n_moe_layers][n_experts]: open leases; without one the pools have NaNs there */
+	struct moe_sqe hint; /* the last one, once `hints` has counted it */
 	struct fake_pending pending[FAKE_PENDING];
 	uint32_t n_pending;
 };
@@ -375,6 +376,7 @@ static void fake_finish(struct fake *f, const struct moe_sqe *sqe)
 		fake_release(f, sqe);
 		break;
 	case MOE_OP_HINT:
+		f->hint = *sqe;
 		atomic_fetch_add(&f->hints, 1);
 		break;
 	case MOE_OP_PHASE:

@@ -294,6 +294,33 @@ static void test_fill(enum moe_fill fill, const char *name)
 	fake_free(f);
 }
 
+/* What the daemon finds of it, where it knows of weights and where it does not. `sent`: hints before. */
+static void test_hint_weighted(struct fake *f, uint32_t sent)
+{
+	static const int32_t ids[] = {3, 0, 2};
+	static const float weights[] = {0.5f, 0.25f, 0.125f};
+	const uint64_t features = f->session.features;
+	const uint8_t *data = f->session.data;
+	bool good = true;
+
+	for (int knows = 0; knows < 2; knows++) {
+		const struct moe_sqe *hint = &f->hint;
+		uint64_t end = 0;
+
+		f->session.features = knows ? features | MOE_FEATURE_WEIGHTS
+					    : features & ~(uint64_t)MOE_FEATURE_WEIGHTS;
+		require(moe_hint_weighted(&f->session, 1, 3, ids, weights, NULL) == 0, "a hint");
+		sent++;
+		while (atomic_load(&f->hints) < sent && tap_wait(&end))
+			;
+		good = good && hint->layer == 1 && hint->count == 3 &&
+		       memcmp(data + hint->hint.ids, ids, sizeof ids) == 0 && (hint->hint.weights != 0) == knows &&
+		       (!knows || memcmp(data + hint->hint.weights, weights, sizeof weights) == 0);
+	}
+	f->session.features = features;
+	ok(good, "moe_hint_weighted: ids and weights, the latter for a daemon that knows of them");
+}
+
 static void test_calls(void)
 {
 	struct moe_attach_params p = default_params();
@@ -320,6 +347,7 @@ static void test_calls(void)
 	ok(wrong == 0 && moe_nop(&f->session, &err) == 0, "moe_hint");
 	ok(moe_hint(&f->session, 2, 2, bad, &err) == -EINVAL && moe_hint(&f->session, 2, 0, good, &err) == -EINVAL,
 	   "moe_hint: ids out of range are refused: %s", err.text);
+	test_hint_weighted(f, 5);
 	ok(moe_phase(&f->session, MOE_STEP_PREFILL, 7, false, &err) == 0 && f->phases == 1, "moe_phase");
 	ok(moe_phase(&f->session, (enum moe_step_phase)3, 7, false, &err) == -EINVAL, "moe_phase: %s", err.text);
 	ok(f->breaches == 0, "and nothing broke the ring's rules");

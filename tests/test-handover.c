@@ -326,16 +326,16 @@ static void test_watchdog(void)
 {
 	struct show s;
 
-	watchdog_ms = 1000;
+	watchdog_ms = 3000;
 	begin_and_meet(&s, 64);
 	watchdog_ms = 0;
-	told(&s, "watched", "1000000");
+	told(&s, "watched", "3000000");
 	told(&s, "put memory pool weights", "0");
-	usleep(1500000);
+	usleep(3500000);
 	told(&s, "sync", "0"); /* before READY it may take its time */
 	told(&s, "ready", "0");
 	for (int i = 0; i < 8; i++) {
-		usleep(200000);
+		usleep(500000);
 		told(&s, "lives", "0");
 	}
 	ok(meet(&s), "one that says it no more is killed, and another comes");

@@ -39,6 +39,9 @@ within "$bytes" $((record / ranks / 2)) $((record * 2 / ranks)) 'the slice is wh
 within "$(field nop.busy_ratio)" 0.001 1000000 'a ratio to shared memory'
 within "$(field nop.idle_ratio)" 0.001 1000000 'and to a wake-up'
 
+run compute --samples 2
+within "$(field gb_per_s)" 0.000001 100000 'compute: the rate at which weights are read'
+
 is "$(sessions)" 0 'all sessions are gone'
 run ring --samples 100 --sessions 64
 is "$(field sessions)" 64 '64 sessions take turns'

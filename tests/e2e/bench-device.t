@@ -112,7 +112,7 @@ done
 
 run --format int8 --daemon "$dir/nobody"
 is $? 0 'without a daemon the rest is measured' "$dir/err"
-is "$(field 'experts.#') $(field lane) $(field 'fills.#')" '3 null null' 'kernels, but no lane and no fill'
+is "$(field 'experts.#') $(field lane) $(field 'fills.#')" '3 no lane no fills.#' 'kernels, but no lane and no fill'
 grep -q '"what": "fills", "why": "[^"]*no daemon listens' "$dir/out"
 ok $? 'and it is said why' "$dir/out"
 

@@ -65,6 +65,20 @@ done
 cmp "$dir/text.0" "$dir/text.6" >"$dir/err" 2>&1
 ok $? 'guesses change no word' "$dir/err"
 
+# Bytes are token ids of the sample, and who draws from the likeliest alone draws nothing.
+printf '%s' "$prompt" | od -An -v -tu1 >"$dir/ids"
+for options in "--ids $dir/ids" "--prompt @ --temperature 1 --top-p 0.000001" '--prompt @ --warm' '--prompt @ --cache-topk 1'; do
+	set --
+	for word in $options; do
+		[ "$word" != @ ] || word=$prompt
+		set -- "$@" "$word"
+	done
+	"$worker" generate --model "$sample" --experts cache --slots 4 --daemon "$socket" --tokens $tokens "$@" >"$dir/text" 2>"$dir/err"
+	ok $? "generate $options" "$dir/err"
+	grep -q "$words" "$dir/text"
+	ok $? "generate $options: begins as the reference does" "$dir/text"
+done
+
 "$worker" generate --model "$sample" --experts cache --stats --daemon "$socket" --prompt "$prompt" --tokens 8 \
 	>"$dir/text" 2>"$dir/err"
 ok $? 'generate --stats' "$dir/err"

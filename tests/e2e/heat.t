@@ -84,7 +84,7 @@ is $? 0 'the daemon ends'
 
 start_daemon --keep --model "$sample" --name tiny
 require $? 'a daemon with a keeper' "$dir/daemon.log"
-"$worker" score --model "$sample" --experts cpu --daemon "$socket" --text "$sample/text.txt" >"$dir/out" 2>"$dir/err"
+"$worker" score --model "$sample" --experts cpu --limit 1024 --daemon "$socket" --text "$sample/text.txt" >"$dir/out" 2>"$dir/err"
 ok $? 'a score' "$dir/err"
 "$moectl" --socket "$socket" heat tiny --json >"$dir/before.json" 2>"$dir/err"
 ok $? 'its heat' "$dir/err"
@@ -115,7 +115,7 @@ cells() { perl -MJSON::PP -e 'local $/; print join(",", map { @{$_->{heat}} } @{
 start_daemon --model "$sample" --name tiny
 require $? 'a daemon without a folder' "$dir/daemon.log"
 score() { "$worker" score --model "$sample" "$@" --daemon "$socket" --text "$sample/text.txt" >"$dir/out" 2>"$dir/err"; }
-score --experts cpu
+score --experts cpu --limit 1024
 ok $? 'a score' "$dir/err"
 LC_ALL=C "$moectl" --socket "$socket" heat tiny >"$dir/map"
 grep -q 'steps, halved every 4096; only in memory' "$dir/map"
@@ -182,11 +182,14 @@ stop_daemon
 is $? 0 'it ends'
 
 printf 'not heat' >"$dir/state/$saved"
-start_daemon --model "$sample" --name tiny --state-directory "$dir/state"
+start_daemon --model "$sample" --name tiny --state-directory "$dir/state" --heat-steps 8
 require $? 'a file that is none stops nobody' "$dir/daemon.log"
 is "$(grep -c "its heat begins anew: $dir/state/$saved" "$dir/daemon.log")" 1 'it is named once' "$dir/daemon.log"
-score --experts cpu
+score --experts cpu --limit 1024
 ok $? 'a score' "$dir/err"
+LC_ALL=C "$moectl" --socket "$socket" heat tiny >"$dir/map"
+grep -q 'steps, halved every 8; ' "$dir/map"
+ok $? '--heat-steps is how often heat is halved' "$dir/map"
 "$moectl" --socket "$socket" unload tiny 2>"$dir/err"
 ok $? 'unloaded' "$dir/err"
 # shellcheck disable=SC2317 # wait_for calls it
@@ -198,7 +201,7 @@ is $? 0 'it ends'
 
 start_daemon --model "$sample" --name tiny --state-directory "$dir/nowhere"
 require $? 'nor does a folder that is not there' "$dir/daemon.log"
-score --experts cpu
+score --experts cpu --limit 1024
 ok $? 'a score' "$dir/err"
 stop_daemon
 is $? 0 'it ends'

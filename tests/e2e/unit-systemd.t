@@ -30,7 +30,7 @@ mkdir "$units" "$XDG_RUNTIME_DIR"
 conf=$dir/expertd.conf
 printf '[Models]\nModel=tiny:%s\n[Pool]\nThreads=1\n' "$root/$sample" >"$conf"
 sed -e "s,^ExecStart=.*,ExecStart=$(realpath "$expertd") --config $conf --socket $socket," \
-	-e 's/^WatchdogSec=.*/WatchdogSec=2s\nTimeoutAbortSec=2s/' \
+	-e 's/^WatchdogSec=.*/WatchdogSec=5s\nTimeoutAbortSec=2s/' \
 	-e '/^User=/d' -e '/^Group=/d' -e '/^Private/d' -e '/^Protect/d' -e '/^RestrictNamespaces=/d' -e '/^DevicePolicy=/d' \
 	-e '/^IPAddressDeny=/d' -e '/^RuntimeDirectory/d' -e '/^RemoveIPC=/d' -e '/^KeyringMode=/d' -e '/^OOMScoreAdjust=/d' \
 	-e "s,^\\[Service\\]\$,&\\nStandardError=append:$dir/daemon.log," -e '/^Description=/s/$/\nDefaultDependencies=no/' \

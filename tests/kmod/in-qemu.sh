@@ -43,7 +43,7 @@ write_initrd() {
 	busybox=$("$lane" where tools)/busybox
 	mkdir -p "$dir/guest/bin" "$dir/guest/proc" "$dir/guest/sys" "$dir/guest/dev" &&
 		cp "$busybox" "$dir/guest/bin/busybox" && cp "$program" "$dir/guest/test-kmod" &&
-		cp "$dir/module/kmod/moe_expert.ko" "$dir/importer/moe_importer.ko" "$dir/guest/" && write_init >"$dir/guest/init" &&
+		cp "$module/kmod/moe_expert.ko" "$dir/importer/moe_importer.ko" "$dir/guest/" && write_init >"$dir/guest/init" &&
 		chmod 755 "$dir/guest/init" &&
 		(cd "$dir/guest" && find . | "$busybox" cpio -o -H newc 2>"$dir/log") >"$dir/initrd"
 }
@@ -55,6 +55,20 @@ means_for() {
 	esac
 }
 
+# build_module KERNEL: once for all tests, with warnings, into the folder $module; what was said is in $module/log.
+build_module() {
+	built=${MOE_BUILD:-$root/build}/kmod
+	sum=$(cd "$root" && cat Kbuild kmod/Kbuild kmod/*.[ch] lib/uapi/moe_kmod.h lib/uapi/moe_ring.h | cksum | tr ' ' -)
+	module=$built/$1-$sum
+	mkdir -p "$module" || return
+	# shellcheck disable=SC2016 # for the shell that flock starts
+	flock "$module" sh -c '[ -f "$1/whole" ] || { "$2" -o "$1" "$3" W=1 >"$1/log" 2>&1 && : >"$1/whole"; }' sh \
+		"$module" "$root/scripts/kmod.sh" "$("$lane" where "headers-$1")/build" || {
+		sed 's/^/# /' "$module/log"
+		fail "the module does not build for $1"
+	}
+}
+
 build_importer() {
 	mkdir -p "$dir/importer" && cp "$root"/tests/kmod/importer/* "$dir/importer/" &&
 		make -C "$("$lane" where "headers-$1")/build" "M=$dir/importer" CONFIG_DEBUG_INFO_BTF_MODULES= W=1 modules
@@ -64,10 +78,8 @@ test_kernel() {
 	[ -x "$program" ] || skip "$program is not built"
 	lacks=$("$lane" missing tools "kernel-$1" "headers-$1" 2>"$dir/log") ||
 		skip "no $lacks: $(means_for "$1")"
-	"$root/scripts/kmod.sh" -o "$dir/module" "$("$lane" where "headers-$1")/build" W=1 >"$dir/build.log" 2>&1 || {
-		sed 's/^/# /' "$dir/build.log"
-		fail "the module does not build for $1"
-	}
+	build_module "$1"
+	cp "$module/log" "$dir/build.log"
 	build_importer "$1" >>"$dir/build.log" 2>&1 || {
 		sed 's/^/# /' "$dir/build.log"
 		fail "the importer does not build for $1"
@@ -107,7 +119,7 @@ write_daemon_initrd() {
 	built=${MOE_BUILD:-$root/build}
 	mkdir -p "$dir/guest/bin" "$dir/guest/proc" "$dir/guest/sys" "$dir/guest/dev" "$dir/guest/tmp" "$dir/guest/lib" &&
 		cp "$busybox" "$dir/guest/bin/busybox" && ln -s busybox "$dir/guest/bin/sh" &&
-		cp "$dir/module/kmod/moe_expert.ko" "$dir/guest/" && cp -r "$root/models/tinymoe" "$dir/guest/" && head -c 300 "$root/models/tinymoe/text.txt" >"$dir/guest/text" &&
+		cp "$module/kmod/moe_expert.ko" "$dir/guest/" && cp -r "$root/models/tinymoe" "$dir/guest/" && head -c 300 "$root/models/tinymoe/text.txt" >"$dir/guest/text" &&
 		cp "$root/tests/kmod/in-guest.sh" "$dir/guest/" && cp "$root/tests/kmod/$guest-in-guest.sh" "$dir/guest/init" &&
 		chmod 755 "$dir/guest/init" &&
 		for program in $programs; do add_program "$built/$program" || return 1; done &&
@@ -154,10 +166,7 @@ boot_programs() {
 	done
 	lacks=$("$lane" missing tools "kernel-$1" "headers-$1" 2>"$dir/log") ||
 		skip "no $lacks: make check-kmod fetches it (scripts/qemu-lane.sh)"
-	"$root/scripts/kmod.sh" -o "$dir/module" "$("$lane" where "headers-$1")/build" >"$dir/build.log" 2>&1 || {
-		sed 's/^/# /' "$dir/build.log"
-		fail "the module does not build for $1"
-	}
+	build_module "$1"
 	write_daemon_initrd || fail "no initrd: $(cat "$dir/log")"
 	"$lane" boot --kernel "$1" --initrd "$dir/initrd" --memory 1024 --limit "${TEST_LIMIT:-850}" --console "$dir/console" \
 		--append "loglevel=0 hugepagesz=2M hugepages=40 LD_LIBRARY_PATH=/lib TEST_KILLS=${TEST_KILLS:-1}${TEST_CLIENTS:+ TEST_CLIENTS=$TEST_CLIENTS}"
