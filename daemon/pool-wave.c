@@ -24,8 +24,8 @@
 #define GROUPS_ROWS 4
 #define UNIT_BYTES_GROUPS ((uint64_t)1024 << 10)
 #define UNITS_PER_THREAD 4
-/* A unit multiplies so often at most: what is more urgent waits for its end, milliseconds. With tiles it is as many of
- * them; with the plain kernels seconds, which is less than a service manager's patience. */
+/* A unit multiplies so often at most: what is more urgent waits for its end, milliseconds. Tiles multiply
+ * about eight times as fast; the plain kernels take seconds, which is less than a service manager's patience. */
 #define UNIT_PRODUCTS ((uint64_t)1 << 29)
 #define UNIT_PRODUCTS_GROUPS ((uint64_t)1 << 32)
 #define UNIT_PRODUCTS_REF ((uint64_t)1 << 26)

@@ -17,6 +17,7 @@
 
 #define CLAIMS_DEFAULT 200000u
 #define LAWLESS_SHARE 4       /* one session in so many writes heads and tails as well */
+#define SESSIONS_MOST 2000    /* until one has ended so */
 #define SESSION_CLAIMS 10000u /* at least; a thousandth of all */
 #define EXPERTS 32u
 #define POOL_MAX "4718592"          /* frames for 48 of the sample's 192 records */
@@ -198,7 +199,9 @@ static void attack(const char *what, const char *const *options, int words, uint
 	claims = sessions = ended_by_law = refused = wrong_status = stuck = 0;
 	fixture_start(&fixture, fixture_sample(), options);
 	ring_open(&neighbour);
-	while (claims < most && stuck == 0 && attack_once(&state, MAX(SESSION_CLAIMS, most / 1000))) {
+	/* On a fast machine a session may be over before its other thread has broken anything. */
+	while ((claims < most || (!tiered && ended_by_law == 0 && sessions < SESSIONS_MOST)) && stuck == 0 &&
+	       attack_once(&state, MAX(SESSION_CLAIMS, most / 1000))) {
 		neighbours++;
 		lost += !neighbour_lives();
 	}
@@ -207,10 +210,12 @@ static void attack(const char *what, const char *const *options, int words, uint
 	ok(wrong_status == 0, "each has a status that the protocol has, %llu an error", (unsigned long long)refused);
 	ok(lost == 0, "a neighbour was answered %llu times of %llu", (unsigned long long)(neighbours - lost),
 	   (unsigned long long)neighbours);
-	ok(ended_by_law > 0 || sessions < LAWLESS_SHARE, "sessions that break the queues' law end");
+	if (!tiered)
+		ok(ended_by_law > 0, "sessions that break the queues' law end");
 	ring_close(&neighbour);
 	evictions = asked("stats", "evictions");
-	ok(!tiered || evictions > 0, "%ld evictions", MAX(evictions, 0));
+	if (tiered)
+		ok(evictions > 0, "%ld evictions", evictions);
 	ok(alive(), "the daemon is alive");
 	fdmsg_close_fds(answer_fds, n_answer_fds);
 	n_answer_fds = 0;

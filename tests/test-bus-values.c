@@ -71,48 +71,50 @@ static void is_value(sd_bus *bus, const char *path, const char *interface, const
 		diag("found '%s' (%s), expected '%s'", found, call_error, expected);
 }
 
+struct expected {
+	const char *name, *value; /* of a document: where it says so */
+};
+
+static void are_values(sd_bus *bus, const char *path, const char *interface, json_t *document,
+		       const struct expected *expected, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		is_value(bus, path, interface, expected[i].name,
+			 document ? told(document, expected[i].value) : expected[i].value);
+}
+
 static void test_manager(sd_bus *bus, json_t *status)
 {
-	static const struct {
-		const char *name, *at;
-	} told_by[] = {{"Version", "version"},
-		       {"PID", "pid"},
-		       {"ISA", "cpu.isa"},
-		       {"Bytes", "bytes"},
-		       {"WeightBytesRead", "weight_bytes_read"},
-		       {"Restarts", "restarts"}};
-	static const struct {
-		const char *name, *value;
-	} given[] = {{"State", "ready"},        {"Draining", "no"}, {"Threads", "3"},           {"NModels", "1"},
-		     {"NSessions", "1"},        {"NJobs", "0"},     {"MemoryMax", "268435456"}, {"PoolMax", "262144"},
-		     {"FillBudget", "2097152"}, {"Kept", "no"}};
+	static const struct expected told_by[] = {{"Version", "version"},
+						  {"PID", "pid"},
+						  {"ISA", "cpu.isa"},
+						  {"Bytes", "bytes"},
+						  {"WeightBytesRead", "weight_bytes_read"},
+						  {"Restarts", "restarts"}};
+	static const struct expected given[] = {
+		{"State", "ready"},        {"Draining", "no"}, {"Threads", "3"},           {"NModels", "1"},
+		{"NSessions", "1"},        {"NJobs", "0"},     {"MemoryMax", "268435456"}, {"PoolMax", "262144"},
+		{"FillBudget", "2097152"}, {"Kept", "no"}};
 
-	for (size_t i = 0; i < ARRAY_LEN(told_by); i++)
-		is_value(bus, BUS_ROOT, BUS_MANAGER, told_by[i].name, told(status, told_by[i].at));
-	for (size_t i = 0; i < ARRAY_LEN(given); i++)
-		is_value(bus, BUS_ROOT, BUS_MANAGER, given[i].name, given[i].value);
+	are_values(bus, BUS_ROOT, BUS_MANAGER, status, told_by, ARRAY_LEN(told_by));
+	are_values(bus, BUS_ROOT, BUS_MANAGER, NULL, given, ARRAY_LEN(given));
 	is_value(bus, BUS_ROOT, BUS_MANAGER, "Socket", fixture.socket);
 }
 
 static void test_model(sd_bus *bus, json_t *models)
 {
-	static const struct {
-		const char *name, *at;
-	} told_by[] = {{"Digest", "models.0.digest"},
-		       {"Bytes", "models.0.bytes"},
-		       {"Frames", "models.0.tier.frames"},
-		       {"Policy", "models.0.tier.policy"},
-		       {"Leases", "models.0.leases"}};
-	static const struct {
-		const char *name, *value;
-	} given[] = {{"Name", "values"}, {"Family", "qwen3_moe"}, {"Layers", "5"},  {"MoELayers", "4"},
-		     {"Experts", "16"},  {"TopK", "2"},           {"Hidden", "64"}, {"Intermediate", "32"},
-		     {"Tiered", "yes"},  {"Sessions", "1"}};
+	static const struct expected told_by[] = {{"Digest", "models.0.digest"},
+						  {"Bytes", "models.0.bytes"},
+						  {"Frames", "models.0.tier.frames"},
+						  {"Policy", "models.0.tier.policy"},
+						  {"Leases", "models.0.leases"}};
+	static const struct expected given[] = {{"Name", "values"}, {"Family", "qwen3_moe"}, {"Layers", "5"},
+						{"MoELayers", "4"}, {"Experts", "16"},       {"TopK", "2"},
+						{"Hidden", "64"},   {"Intermediate", "32"},  {"Tiered", "yes"},
+						{"Sessions", "1"}};
 
-	for (size_t i = 0; i < ARRAY_LEN(told_by); i++)
-		is_value(bus, MODEL_PATH, BUS_MODEL, told_by[i].name, told(models, told_by[i].at));
-	for (size_t i = 0; i < ARRAY_LEN(given); i++)
-		is_value(bus, MODEL_PATH, BUS_MODEL, given[i].name, given[i].value);
+	are_values(bus, MODEL_PATH, BUS_MODEL, models, told_by, ARRAY_LEN(told_by));
+	are_values(bus, MODEL_PATH, BUS_MODEL, NULL, given, ARRAY_LEN(given));
 	is_value(bus, MODEL_PATH, BUS_MODEL, "Path", folder);
 	is_value(bus, MODEL_PATH, BUS_MODEL, "LoadUSec",
 		 number(strtoull(told(models, "models.0.load_ns"), NULL, 10) / 1000));
@@ -120,28 +122,23 @@ static void test_model(sd_bus *bus, json_t *models)
 
 static void test_session(sd_bus *bus, json_t *sessions)
 {
-	static const struct {
-		const char *name, *at;
-	} told_by[] = {{"Id", "sessions.0.id"},
-		       {"InFlight", "sessions.0.in_flight"},
-		       {"Leases", "sessions.0.leases"},
-		       {"DataBytes", "sessions.0.data_bytes"},
-		       {"SlotBytes", "sessions.0.slot_bytes"},
-		       {"ChargedBytes", "sessions.0.charged_bytes"},
-		       {"Failed", "sessions.0.failed"},
-		       {"Cancelled", "sessions.0.cancelled"}};
-	static const struct {
-		const char *name, *value;
-	} given[] = {{"Model", MODEL_PATH}, {"ModelName", "values"}, {"TPRank", "1"}, {"TPSize", "2"},
-		     {"DPRank", "3"},       {"EPRank", "4"},         {"Group", "77"}, {"Phase", "prefill"},
-		     {"Step", "12"},        {"Device", "99"}};
+	static const struct expected told_by[] = {{"Id", "sessions.0.id"},
+						  {"InFlight", "sessions.0.in_flight"},
+						  {"Leases", "sessions.0.leases"},
+						  {"DataBytes", "sessions.0.data_bytes"},
+						  {"SlotBytes", "sessions.0.slot_bytes"},
+						  {"ChargedBytes", "sessions.0.charged_bytes"},
+						  {"Failed", "sessions.0.failed"},
+						  {"Cancelled", "sessions.0.cancelled"}};
+	static const struct expected given[] = {{"Model", MODEL_PATH}, {"ModelName", "values"}, {"TPRank", "1"},
+						{"TPSize", "2"},       {"DPRank", "3"},         {"EPRank", "4"},
+						{"Group", "77"},       {"Phase", "prefill"},    {"Step", "12"},
+						{"Device", "99"}};
 	char path[64];
 
 	snprintf(path, sizeof path, BUS_ROOT "/session/%s", told(sessions, "sessions.0.id"));
-	for (size_t i = 0; i < ARRAY_LEN(told_by); i++)
-		is_value(bus, path, BUS_SESSION, told_by[i].name, told(sessions, told_by[i].at));
-	for (size_t i = 0; i < ARRAY_LEN(given); i++)
-		is_value(bus, path, BUS_SESSION, given[i].name, given[i].value);
+	are_values(bus, path, BUS_SESSION, sessions, told_by, ARRAY_LEN(told_by));
+	are_values(bus, path, BUS_SESSION, NULL, given, ARRAY_LEN(given));
 	is_value(bus, path, BUS_SESSION, "PID", number((uint64_t)getpid()));
 	is_value(bus, path, BUS_SESSION, "UID", number(getuid()));
 }
@@ -149,18 +146,15 @@ static void test_session(sd_bus *bus, json_t *sessions)
 /* A recording, which runs until it is stopped. */
 static void test_job(sd_bus *bus)
 {
-	static const struct {
-		const char *name, *value;
-	} given[] = {{"Kind", "trace"}, {"Target", "values"}, {"State", "running"},
-		     {"Result", ""},    {"Error", ""},        {"Message", ""}};
+	static const struct expected given[] = {{"Kind", "trace"}, {"Target", "values"}, {"State", "running"},
+						{"Result", ""},    {"Error", ""},        {"Message", ""}};
 	FILE *file = tmpfile();
 	char job[64];
 
 	require(file != NULL, "a file");
 	snprintf(job, sizeof job, "%s", manager(bus, "StartTrace", "sha{sv}", "values", fileno(file), 0));
 	require(*job == '/', "a recording: %s", call_words);
-	for (size_t i = 0; i < ARRAY_LEN(given); i++)
-		is_value(bus, job, BUS_JOB, given[i].name, given[i].value);
+	are_values(bus, job, BUS_JOB, NULL, given, ARRAY_LEN(given));
 	is_value(bus, job, BUS_JOB, "Id", strrchr(job, '/') + 1);
 	manager(bus, "StopTrace", NULL);
 	fclose(file);

@@ -20,10 +20,8 @@ __attribute__((constructor(101))) static void cpu_floor(void)
 		return;
 	dprintf(STDERR_FILENO,
 		"%s: needs a CPU with AVX2, FMA, BMI1 and BMI2 (x86-64-v3: Intel from Haswell on, AMD from Zen on), "
-		"and this "
-		"one, or the operating system, does not offer them; in a virtual machine choose a CPU model that "
-		"passes "
-		"them on\n",
+		"and this one, or the operating system, does not offer them; in a virtual machine choose a CPU model "
+		"that passes them on\n",
 		program_invocation_short_name);
 	_exit(EXIT_CANNOT_RUN);
 }
