@@ -31,6 +31,8 @@
 #define UNIT_PRODUCTS_REF ((uint64_t)1 << 26)
 #define BLOCK_ROWS_STEP 16
 #define BLOCK_ROWS_FEW 64 /* what units of few tokens are multiples of: four streams of panels (docs/decisions/0021) */
+/* And those of many tokens: rows of panels, and of tiles with a lane for each token (docs/decisions/0104). */
+#define BLOCK_ROWS_MANY 48
 
 #define ROW_FLOATS (CACHE_LINE / sizeof(float))
 
@@ -127,8 +129,10 @@ static uint32_t block_rows(const struct wave *w, bool down, uint64_t row_bytes)
 	const uint64_t by_threads = rows * equals / (each * threads * UNITS_PER_THREAD);
 	const uint64_t by_products = unit_products(w, groups) / MAX(cols * w->pairs_most, 1);
 	const uint64_t most = MIN(MIN(MAX(by_bytes, by_tokens), by_threads), by_products);
-	const uint64_t n = ALIGN_UP(most, !many && most >= BLOCK_ROWS_FEW ? BLOCK_ROWS_FEW : BLOCK_ROWS_STEP);
+	uint64_t n = ALIGN_UP(most, !many && most >= BLOCK_ROWS_FEW ? BLOCK_ROWS_FEW : BLOCK_ROWS_STEP);
 
+	if (many && !groups && most >= BLOCK_ROWS_MANY)
+		n = MIN(most, BLOCK_ROWS_MAX) / BLOCK_ROWS_MANY * BLOCK_ROWS_MANY;
 	return (uint32_t)MIN(MAX(n, BLOCK_ROWS_STEP), BLOCK_ROWS_MAX);
 }
 

@@ -37,7 +37,7 @@
 #define PACK_ROWS 8
 
 /* Rows of a block at most: an output block is summed on the stack. */
-#define BLOCK_ROWS_MAX 512
+#define BLOCK_ROWS_MAX 576
 
 /* A computation from its start to its end; its waves follow one another. */
 struct ffn_job {

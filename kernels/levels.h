@@ -25,7 +25,7 @@ extern const struct kernel_ops ops_bf16_avx512, ops_f16_avx512, ops_fp8_avx512;
 extern const struct kernel_ops ops_bf16_dot_avx512, ops_fp8_bf16_avx512;
 extern const struct kernel_ops ops_bf16_dot_unasked_avx512, ops_fp8_bf16_unasked_avx512;
 extern const struct kernel_ops ops_fp8_vbmi_avx512;
-extern const struct kernel_ops ops_f16_rows_avx512, ops_f16_unasked_avx512;
+extern const struct kernel_ops ops_f16_beside_avx512, ops_f16_unasked_avx512;
 extern const struct kernel_ops ops_int8_avx512, ops_int8_vnni_avx512, ops_int8_streamed_avx512;
 extern const struct kernel_ops ops_int8_unasked_avx512;
 extern const struct kernel_ops ops_bf16_few_amx, ops_fp8_block_few_amx, ops_fp8_row_few_amx;

@@ -4,6 +4,8 @@
 #include "kernels/vec/pack.h"
 #include "kernels/vec/rows_run.h"
 
+#include "kernels/avx512/lanes.h"
+
 ROWS_INLINE vec row_weights(enum rows_kind kind, const char *w, size_t v)
 {
 	return _mm512_loadu_ps(w);
@@ -14,8 +16,7 @@ ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec w, vec x)
 	return _mm512_dpbf16_ps(sum, (__m512bh)w, (__m512bh)x);
 }
 
-/* Weights are copied for many tokens where the first-level cache is small: rows whose distance is a multiple of 4 KiB
- * would push each other out of it. */
+/* Rows whose distance is a multiple of 4 KiB would push each other out of the first-level cache. */
 static void decode(const void *codes, size_t cols, void *to)
 {
 	memcpy(to, codes, cols * sizeof(uint16_t));
@@ -24,6 +25,7 @@ static void decode(const void *codes, size_t cols, void *to)
 ROWS_FEW(few, ROWS_BF16_DOT, false)
 ROWS_MANY(many, ROWS_BF16_DOT, false)
 ROWS_STREAMS_4(streams, ROWS_BF16_DOT, false)
+LANES_NARROW(lanes, ROWS_BF16_DOT, 6, 2)
 
 /* Members of a struct rows_kernel. */
 #define DOT                                                                                                            \
@@ -37,6 +39,8 @@ static const struct rows_kernel kernel = {DOT,
 					  .side_over = ROWS_PASSES * ROWS_FEW_TOKENS,
 					  .side_most = ROWS_BESIDE_TOKENS,
 					  .side_near = ROWS_BESIDE,
+					  .lanes = lanes,
+					  .lanes_over = 16,
 					  .roomy = true};
 static const struct rows_kernel unasked = {DOT, .streams = streams};
 

@@ -5,6 +5,8 @@
 #include "kernels/vec/pack.h"
 #include "kernels/vec/rows_run.h"
 
+#include "kernels/avx512/lanes.h"
+
 ROWS_INLINE vec row_weights(enum rows_kind kind, const char *w, size_t v)
 {
 	return kind == ROWS_BF16_DOT ? _mm512_loadu_ps(w) : _mm512_castsi512_ps(fp8_bf16(w, v));
@@ -39,6 +41,7 @@ static void decode(const void *codes, size_t cols, void *to)
 ROWS_FEW(few, ROWS_FP8_DOT, true)
 ROWS_MANY(many, ROWS_BF16_DOT, true)
 ROWS_STREAMS_4(streams, ROWS_FP8_DOT, true)
+LANES_NARROW(lanes, ROWS_FP8_DOT, 8, 2)
 
 /* Members of a struct rows_kernel. */
 #define FP8_DOT                                                                                                        \
@@ -52,7 +55,9 @@ static const struct rows_kernel kernel = {FP8_DOT,
 					  .streams = streams,
 					  .side_over = 1,
 					  .side_most = ROWS_BESIDE_TOKENS,
-					  .side_near = ROWS_BESIDE_FP8};
+					  .side_near = ROWS_BESIDE_FP8,
+					  .lanes = lanes,
+					  .lanes_over = 16};
 static const struct rows_kernel unasked = {FP8_DOT, .streams = streams, .side_near = ROWS_ONCE};
 
 ROWS_OPS(ops_fp8_bf16_avx512, kernel, PACK_BF16, pack_bf16_row)

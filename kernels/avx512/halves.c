@@ -16,12 +16,13 @@ ROWS_STREAMS_4(streams_f16, ROWS_F16, false)
 static const struct rows_kernel kernel_bf16 = {HALVES_BF16, .streams = streams_bf16, HALVES_LANES};
 static const struct rows_kernel kernel_f16 = {HALVES_F16, .streams = streams_f16, HALVES_LANES};
 /* More tokens than ROWS_BESIDE_TOKENS: tiles would widen each weight first (docs/decisions/0100). */
-static const struct rows_kernel kernel_f16_rows = {HALVES_F16, .near = ROWS_NEAR, .streams = streams_f16,
-						   .side_most = 12, .side_near = ROWS_BESIDE};
+static const struct rows_kernel kernel_f16_beside = {HALVES_F16,      .near = ROWS_NEAR,        .streams = streams_f16,
+						     .side_most = 12, .side_near = ROWS_BESIDE, .lanes = float_lanes,
+						     .lanes_over = 16};
 static const struct rows_kernel kernel_f16_unasked = {HALVES_F16, .streams = streams_f16};
 
 ROWS_OPS(ops_bf16_avx512, kernel_bf16, PACK_F32, NULL)
 ROWS_OPS(ops_f16_avx512, kernel_f16, PACK_F16, pack_f16_row)
-/* Of CPUs whose first-level cache bears the tiles of rows.h: tuned there (docs/decisions/0009). */
-ROWS_OPS(ops_f16_rows_avx512, kernel_f16_rows, PACK_F16, pack_f16_row)
+/* Of Zen 5. */
+ROWS_OPS(ops_f16_beside_avx512, kernel_f16_beside, PACK_F16, pack_f16_row)
 ROWS_OPS(ops_f16_unasked_avx512, kernel_f16_unasked, PACK_F16, pack_f16_row)

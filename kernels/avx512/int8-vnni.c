@@ -25,18 +25,24 @@ ROWS_INLINE vec row_dot(enum rows_kind kind, vec sum, vec w, vec x)
 #include "kernels/avx512/lanes.h"
 
 LANES(integer_lanes, ROWS_UINT8, 12, 1)
+LANES_NARROW(narrow_lanes, ROWS_UINT8, 12, 1)
 
 ROWS_STREAMS_4(streams, ROWS_INT8, false)
 
-static const struct rows_kernel kernel = {
-	INT8_KERNEL(ROWS_NEAR, ROWS_FAR), .streams = streams,       .side_over = ROWS_PASSES * ROWS_FEW_TOKENS,
-	.side_most = ROWS_BESIDE_TOKENS,  .side_near = ROWS_BESIDE, .roomy = true};
+static const struct rows_kernel kernel = {INT8_KERNEL(ROWS_NEAR, ROWS_FAR),
+					  .streams = streams,
+					  .side_over = ROWS_PASSES * ROWS_FEW_TOKENS,
+					  .side_most = ROWS_BESIDE_TOKENS,
+					  .side_near = ROWS_BESIDE,
+					  .lanes = narrow_lanes,
+					  .lanes_over = 16,
+					  .roomy = true};
 static const struct rows_kernel streamed = {INT8_KERNEL(ROWS_STREAMED, 0), .streams = streams,
 					    .side_near = ROWS_STREAMED, .lanes = integer_lanes, .lanes_over = 12};
 static const struct rows_kernel unasked = {INT8_KERNEL(0, 0), .streams = streams, .lanes = integer_lanes,
 					   .lanes_over = 12};
 
-/* Of CPUs whose first-level cache bears the tiles of rows.h: tuned there (docs/decisions/0009). */
+/* Of Zen 5, whose first-level cache bears the tiles of rows.h (docs/decisions/0009, 0074). */
 ROWS_OPS(ops_int8_vnni_avx512, kernel, PACK_I8_ROW, pack_i8_row)
 ROWS_OPS(ops_int8_streamed_avx512, streamed, PACK_I8_ROW, pack_i8_row)
 ROWS_OPS(ops_int8_unasked_avx512, unasked, PACK_I8_ROW, pack_i8_row)

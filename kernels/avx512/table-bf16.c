@@ -10,7 +10,7 @@ const struct kernels kernels_avx512_bf16 = {
 	.of =
 		{
 			[MOE_FORMAT_BF16] = &ops_bf16_dot_avx512,
-			[MOE_FORMAT_F16] = &ops_f16_rows_avx512,
+			[MOE_FORMAT_F16] = &ops_f16_beside_avx512,
 			[MOE_FORMAT_FP8_BLOCK] = &ops_fp8_bf16_avx512,
 			[MOE_FORMAT_FP8_ROW] = &ops_fp8_bf16_avx512,
 			[MOE_FORMAT_INT8] = &ops_int8_vnni_avx512,

@@ -17,6 +17,8 @@
  * A panel: the chains in that order, each of up to LANES_STEPS vectors. Of integers a vector has four columns of each
  * token, or two that were widened to 16 bits, and chains are columns one after the other.
  *
+ * A step's vectors are pairs of columns where the level multiplies bfloat16 in pairs: a chain is over those.
+ *
  * The level defines LANES_WIDTH, panels of a tile at most; LANES_ROWS, rows of the buffer at most; LANES_LEVELS, of the
  * tree over the chains; and lanes_order[i], the chain that comes i-th, its own inverse: also the place of a chain.
  *
@@ -34,14 +36,14 @@
 #define LANES_CHAIN_BYTES ((LANES_STEPS + 1) * VEC_BYTES)                    /* chains do not meet in one set */
 #define LANES_PANEL_BYTES (LANES_CHAINS * LANES_CHAIN_BYTES + 4 * VEC_BYTES) /* nor do panels */
 #define LANES_UNROLL 4
-#define LANES_GROUP_STEPS (ROWS_GROUP / LANES_CHAINS)
-#define LANES_GROUPS (LANES_STEPS / LANES_GROUP_STEPS)
+#define LANES_GROUPS (ROWS_BLOCK_BYTES / 2 / ROWS_GROUP) /* of a block at most */
 
 /* Some rows of a column block, ROWS_BUFFER_PITCH apart, and some panels. */
 struct lanes_tile {
 	const char *w, *x;
 	size_t steps;                        /* of a chain; of integers: of all */
-	const char *ahead;                   /* rows of weights that each chain asks for a part of */
+	const char *ahead;                   /* some rows of weights that each chain asks for a part of */
+	size_t ahead_rows;                   /* how many; all tiles of some rows together ask for the next ones */
 	size_t ahead_pitch, ahead_step;      /* from row to row, from chain to chain */
 	const float (*scales)[LANES_GROUPS]; /* of each row, where groups have some */
 	float *totals;                       /* of the first row and token */
@@ -61,6 +63,17 @@ ROWS_INLINE bool lanes_integers(enum rows_kind kind)
 ROWS_INLINE size_t lanes_columns(enum rows_kind kind)
 {
 	return 4 / rows_x_bytes(kind);
+}
+
+/* Products of floats of one kind or another with a scale for each group. */
+ROWS_INLINE bool lanes_grouped(enum rows_kind kind)
+{
+	return kind == ROWS_FP8 || kind == ROWS_FP8_DOT;
+}
+
+ROWS_INLINE size_t lanes_group_steps(enum rows_kind kind)
+{
+	return ROWS_GROUP / LANES_CHAINS / lanes_columns(kind);
 }
 
 ROWS_INLINE vec lanes_all(const char *w)
@@ -171,19 +184,18 @@ ROWS_INLINE void lanes_fold(size_t panels, size_t rows, size_t levels, lanes_sum
 }
 
 /* What the i-th chain asks for: weights that are decoded soon, into the second-level cache: the first has no room. */
-ROWS_INLINE void lanes_ask(size_t rows, const struct lanes_tile *tile, size_t i)
+ROWS_INLINE void lanes_ask(const struct lanes_tile *tile, size_t i)
 {
-	uintptr_t ahead = (uintptr_t)tile->ahead + i * tile->ahead_step;
+	uintptr_t row = (uintptr_t)tile->ahead + i * tile->ahead_step;
 
-	for (size_t left = tile->ahead_step; left; left -= left < ROWS_STEP_BYTES ? left : ROWS_STEP_BYTES) {
-#pragma GCC unroll 12
-		for (size_t r = 0; r < rows; r++)
-			_mm_prefetch((const char *)(ahead + r * tile->ahead_pitch), _MM_HINT_T1);
-		ahead += ROWS_STEP_BYTES;
-	}
+	for (size_t r = 0; r < tile->ahead_rows; r++, row += tile->ahead_pitch)
+		for (size_t at = 0; at < tile->ahead_step; at += ROWS_STEP_BYTES)
+			_mm_prefetch((const char *)(row + at), _MM_HINT_T1);
 }
 
-ROWS_INLINE void lanes_run_floats(size_t panels, size_t rows, size_t chains, const struct lanes_tile *tile)
+/* Steps of a chain are a constant where the block is whole: the end of one costs a tenth of its time otherwise. */
+ROWS_INLINE void lanes_run_floats(enum rows_kind kind, size_t panels, size_t rows, size_t chains,
+				  const struct lanes_tile *tile, size_t steps)
 {
 	lanes_sums sums[2], tree[LANES_LEVELS];
 
@@ -191,17 +203,17 @@ ROWS_INLINE void lanes_run_floats(size_t panels, size_t rows, size_t chains, con
 		const size_t first = lanes_order[i], second = lanes_order[i + chains - 1];
 
 		for (size_t j = 0; j < chains; j++)
-			lanes_ask(rows, tile, i + j);
+			lanes_ask(tile, i + j);
 #pragma GCC unroll 2
 		for (size_t j = 0; j < chains; j++)
 			lanes_clear(panels, rows, sums[j]);
-		lanes_chains(ROWS_F32, panels, rows, chains, sums, tile->w + first * sizeof(float),
-			     (second - first) * sizeof(float), tile->x + i * LANES_CHAIN_BYTES, tile->steps);
+		lanes_chains(kind, panels, rows, chains, sums, tile->w + first * sizeof(float),
+			     (second - first) * sizeof(float), tile->x + i * LANES_CHAIN_BYTES, steps);
 		if (chains == 2)
 			lanes_node(panels, rows, true, sums[0], sums[1]);
 		lanes_fold(panels, rows, chains == 2 ? LANES_LEVELS - 1 : LANES_LEVELS, sums[0], i / chains, tree);
 	}
-	lanes_add(ROWS_F32, panels, rows, sums[0], tile);
+	lanes_add(kind, panels, rows, sums[0], tile);
 }
 
 /* Sums in memory on purpose: the compiler would keep them in registers, and others of a tile's innermost loop not. */
@@ -218,7 +230,7 @@ ROWS_INLINE void lanes_keep(size_t panels, size_t rows, lanes_sums sums, lanes_k
 }
 
 /* sums = those of the i-th and the next chain in a group from `step` on; by turns where registers are scarce. */
-ROWS_INLINE void lanes_pair(size_t panels, size_t rows, size_t chains, lanes_sums sums[2],
+ROWS_INLINE void lanes_pair(enum rows_kind kind, size_t panels, size_t rows, size_t chains, lanes_sums sums[2],
 			    const struct lanes_tile *tile, size_t i, size_t step)
 {
 	_Alignas(64) lanes_kept kept;
@@ -230,9 +242,9 @@ ROWS_INLINE void lanes_pair(size_t panels, size_t rows, size_t chains, lanes_sum
 #pragma GCC unroll 2
 		for (size_t k = 0; k < chains; k++)
 			lanes_clear(panels, rows, sums[k]);
-		lanes_chains(ROWS_F32, panels, rows, chains, sums, tile->w + first * sizeof(float) + step * VEC_BYTES,
+		lanes_chains(kind, panels, rows, chains, sums, tile->w + first * sizeof(float) + step * VEC_BYTES,
 			     (second - first) * sizeof(float), tile->x + (i + j) * LANES_CHAIN_BYTES + step * VEC_BYTES,
-			     LANES_GROUP_STEPS);
+			     lanes_group_steps(kind));
 		if (j == 0 && chains == 1)
 			lanes_keep(panels, rows, sums[0], &kept);
 	}
@@ -258,7 +270,8 @@ ROWS_INLINE void lanes_scale(size_t panels, size_t rows, lanes_sums sums, const 
 	lanes_keep(panels, rows, sums, scaled);
 }
 
-ROWS_INLINE void lanes_run_groups(size_t panels, size_t rows, size_t chains, const struct lanes_tile *tile)
+ROWS_INLINE void lanes_run_groups(enum rows_kind kind, size_t panels, size_t rows, size_t chains,
+				  const struct lanes_tile *tile)
 {
 	_Alignas(64) lanes_kept scaled;
 	lanes_sums sums[2], tree[LANES_LEVELS];
@@ -266,26 +279,88 @@ ROWS_INLINE void lanes_run_groups(size_t panels, size_t rows, size_t chains, con
 	for (size_t i = 0; i < LANES_CHAINS; i += 2) {
 		size_t group = 0;
 
-		lanes_ask(rows, tile, i);
-		lanes_ask(rows, tile, i + 1);
+		lanes_ask(tile, i);
+		lanes_ask(tile, i + 1);
 		do {
-			lanes_pair(panels, rows, chains, sums, tile, i, group * LANES_GROUP_STEPS);
+			lanes_pair(kind, panels, rows, chains, sums, tile, i, group * lanes_group_steps(kind));
 			lanes_scale(panels, rows, sums[0], tile, group, &scaled);
-		} while (++group * LANES_GROUP_STEPS < tile->steps);
+		} while (++group * lanes_group_steps(kind) < tile->steps);
 		lanes_fold(panels, rows, LANES_LEVELS - 1, sums[0], i / 2, tree);
 	}
-	lanes_add(ROWS_F32, panels, rows, sums[0], tile);
+	lanes_add(kind, panels, rows, sums[0], tile);
 }
 
-ROWS_INLINE void lanes_run_integers(enum rows_kind kind, size_t panels, size_t rows, const struct lanes_tile *tile)
+#define LANES_PART_LEAST 4 /* rows */
+
+/* Rows of a part: with two chains of each at a time, sums and scaled sums of a part have room in 32 registers. */
+ROWS_INLINE size_t lanes_part_rows(size_t panels)
+{
+	return 8 / panels;
+}
+
+/* scaled = those of the i-th and the next chain over all groups of a part. */
+ROWS_INLINE void lanes_part_scaled(enum rows_kind kind, size_t panels, const struct lanes_tile *part, size_t i,
+				   lanes_sums scaled)
+{
+	const size_t rows = lanes_part_rows(panels), steps = lanes_group_steps(kind);
+	const size_t first = lanes_order[i] * sizeof(float), second = lanes_order[i + 1] * sizeof(float);
+
+	lanes_clear(panels, rows, scaled);
+	for (size_t group = 0, step = 0; step < part->steps; group++, step += steps) {
+		lanes_sums sums[2];
+
+#pragma GCC unroll 2
+		for (size_t k = 0; k < 2; k++)
+			lanes_clear(panels, rows, sums[k]);
+		lanes_chains(kind, panels, rows, 2, sums, part->w + first + step * VEC_BYTES, second - first,
+			     part->x + i * LANES_CHAIN_BYTES + step * VEC_BYTES, steps);
+		lanes_node(panels, rows, true, sums[0], sums[1]);
+#pragma GCC unroll 8
+		for (size_t r = 0; r < rows; r++) {
+			const vec scale = vec_set(part->scales[r][group]);
+
+#pragma GCC unroll 2
+			for (size_t p = 0; p < panels; p++)
+				scaled[r][p] = vec_fma(scale, sums[0][r][p], scaled[r][p]);
+		}
+	}
+}
+
+/* The sums of lanes_run_groups by parts of a tile, which meet two chains of the panels one after the other: nothing but
+ * the tree is kept in memory. Groups of bfloat16 are four steps: to keep their sums took a sixth of the time. */
+ROWS_INLINE void lanes_run_parts(enum rows_kind kind, size_t panels, size_t rows, const struct lanes_tile *tile)
+{
+	const size_t n = lanes_part_rows(panels);
+	lanes_sums scaled, tree[LANES_ROWS / LANES_PART_LEAST][LANES_LEVELS];
+
+	for (size_t i = 0; i < LANES_CHAINS; i += 2) {
+		lanes_ask(tile, i);
+		lanes_ask(tile, i + 1);
+#pragma GCC unroll 1
+		for (size_t r = 0; r < rows; r += n) {
+			struct lanes_tile part = *tile;
+
+			part.w += r * ROWS_BUFFER_PITCH;
+			part.scales += r;
+			part.totals += r * tile->pitch;
+			lanes_part_scaled(kind, panels, &part, i, scaled);
+			lanes_fold(panels, n, LANES_LEVELS - 1, scaled, i / 2, tree[r / n]);
+			if (i + 2 == LANES_CHAINS)
+				lanes_add(kind, panels, n, scaled, &part);
+		}
+	}
+}
+
+ROWS_INLINE void lanes_run_integers(enum rows_kind kind, size_t panels, size_t rows, const struct lanes_tile *tile,
+				    size_t all)
 {
 	lanes_sums sums;
 
 	lanes_clear(panels, rows, sums);
-	for (size_t i = 0, left = tile->steps; i < LANES_CHAINS; i++) {
+	for (size_t i = 0, left = all; i < LANES_CHAINS; i++) {
 		const size_t steps = left < LANES_STEPS ? left : LANES_STEPS;
 
-		lanes_ask(rows, tile, i);
+		lanes_ask(tile, i);
 		lanes_chains(kind, panels, rows, 1, &sums, tile->w + i * LANES_STEPS * 4, 0,
 			     tile->x + i * LANES_CHAIN_BYTES, steps);
 		left -= steps;
@@ -296,12 +371,18 @@ ROWS_INLINE void lanes_run_integers(enum rows_kind kind, size_t panels, size_t r
 ROWS_INLINE void lanes_run(enum rows_kind kind, size_t panels, size_t rows, size_t chains,
 			   const struct lanes_tile *tile)
 {
-	if (lanes_integers(kind))
-		lanes_run_integers(kind, panels, rows, tile);
-	else if (kind == ROWS_FP8)
-		lanes_run_groups(panels, rows, chains, tile);
+	if (lanes_integers(kind) && tile->steps == LANES_CHAINS * LANES_STEPS)
+		lanes_run_integers(kind, panels, rows, tile, LANES_CHAINS * LANES_STEPS);
+	else if (lanes_integers(kind))
+		lanes_run_integers(kind, panels, rows, tile, tile->steps);
+	else if (lanes_grouped(kind) && panels <= 2 && chains == 2 && rows % lanes_part_rows(panels) == 0)
+		lanes_run_parts(kind, panels, rows, tile);
+	else if (lanes_grouped(kind))
+		lanes_run_groups(kind, panels, rows, chains, tile);
+	else if (tile->steps == LANES_STEPS)
+		lanes_run_floats(kind, panels, rows, chains, tile, LANES_STEPS);
 	else
-		lanes_run_floats(panels, rows, chains, tile);
+		lanes_run_floats(kind, panels, rows, chains, tile, tile->steps);
 }
 
 #endif

@@ -95,7 +95,7 @@ struct lanes_block {
 static inline struct lanes_block lanes_block(const struct lanes_call *l, size_t c)
 {
 	const size_t cols = l->call->cols - c < l->call->block ? l->call->cols - c : l->call->block;
-	const size_t floats = l->kind == ROWS_FP8 ? ROWS_GROUP : VEC_FLOATS;
+	const size_t floats = lanes_grouped(l->kind) ? ROWS_GROUP : VEC_FLOATS * lanes_columns(l->kind);
 	const size_t step = lanes_integers(l->kind) ? lanes_columns(l->kind) : floats;
 
 	return (struct lanes_block){c, cols, rows_filled(rows_fours(l->kind), cols), (cols + step - 1) / step * step};
@@ -140,7 +140,7 @@ ROWS_INLINE void lanes_decode(const struct lanes_call *l, size_t matrix, size_t 
 		else
 			l->call->k->decode(from, block->cols, to);
 		memset(to + bytes, 0, whole - bytes);
-		if (l->kind == ROWS_FP8)
+		if (lanes_grouped(l->kind))
 			memcpy(scales[r], rows_scales(l->call->m[matrix], first + r, block->c),
 			       groups * sizeof(scales[r][0]));
 	}
@@ -148,19 +148,23 @@ ROWS_INLINE void lanes_decode(const struct lanes_call *l, size_t matrix, size_t 
 		memset(to, 0, whole);
 }
 
-/* All tokens by the rows in the buffer. The first tile asks for the rows at `next`. */
+/* All tokens by the rows in the buffer. Each tile asks for some of the rows at `next`: all at once would hold up
+ * everything else that is read. */
 ROWS_INLINE void lanes_tiles(const struct lanes_call *l, size_t matrix, size_t row, const struct lanes_block *block,
 			     const float (*scales)[LANES_GROUPS], const char *next)
 {
+	const size_t ask = (l->shape->rows + l->tiles - 1) / l->tiles, pitch = l->call->m[matrix]->pitch;
+
 	for (size_t j = 0, at = 0; j < l->tiles; j++) {
 		const size_t n = l->panels / l->tiles + (j < l->panels % l->tiles);
 		const struct lanes_tile tile = {
 			.w = l->buffer,
 			.x = l->panel + at * LANES_PANEL_BYTES,
-			.steps = block->whole / (lanes_integers(l->kind) ? lanes_columns(l->kind) : VEC_FLOATS),
-			.ahead = next,
-			.ahead_pitch = j ? 0 : l->call->m[matrix]->pitch,
-			.ahead_step = j ? 0 : l->call->block * l->call->k->w_bytes / LANES_CHAINS,
+			.steps = block->whole / lanes_columns(l->kind) / (lanes_integers(l->kind) ? 1 : VEC_FLOATS),
+			.ahead = (const char *)((uintptr_t)next + j * ask * pitch),
+			.ahead_rows = ask,
+			.ahead_pitch = pitch,
+			.ahead_step = l->call->block * l->call->k->w_bytes / LANES_CHAINS,
 			.scales = scales,
 			.totals = l->totals[matrix] + row * l->pitch + at * VEC_FLOATS,
 			.pitch = l->pitch,
@@ -223,14 +227,15 @@ static void lanes_finish(const struct lanes_call *l, const struct rows_run *run,
 		}
 }
 
-/* A call's rows for up to ROWS_TOTALS tokens. */
-ROWS_INLINE void lanes_rows(enum rows_kind kind, const struct lanes_shape *shapes, const struct rows_call *call,
-			    const struct kernel_act *act, size_t tokens, const void *const *x, float *const *out)
+/* A call's rows for up to ROWS_TOTALS tokens, by tiles of up to `width` panels. */
+ROWS_INLINE void lanes_rows(enum rows_kind kind, size_t width, const struct lanes_shape *shapes,
+			    const struct rows_call *call, const struct kernel_act *act, size_t tokens,
+			    const void *const *x, float *const *out)
 {
 	_Alignas(64) char panel[LANES_PANELS * LANES_PANEL_BYTES], buffer[LANES_ROWS * ROWS_BUFFER_PITCH];
 	_Alignas(64) float totals[2 * LANES_RUN_ROWS * ROWS_TOTALS];
 	const size_t panels = (tokens + VEC_FLOATS - 1) / VEC_FLOATS, pitch = panels * VEC_FLOATS;
-	const size_t tiles = (panels + LANES_WIDTH - 1) / LANES_WIDTH;
+	const size_t tiles = (panels + width - 1) / width;
 	const size_t floats = sizeof(totals) / sizeof(totals[0]) / call->matrices;
 	const size_t most = floats / pitch / LANES_RUN_STEP * LANES_RUN_STEP;
 	struct rows_call widened = *call;
@@ -274,7 +279,7 @@ ROWS_INLINE void lanes_rows(enum rows_kind kind, const struct lanes_shape *shape
 	static void name(const struct rows_call *call, const struct kernel_act *act, size_t tokens,                    \
 			 const void *const *x, float *const *out)                                                      \
 	{                                                                                                              \
-		lanes_rows(kind, shapes, call, act, tokens, x, out);                                                   \
+		lanes_rows(kind, sizeof(shapes) / sizeof((shapes)[0]), shapes, call, act, tokens, x, out);             \
 	}
 
 #endif
