@@ -165,6 +165,12 @@ awk '/^\[/ { gsub(/[][]/, ""); section = $0 } /^[A-Z].*=/ { sub(/=.*/, ""); prin
 	diff "$dir/keys" - >"$dir/out"
 ok $? 'no setting is missing there, none is unknown' "$dir/out"
 
+# The settings of a command line have names of their own, and the limits of the file's.
+"$expertd" --push-patience 3600 --version >"$dir/out" 2>&1
+is $? 0 '--push-patience takes seconds' "$dir/out"
+"$expertd" --push-patience 0 --version >"$dir/out" 2>&1
+is "$?/$(grep -c -e "--push-patience '0': a number from 1 to 3600 expected" "$dir/out")" 2/1 'from 1 on' "$dir/out"
+
 # -- who reads what -----------------------------------------------------------------------------------------------
 
 printf '[Pool]\nThreads=none\n' >"$conf"

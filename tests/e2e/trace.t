@@ -166,6 +166,13 @@ wait "$recorder"
 is $? 0 'three steps' "$dir/few.err"
 is "$("$moectl" trace show "$dir/few.moetrace" --json >"$dir/few.json"; field "$dir/few.json" '$d->{sessions}[0]{steps}, $d->{end}')" \
 	'3 steps' 'and no more'
+record sized --max-bytes 4K
+generate --tokens 24 >/dev/null
+wait "$recorder"
+is $? 0 'four KiB' "$dir/sized.err"
+is "$("$moectl" trace show "$dir/sized.moetrace" --json >"$dir/sized.json"; field "$dir/sized.json" '$d->{end}, $d->{cut_off}, $d->{bytes} <= 4096, $d->{bytes} > 2048')" \
+	'max-bytes 0 1 1' 'no more, and with an end' "$dir/sized.json"
+is "$(stat -c %s "$dir/sized.moetrace")" "$(field "$dir/sized.json" '$d->{bytes}')" 'nor is the file larger'
 for words in 'record x' 'show' 'convert a b' 'record --steps 0' 'record --seconds x' 'record --max-bytes 5Q'; do
 	# shellcheck disable=SC2086
 	"$moectl" --socket "$socket" trace $words >/dev/null 2>"$dir/err"
