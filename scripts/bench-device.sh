@@ -11,14 +11,17 @@
 # measured stays in build/bench-device.json.
 set -eu
 
+typed_in=$PWD
 cd "$(dirname -- "$0")/.."
+# A path as who typed it meant it.
+typed() { case $1 in /*) printf '%s\n' "$1" ;; *) printf '%s\n' "$typed_in/$1" ;; esac }
 build=${MOE_BUILD:-build}
 out=docs/PERFORMANCE.md chart=docs/breakeven-server.json model=
 while [ $# -gt 0 ]; do
 	case $1 in
-	--model) model=${2:?--model takes a folder} ;;
-	--out) out=${2:?--out takes a file} ;;
-	--chart) chart=${2:?--chart takes a file} ;;
+	--model) model=$(typed "${2:?--model takes a folder}") ;;
+	--out) out=$(typed "${2:?--out takes a file}") ;;
+	--chart) chart=$(typed "${2:?--chart takes a file}") ;;
 	--) shift && break ;;
 	-h | --help) sed -n '4,12s/^# \{0,1\}//p' "$0" && exit 0 ;;
 	*) echo "bench-device: unknown option $1 (try --help)" >&2 && exit 2 ;;

@@ -12,7 +12,10 @@
 # a table can be made in pieces, --formats by --formats.
 set -eu
 
+typed_in=$PWD
 cd "$(dirname -- "$0")/.."
+# A path as who typed it meant it.
+typed() { case $1 in /*) printf '%s\n' "$1" ;; *) printf '%s\n' "$typed_in/$1" ;; esac }
 build=${MOE_BUILD:-build}
 samples=15
 out=docs/PERFORMANCE.md
@@ -22,8 +25,8 @@ while [ $# -gt 0 ]; do
 	case $1 in
 	--samples) samples=${2:?--samples takes a number} ;;
 	--formats) formats=${2:?--formats takes names} ;;
-	--lines) lines=${2:?--lines takes a file} ;;
-	--out) out=${2:?--out takes a file} ;;
+	--lines) lines=$(typed "${2:?--lines takes a file}") ;;
+	--out) out=$(typed "${2:?--out takes a file}") ;;
 	-h | --help) sed -n '4,13s/^# \{0,1\}//p' "$0" && exit 0 ;;
 	*) echo "bench-ffn: unknown option $1 (try --help)" >&2 && exit 2 ;;
 	esac

@@ -10,11 +10,14 @@
 # machine's own limit, measured in the same run.
 set -eu
 
+typed_in=$PWD
 cd "$(dirname -- "$0")/.."
+# A path as who typed it meant it.
+typed() { case $1 in /*) printf '%s\n' "$1" ;; *) printf '%s\n' "$typed_in/$1" ;; esac }
 build=${MOE_BUILD:-build}
 model=$build/bench-model
 case ${1-} in
---model) model=${2:?--model takes a folder} ;;
+--model) model=$(typed "${2:?--model takes a folder}") ;;
 -h | --help) sed -n '4,10s/^# \{0,1\}//p' "$0" && exit 0 ;;
 ?*) echo "bench: unknown option $1 (try --help)" >&2 && exit 2 ;;
 esac

@@ -6,7 +6,7 @@
 #   scripts/deb.sh [--version VERSION] [--to FOLDER]
 #
 #   --version VERSION  call them so, and not as debian/changelog does (to try an upgrade: 0.1.0+again)
-#   --to FOLDER        where they go, and the copy with them; default build-deb
+#   --to FOLDER        where they go, and the copy with them; default build-deb of this tree. Earlier ones there are removed
 #
 # What is copied is what git knows or would take; without git all but build folders. No tests are run (debian/rules).
 # Exit codes: 0 done, 1 failed, 2 usage, 77 the packages that build packages are missing: what to type is printed.
@@ -19,7 +19,7 @@ fail() {
 }
 
 version=
-to=build-deb
+to=
 while [ $# -gt 0 ]; do
 	case $1 in
 	-h | --help)
@@ -41,6 +41,8 @@ while [ $# -gt 0 ]; do
 	esac
 done
 
+# From where it was typed.
+[ -z "$to" ] || { mkdir -p "$to" && to=$(CDPATH='' cd -- "$to" && pwd); } || exit 1
 cd "$(dirname -- "$0")/.." || exit 1
 if ! command -v dpkg-buildpackage >/dev/null || ! command -v dh >/dev/null; then
 	say 'dpkg-buildpackage or dh is missing; type: apt-get install dpkg-dev debhelper && apt-get build-dep .'
@@ -57,12 +59,12 @@ list() {
 }
 
 [ -n "$version" ] || version=$(dpkg-parsechangelog -S Version) || exit 1
-mkdir -p "$to" && to=$(CDPATH='' cd -- "$to" && pwd) || exit 1
+[ -n "$to" ] || { mkdir -p build-deb && to=$PWD/build-deb; } || exit 1
 copy=$to/moe-expertd-$version
-log=$to/log
+log=$to/moe-expertd_$version.log
 
 rm -rf "$copy"
-find "$to" -maxdepth 1 -type f \( -name '*.deb' -o -name 'moe-expertd_*' -o -name log \) -delete
+find "$to" -maxdepth 1 -type f \( -name 'moe-expertd_*' -o -name 'moe-expertd-*_*.deb' -o -name 'libmoe-expert*_*.deb' \) -delete
 if ! mkdir "$copy" || ! list | tar -c --null --no-recursion -T - | tar -x -C "$copy"; then
 	fail "$copy: the tree was not copied"
 fi

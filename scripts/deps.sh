@@ -104,9 +104,12 @@ if ! have_command apt-get || ! have_command dpkg; then
 	exit 77
 fi
 
+# It may be there for others only, and where nobody types it must not ask for a password.
+sudo_works() { have_command sudo && { sudo -n true 2>/dev/null || { [ -t 0 ] && sudo -v; }; }; }
+
 if [ "$(id -u)" = 0 ]; then
 	as_root() { "$@"; }
-elif have_command sudo; then
+elif [ -n "$missing" ] && sudo_works; then
 	as_root() { sudo "$@"; }
 else
 	[ -n "$missing" ] || exit 0

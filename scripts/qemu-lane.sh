@@ -164,8 +164,8 @@ read_options() {
 	done
 	[ -n "$kernel" ] || usage 'boot: which --kernel?'
 	[ -n "$initrd$disk" ] || usage 'boot: --initrd or --disk?'
-	for file in $initrd $disk; do
-		[ -f "$file" ] || fail "boot: $file is not there"
+	for file in "$initrd" "$disk"; do
+		[ -z "$file" ] || [ -f "$file" ] || fail "boot: $file is not there"
 	done
 	[ $((cpus % nodes + memory % nodes)) = 0 ] || usage "boot: $cpus CPUs and $memory MiB are not split evenly by $nodes"
 	lacks=$(parts_missing tools "kernel-$kernel") || fail "boot: no $lacks: scripts/qemu-lane.sh prepare $lacks"

@@ -40,13 +40,14 @@ case $1$from in *[!0-9]*) usage "numbers expected, found $1 seeds from $from" ;;
 n=$1
 shift
 cd "$(dirname -- "$0")/.." || exit 1
+case $build in /*) ;; *) build=$PWD/$build ;; esac
 list=$(scripts/test-list "$build" unit "$@") || exit 1
 [ -n "$list" ] || usage "no test of the suite unit is named $*"
 sanitized=$(meson introspect --buildoptions "$build" |
 	perl -MJSON::PP -e 'local $/; print map { $_->{value} } grep { $_->{name} eq "b_sanitize" } @{decode_json(<>)}')
 [ "$sanitized" != none ] || sanitized=
 # As ./check runs them.
-export MOE_BUILD="$PWD/$build" MOE_SOURCE="$PWD" MOE_SANITIZED="$sanitized" TAP_TIMEOUT="${TAP_TIMEOUT:-900}"
+export MOE_BUILD="$build" MOE_SOURCE="$PWD" MOE_SANITIZED="$sanitized" TAP_TIMEOUT="${TAP_TIMEOUT:-900}"
 [ -z "$sanitized" ] || export TAP_PREFIX='setarch x86_64 -R'
 export UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1" TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1"
 export ASAN_OPTIONS="detect_stack_use_after_return=1"
@@ -57,17 +58,19 @@ trap 'exit 130' INT TERM HUP
 bad=0
 seed=$from
 while [ "$seed" -lt $((from + n)) ]; do
+	failed=0
 	for test in $list; do
 		TEST_SEED=$seed scripts/tap-run "$test" >"$dir/out" 2>"$dir/err" </dev/null
 		code=$?
 		if [ "$code" = 0 ] && grep -q '^1\.\.' "$dir/out" && ! grep -q '^not ok' "$dir/out"; then
 			continue
 		fi
-		bad=$((bad + 1))
+		failed=1
 		echo "TEST_SEED=$seed $test: exit code $code"
 		{ grep -A 5 '^not ok' "$dir/out" || tail -n 2 "$dir/out"; } | head -n 30 | sed 's/^/    /'
 		tail -n 30 "$dir/err" | sed 's/^/    stderr: /'
 	done
+	bad=$((bad + failed))
 	seed=$((seed + 1))
 done
 echo "$bad of $n seeds from $from failed"

@@ -4,7 +4,7 @@
 # vm-lane.sh - installs the packages in a clean Debian 12 with a whole systemd, in a machine of its own, and tests them.
 #
 #   scripts/vm-lane.sh prepare     once: QEMU, a kernel and a root, about 110 MB, 1 to 3 minutes (needs root)
-#   scripts/vm-lane.sh ready       prepares if CI=true; prints why `run` cannot run (exit code 1), or nothing
+#   scripts/vm-lane.sh ready       prints why `run` cannot run (exit code 1), or nothing
 #   scripts/vm-lane.sh run FOLDER  boots twice with the packages of FOLDER (moe-expertd_*.deb, ...), prints TAP
 #
 # What `prepare` makes lies below $MOE_QEMU_LANE (default build-qemu-lane in the repository), which can be kept between

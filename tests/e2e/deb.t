@@ -148,14 +148,25 @@ is $? 0 'removing' "$dir/out"
 is "$(calls 'invoke stop .*moe-expertd.service')" 1 'stops the daemon' "$dir/calls"
 is "$(calls 'invoke stop moe-expertd@two.service')" 1 'and the other one' "$dir/calls"
 
-echo PAGES_2M=1 >"$machine/etc/moe-expertd/hugepages-node0.conf"
+mkdir -p "$machine/etc/sysctl.d" "$machine/etc/tmpfiles.d" "$machine/etc/security/limits.d" \
+	"$machine/etc/systemd/system/moe-expertd.service.d" "$machine/etc/elsewhere"
+for file in moe-expertd/hugepages-node0.conf sysctl.d/60-moe-expertd-numa.conf tmpfiles.d/moe-expertd-thp.conf \
+	security/limits.d/60-moe-expertd.conf systemd/system/moe-expertd.service.d/60-memlock.conf; do
+	echo '# By moectl doctor --fix.' >"$machine/etc/$file"
+done
+echo PAGES_2M=1 >"$machine/etc/moe-expertd/hugepages-node1.conf"
+ln -s ../../elsewhere "$machine/etc/systemd/system/linked.target.wants"
 echo '[Daemon]' >"$machine/etc/moe-expertd/two.conf"
 ln -s /lib/systemd/system/moe-expertd-hugepages@gone.service \
 	"$machine/etc/systemd/system/sysinit.target.wants/moe-expertd-hugepages@0.service"
 maintain postrm purge
 is $? 0 'purging' "$dir/out"
-is "$(cd "$machine/etc" && find . ! -type d)" ./moe-expertd/two.conf "takes away what was made, and leaves an administrator's" "$dir/out"
-rm "$machine/etc/moe-expertd/two.conf"
+is "$(cd "$machine/etc" && find . ! -type d | sort | tr '\n' ' ')" \
+	'./moe-expertd/hugepages-node1.conf ./moe-expertd/two.conf ./systemd/system/linked.target.wants ' \
+	"takes away what was made, and leaves an administrator's" "$dir/out"
+[ -e "$machine/etc/systemd/system/moe-expertd.service.d" ]
+is $? 1 'with the folder that one was alone in'
+rm "$machine/etc/moe-expertd/two.conf" "$machine/etc/moe-expertd/hugepages-node1.conf"
 maintain postrm purge
 is $? 0 'purging once more' "$dir/out"
 [ ! -e "$machine/etc/moe-expertd" ]

@@ -68,6 +68,15 @@ for verb in $verbs; do
 	fi
 done
 
+if command -v bash >/dev/null 2>&1; then
+	is "$(offers simulate --policy epl)" '' 'bash offers no policy of plan to simulate'
+	offers plan --policy epl | grep -qx eplb
+	ok $? 'but to plan'
+	mkdir -p "$dir/models/a model"
+	is "$(offers load "$dir/models/a")" "$dir/models/a model" 'a folder whose name has a blank is one word'
+	is "$(offers trace rec)" record 'and what trace does'
+fi
+
 for shell in zsh fish; do
 	"$moectl" completion $shell >"$dir/completion.$shell"
 	missing=

@@ -66,7 +66,7 @@ else
 		SYSTEMD_UNIT_PATH=$units: systemd-analyze verify --man=no "$units/$unit" >"$dir/verify" 2>&1
 		# What 254 has brought is known to be unknown before.
 		grep "$units" "$dir/verify" |
-			grep -vE "Unknown key '(RestartSteps|RestartMaxDelaySec|FileDescriptorStorePreserve)'" >"$dir/out"
+			grep -vE "Unknown key '(RestartSteps|RestartMaxDelaySec)'" >"$dir/out"
 		grep -E "^(moe-expertd|Failed)" "$dir/verify" >>"$dir/out"
 		[ "$version" -lt 254 ] || grep 'Unknown key' "$dir/verify" >>"$dir/out"
 		[ ! -s "$dir/out" ]

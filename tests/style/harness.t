@@ -115,6 +115,15 @@ program('last', "touch $dir/last-ran\necho 'ok 1'\necho 1..1\n");
 ($text, $code) = of_jobs(2, 'quiet', 'first', 'last');
 has($text, qr/^4 passed, 0 failed, 0 skipped\n\z/m, 'a test that has written half a line holds up no other');
 
+{
+	open(my $out, '>', "$dir/counts") or die "$dir/counts: $!\n";
+	print $out "skipped the unit tests in build: 5 minutes had gone (CHECK_MINUTES)\ncount 0 0 1\n";
+	close($out);
+	$text = `scripts/test-summary $dir/counts`;
+	ok($? >> 8 == 1, 'no time for a single test: exit code 1');
+	has($text, qr/^0 passed, 0 failed, 1 skipped\n\z/m, 'of which nothing has passed');
+}
+
 program("many$_", "for i in \$(seq 50); do echo \"not ok \$i - wrong\"; done\necho 1..50\nexit 1\n") for 1 .. 12;
 ($text, $code) = summary(map { "many$_" } 1 .. 12);
 my @failed = grep { /^failed/ } split /\n/, $text;

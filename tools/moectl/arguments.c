@@ -123,6 +123,15 @@ const char *arguments_option(char letter)
 	return NULL;
 }
 
+bool arguments_wants_value(char letter)
+{
+	size_t i = 0;
+
+	while (options[i].name && options[i].val != letter)
+		i++;
+	return options[i].has_arg == required_argument;
+}
+
 /* Where an option's text goes, or NULL. */
 static const char **text_of(struct arguments *a, int id)
 {

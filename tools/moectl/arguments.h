@@ -44,6 +44,9 @@ enum arguments_result { ARGUMENTS_VERB, ARGUMENTS_HELP, ARGUMENTS_VERSION, ARGUM
 /* The name of the option with this letter, "--watch"; NULL: none has it. */
 const char *arguments_option(char letter);
 
+/* Whether it must be followed by a value. */
+bool arguments_wants_value(char letter);
+
 /* ARGUMENTS_HELP: ret->verb is the one to be explained, or NULL. */
 enum arguments_result arguments_parse(struct arguments *ret, int argc, char **argv);
 

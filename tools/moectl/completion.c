@@ -6,6 +6,9 @@
 #include "moectl.h"
 #include "policy/policy.h"
 
+/* Letters of the options whose value is a file or a folder. */
+static const char file_options[] = "sgcrWCFMbO";
+
 static void list_verbs(const char *between)
 {
 	for (const struct verb *v = verbs; v->name; v++)
@@ -27,11 +30,23 @@ static void list_options(const struct verb *v)
 		printf(" %s", arguments_option(*letter));
 }
 
+/* "--socket | --svg" */
+static void list_file_options(void)
+{
+	for (const char *letter = file_options; *letter; letter++)
+		printf("%s%s", letter == file_options ? "" : " | ", arguments_option(*letter));
+}
+
 static void print_bash(void)
 {
+	/* Outside of a completion, in tests, compopt has nothing to change. */
 	printf("# moectl completion bash\n"
+	       "_moectl_files()\n{\n"
+	       "\tcompopt -o filenames 2>/dev/null\n"
+	       "\tmapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen \"$1\" -- \"$2\")\n}\n"
 	       "_moectl()\n{\n"
 	       "\tlocal word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} verb= i\n"
+	       "\tCOMPREPLY=()\n"
 	       "\tfor ((i = 1; i < COMP_CWORD; i++)); do\n"
 	       "\t\tcase ${COMP_WORDS[i]} in\n"
 	       "\t\t--socket) i=$((i + 1)) ;;\n"
@@ -39,19 +54,22 @@ static void print_bash(void)
 	       "\t\t*) verb=${COMP_WORDS[i]}; break ;;\n"
 	       "\t\tesac\n\tdone\n"
 	       "\tcase $before in\n"
-	       "\t--socket | --svg | --config | --root | --weights | --case | --from | --map | --calibrate | --output) "
-	       "COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n"
+	       "\t");
+	list_file_options();
+	printf(") _moectl_files -f \"$word\"; return ;;\n"
 	       "\t--to) COMPREPLY=($(compgen -W 'binary jsonl json moetrc loads expert-map' -- \"$word\")); return ;;\n"
 	       "\t--isa) COMPREPLY=($(compgen -W 'auto ref avx2 avx512 amx' -- \"$word\")); return ;;\n"
-	       "\t--policy) [ \"$verb\" = simulate ] && COMPREPLY=($(compgen -W '");
+	       "\t--policy)\n"
+	       "\t\tif [ \"$verb\" = simulate ]; then COMPREPLY=($(compgen -W '");
 	list_policies();
-	printf("' -- \"$word\")) || COMPREPLY=($(compgen -W 'eplb eplb-global random dynamic dynamic_ep swift "
-	       "swift-exact "
-	       "swift-upstream flashlb hot' -- \"$word\")); return ;;\n"
+	printf("' -- \"$word\"))\n"
+	       "\t\telse COMPREPLY=($(compgen -W 'eplb eplb-global random dynamic dynamic_ep swift swift-exact "
+	       "swift-upstream flashlb hot' -- \"$word\")); fi\n"
+	       "\t\treturn ;;\n"
 	       "\t--mode) COMPREPLY=($(compgen -W 'pinned atomic belady belady-pinned' -- \"$word\")); return ;;\n"
 	       "\t--name | --huge-pages | --capacity | --cost | --param | --replicas | --groups | --nodes | --gpus | "
 	       "--model | "
-	       "--seconds | --steps | --max-bytes) COMPREPLY=(); return ;;\n"
+	       "--seconds | --steps | --max-bytes) return ;;\n"
 	       "\tesac\n"
 	       "\tcase $verb in\n"
 	       "\t'') COMPREPLY=($(compgen -W '--socket --help --version ");
@@ -64,9 +82,9 @@ static void print_bash(void)
 			printf(" bash zsh fish");
 		if (v->run == verb_trace)
 			printf(" record stop show convert");
-		printf("' -- \"$word\")%s) ;;\n", v->run == verb_load ? " $(compgen -d -- \"$word\")"
+		printf("' -- \"$word\"))%s ;;\n", v->run == verb_load ? "; _moectl_files -d \"$word\""
 						  : v->run == verb_simulate || v->run == verb_trace
-							  ? " $(compgen -f -- \"$word\")"
+							  ? "; _moectl_files -f \"$word\""
 							  : "");
 	}
 	printf("\tesac\n}\ncomplete -F _moectl moectl\n");
@@ -88,6 +106,7 @@ static void print_zsh(void)
 		list_options(v);
 		printf("%s ;;\n", v->run == verb_load         ? "; _files -/"
 				  : v->run == verb_simulate   ? "; _files"
+				  : v->run == verb_trace      ? " record stop show convert; _files"
 				  : v->run == verb_completion ? " bash zsh fish"
 							      : "");
 	}
@@ -114,10 +133,12 @@ static void print_fish(void)
 		print_quoted(v->help);
 		putchar('\n');
 		for (const char *letter = v->options; letter && *letter; letter++)
-			printf("complete -c moectl -n '__fish_seen_subcommand_from %s' -l %s\n", v->name,
-			       arguments_option(*letter) + 2);
+			printf("complete -c moectl -n '__fish_seen_subcommand_from %s' -l %s%s%s\n", v->name,
+			       arguments_option(*letter) + 2, arguments_wants_value(*letter) ? " -r" : "",
+			       strchr(file_options, *letter) ? " -F" : "");
 	}
-	printf("complete -c moectl -n '__fish_seen_subcommand_from load simulate' -F\n"
+	printf("complete -c moectl -n '__fish_seen_subcommand_from load simulate trace' -F\n"
+	       "complete -c moectl -n '__fish_seen_subcommand_from trace' -a 'record stop show convert'\n"
 	       "complete -c moectl -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'\n");
 }
 

@@ -16,7 +16,7 @@ verify() {
 	for one in moe-expertd.service moe-expertd.socket moe-expertd@b.service moe-expertd@b.socket \
 		moe-expertd-hugepages@0.service; do
 		systemd-analyze verify --man=no "$one" 2>&1
-	done | grep -v "Unknown key '\(RestartSteps\|RestartMaxDelaySec\|FileDescriptorStorePreserve\)'" >verified
+	done | grep -v "Unknown key '\(RestartSteps\|RestartMaxDelaySec\)'" >verified
 	cat verified
 	[ ! -s verified ]
 }
