@@ -146,7 +146,7 @@ uint64_t ringsrv_routing_bytes(const struct moe_sqe *e)
 {
 	if (e->op != MOE_OP_COMPUTE)
 		return 0;
-	return MIN((uint64_t)e->count * e->compute.topk, PAIRS_MAX) * PAIR_BYTES;
+	return MIN((uint64_t)e->count * e->compute.topk, MOE_PAIRS_MAX) * PAIR_BYTES;
 }
 
 static uint64_t type_bytes(uint8_t type)
@@ -171,7 +171,7 @@ static NOINLINE int claim_compute(struct session *s, struct request *q, bool *re
 	    e->count > MOE_TOKENS_MAX || e->compute.topk == 0 || e->compute.topk > MOE_TOPK_MAX ||
 	    !type_bytes(e->compute.x_type) || !type_bytes(e->compute.y_type))
 		return -EINVAL;
-	if (pairs > PAIRS_MAX)
+	if (pairs > MOE_PAIRS_MAX)
 		return -E2BIG;
 	if (!arena_has(s, MOE_ARENA_DATA, e->compute.x, values * type_bytes(e->compute.x_type)) ||
 	    !arena_has(s, MOE_ARENA_DATA, e->compute.y, values * type_bytes(e->compute.y_type)) ||

@@ -8,8 +8,8 @@
 
 #include "daemon/ringsrv.h"
 
-/* Bounds the time for one entry: 1 M pairs are 8 MiB of ids and weights to copy (copied_max bounds a turn). */
-#define PAIRS_MAX (1u << 20)
+/* MOE_PAIRS_MAX bounds the time for one entry: 1 M pairs are 8 MiB of ids and weights to copy (copied_max bounds a
+ * turn). */
 #define PAIR_BYTES (sizeof(int32_t) + sizeof(float))
 
 /* The one way from client memory to an ordinary pointer; [offset, offset + bytes) was checked. */

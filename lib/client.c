@@ -90,6 +90,36 @@ static int note_loss(struct moe_client *client, int r)
 	return r;
 }
 
+/* Under the lock: sends a message. Where the connection was lost since it was last used (a daemon that was started
+ * again), nobody has received it, and it is sent once more. `feature`, which may be 0, is one that the daemon must
+ * have: else it `does_not`. */
+static int send_message(struct moe_client *client, const void *message, const int *fd, uint64_t feature,
+			const char *does_not, struct moe_error *err)
+{
+	int r, tries = 0;
+
+	do {
+		r = be_connected(client, err);
+		if (r == 0 && (client->hello.features & feature) != feature)
+			return moe_error_set(err, -EOPNOTSUPP, "%s: this daemon %s: it is older than the library",
+					     client->path, does_not);
+		if (r == 0)
+			r = wire_send(client->socket, message, fd, err);
+	} while (note_loss(client, r) == -EPIPE && ++tries < 2);
+	return r;
+}
+
+/* The same, and the answer. */
+static int call(struct moe_client *client, const void *message, enum moe_msg_type type, void *reply, size_t bytes,
+		uint64_t feature, const char *does_not, struct moe_error *err)
+{
+	int r = send_message(client, message, NULL, feature, does_not, err);
+
+	if (r == 0)
+		r = wire_recv(client->socket, type, reply, bytes, NULL, 0, NULL, NULL, NULL, err);
+	return note_loss(client, r);
+}
+
 static int query_once(struct moe_client *client, const struct moe_msg_query *query, struct moe_msg_document *reply,
 		      int *fd, struct moe_error *err)
 {
@@ -156,9 +186,7 @@ int moe_load(struct moe_client *client, const char *path, const char *name,
 		return r;
 	wire_begin(&load, sizeof load, MOE_MSG_LOAD, 0);
 	pthread_mutex_lock(&client->lock);
-	r = be_connected(client, err);
-	if (r == 0)
-		r = wire_send(client->socket, &load, NULL, err);
+	r = send_message(client, &load, NULL, 0, NULL, err);
 	if (r == 0)
 		r = wire_recv(client->socket, MOE_MSG_LOAD, &reply, sizeof reply, NULL, 0, NULL, forward_progress, &to,
 			      err);
@@ -177,10 +205,7 @@ int moe_unload(struct moe_client *client, const char *name, struct moe_error *er
 		return r;
 	wire_begin(&unload, sizeof unload, MOE_MSG_UNLOAD, 0);
 	pthread_mutex_lock(&client->lock);
-	r = be_connected(client, err);
-	if (r == 0)
-		r = wire_call(client->socket, &unload, MOE_MSG_UNLOAD, &reply, sizeof reply, err);
-	note_loss(client, r);
+	r = call(client, &unload, MOE_MSG_UNLOAD, &reply, sizeof reply, 0, NULL, err);
 	pthread_mutex_unlock(&client->lock);
 	return r;
 }
@@ -205,12 +230,7 @@ int moe_trace(struct moe_client *client, int fd, const struct moe_trace_params *
 		return r;
 	wire_begin(&message, sizeof message, MOE_MSG_TRACE, 1);
 	pthread_mutex_lock(&client->lock);
-	r = be_connected(client, err);
-	if (r == 0 && !(client->hello.features & MOE_FEATURE_TRACE))
-		r = moe_error_set(err, -EOPNOTSUPP, "%s: this daemon records nothing: it is older than the library",
-				  client->path);
-	if (r == 0)
-		r = wire_send(client->socket, &message, &fd, err);
+	r = send_message(client, &message, &fd, MOE_FEATURE_TRACE, "records nothing", err);
 	if (r == 0)
 		r = wire_recv(client->socket, MOE_MSG_TRACE, &reply, sizeof reply, NULL, 0, NULL, forward_progress, &to,
 			      err);
@@ -233,13 +253,7 @@ int moe_trace_stop(struct moe_client *client, struct moe_error *err)
 
 	wire_begin(&message, sizeof message, MOE_MSG_TRACE_STOP, 0);
 	pthread_mutex_lock(&client->lock);
-	r = be_connected(client, err);
-	if (r == 0 && !(client->hello.features & MOE_FEATURE_TRACE))
-		r = moe_error_set(err, -EOPNOTSUPP, "%s: this daemon records nothing: it is older than the library",
-				  client->path);
-	if (r == 0)
-		r = wire_call(client->socket, &message, MOE_MSG_TRACE_STOP, &reply, sizeof reply, err);
-	note_loss(client, r);
+	r = call(client, &message, MOE_MSG_TRACE_STOP, &reply, sizeof reply, MOE_FEATURE_TRACE, "records nothing", err);
 	pthread_mutex_unlock(&client->lock);
 	return r;
 }
@@ -254,14 +268,8 @@ int moe_forget_heat(struct moe_client *client, const char *name, struct moe_erro
 		return r;
 	wire_begin(&message, sizeof message, MOE_MSG_FORGET, 0);
 	pthread_mutex_lock(&client->lock);
-	r = be_connected(client, err);
-	if (r == 0 && !(client->hello.features & MOE_FEATURE_HEAT))
-		r = moe_error_set(err, -EOPNOTSUPP,
-				  "%s: this daemon keeps no heat that lasts: it is older than the library",
-				  client->path);
-	if (r == 0)
-		r = wire_call(client->socket, &message, MOE_MSG_FORGET, &reply, sizeof reply, err);
-	note_loss(client, r);
+	r = call(client, &message, MOE_MSG_FORGET, &reply, sizeof reply, MOE_FEATURE_HEAT, "keeps no heat that lasts",
+		 err);
 	pthread_mutex_unlock(&client->lock);
 	return r;
 }
@@ -278,15 +286,8 @@ int moe_set_policy(struct moe_client *client, const char *name, const char *poli
 		return r;
 	wire_begin(&message, sizeof message, MOE_MSG_POLICY, 0);
 	pthread_mutex_lock(&client->lock);
-	r = be_connected(client, err);
-	if (r == 0 && !(client->hello.features & MOE_FEATURE_POLICY))
-		r = moe_error_set(err, -EOPNOTSUPP,
-				  "%s: this daemon does not know of policies: it is older than the "
-				  "library",
-				  client->path);
-	if (r == 0)
-		r = wire_call(client->socket, &message, MOE_MSG_POLICY, &reply, sizeof reply, err);
-	note_loss(client, r);
+	r = call(client, &message, MOE_MSG_POLICY, &reply, sizeof reply, MOE_FEATURE_POLICY,
+		 "does not know of policies", err);
 	pthread_mutex_unlock(&client->lock);
 	return r;
 }

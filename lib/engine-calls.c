@@ -173,6 +173,7 @@ static int clear_slot(struct engine *e, uint32_t row, int32_t expert, int32_t sl
 	int r = 0;
 
 	pthread_mutex_lock(&e->lock);
+	step_sweep(e);
 	if (cache->cache_map[expert] == slot && e->rows[row].content[slot] == expert)
 		r = 1;
 	else if (cache->slot_expert[slot] == CACHE_RESERVED)
@@ -225,8 +226,7 @@ int moe_fill(struct moe_session *session, uint32_t layer, uint32_t expert, uint3
 	return r < 0 ? moe_error_sys(err, r, "moe_fill: layer %u was planned meanwhile", layer) : 0;
 }
 
-/* What a call that waits for the daemon's answer has ended with. */
-static int answered(struct engine *e, int r, const char *call, struct moe_error *err)
+int engine_answered(struct engine *e, int r, const char *call, struct moe_error *err)
 {
 	if (r != -ETIME)
 		return r < 0 ? moe_error_sys(err, r, "%s", call) : 0;
@@ -241,7 +241,7 @@ int moe_nop(struct moe_session *session, struct moe_error *err)
 {
 	const struct moe_sqe sqe = {.op = MOE_OP_NOP};
 
-	return answered(session->engine, queue_call(&session->queue, &sqe, NULL), "moe_nop", err);
+	return engine_answered(session->engine, queue_call(&session->queue, &sqe, NULL), "moe_nop", err);
 }
 
 int moe_hint(struct moe_session *session, uint32_t layer, uint32_t n, const int32_t *ids, struct moe_error *err)
@@ -283,7 +283,7 @@ int moe_hint_weighted(struct moe_session *session, uint32_t layer, uint32_t n, c
 		e->hint_in_flight = r == 0;
 	}
 	pthread_mutex_unlock(&e->hint_lock);
-	return answered(e, r, "moe_hint", err);
+	return engine_answered(e, r, "moe_hint", err);
 }
 
 int moe_phase(struct moe_session *session, enum moe_step_phase phase, uint64_t step, bool dummy, struct moe_error *err)
@@ -296,7 +296,7 @@ int moe_phase(struct moe_session *session, enum moe_step_phase phase, uint64_t s
 
 	if (phase != MOE_STEP_PREFILL && phase != MOE_STEP_DECODE)
 		return moe_error_set(err, -EINVAL, "moe_phase: no such phase: %d", (int)phase);
-	r = answered(session->engine, queue_call(&session->queue, &sqe, NULL), "moe_phase", err);
+	r = engine_answered(session->engine, queue_call(&session->queue, &sqe, NULL), "moe_phase", err);
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&session->engine->lock);

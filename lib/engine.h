@@ -154,6 +154,9 @@ void engine_forget(struct engine *e, uint32_t row, int32_t expert, int32_t slot,
 /* Nothing of the daemon is believed any more: every request ends now, and further plans are refused. Takes `lock`. */
 void engine_give_up(struct engine *e, int code);
 
+/* What `call`, which waits for the daemon's answer, has ended with: r, and after -ETIME the session is given up. */
+int engine_answered(struct engine *e, int r, const char *call, struct moe_error *err);
+
 /* 0, or what has happened to the device or one of its streams. */
 int engine_device_error(const struct engine *e);
 

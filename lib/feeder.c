@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/futex.h"
+#include "base/thread.h"
 #include "base/util.h"
 
 #define NAP_BOTH_NS 50000     /* where requests and words are waited for: no sleep sees both */
@@ -113,7 +114,7 @@ int feeder_new(struct feeder **ret, struct queue *queue, const struct device_ops
 	f->given_end = &f->given;
 	pthread_mutex_init(&f->lock, NULL);
 	pthread_cond_init(&f->more, NULL);
-	r = -pthread_create(&f->thread, NULL, feeder_main, f);
+	r = thread_start(&f->thread, feeder_main, f);
 	if (r < 0) {
 		free(f);
 		return moe_error_sys(err, r, "moe_attach: cannot start the feeder's thread");

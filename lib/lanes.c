@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/thread.h"
 #include "base/util.h"
 #include "moe-expert.h"
 #include "step.h"
@@ -142,7 +143,7 @@ int lanes_init(struct engine *e, struct moe_error *err)
 		r = e->ops->alloc(e->device, maps_bytes(e), &l->maps, err);
 	if (r < 0)
 		return r;
-	r = -pthread_create(&l->thread, NULL, lanes_main, l);
+	r = thread_start(&l->thread, lanes_main, l);
 	l->has_thread = r == 0;
 	return r < 0 ? moe_error_sys(err, r, "moe_attach: cannot start the lanes' thread") : 0;
 }
@@ -198,10 +199,11 @@ static int no_lanes(struct moe_error *err)
 }
 
 /* Under engine->lock: the caches say what lies in the slots, and nothing else is on its way. */
-static int check_rest(const struct engine *e, struct moe_error *err)
+static int check_rest(struct engine *e, struct moe_error *err)
 {
 	uint32_t i, slot;
 
+	step_sweep(e);
 	for (i = 0; i < e->n_step_slots; i++)
 		if (e->steps[i].state != STEP_FREE)
 			return moe_error_set(err, -EBUSY, "moe_lanes_fix: a step is in flight: moe_wait ends it");

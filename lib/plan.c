@@ -76,6 +76,10 @@ static int check_shape(const struct plan_params *p, struct moe_error *err)
 				     p->tokens, p->max_tokens);
 	if (p->topk == 0 || p->topk > MOE_TOPK_MAX)
 		return moe_error_set(err, -EINVAL, "moe_plan: topk %u found, 1 to %u expected", p->topk, MOE_TOPK_MAX);
+	if ((uint64_t)p->tokens * p->topk > MOE_PAIRS_MAX)
+		return moe_error_set(err, -EINVAL,
+				     "moe_plan: %u tokens with topk %u are more than %u pairs: plan fewer tokens",
+				     p->tokens, p->topk, MOE_PAIRS_MAX);
 	if (p->mode != MOE_MODE_DECODE && p->mode != MOE_MODE_PREFETCH && p->mode != MOE_MODE_FULL)
 		return moe_error_set(err, -EINVAL, "moe_plan: no such mode: %d", (int)p->mode);
 	if (!p->ids || !p->weights)

@@ -80,6 +80,7 @@ static int reserve_slots(struct engine *e, uint32_t row, uint32_t layer, const s
 	int r;
 
 	pthread_mutex_lock(&e->lock);
+	step_sweep(e);
 	r = check_quiet(e, row, layer, err);
 	for (i = 0; i < n && r == 0; i++)
 		r = check_copy(e, cache, copies, i, err);
@@ -215,14 +216,16 @@ static bool is_kept(int32_t expert, uint32_t n, const int32_t *keep)
 	return false;
 }
 
-/* What each of them says does not matter: the fill's own end does. A daemon that says nothing is given up. */
-static void await_cancels(struct engine *e, struct queue_op *ops, uint32_t n)
+/* What each of them says does not matter: the fill's own end does. A daemon that says nothing is given up: -ETIME. */
+static int await_cancels(struct engine *e, struct queue_op *ops, uint32_t n, struct moe_error *err)
 {
 	uint32_t i;
+	int r = 0;
 
 	for (i = 0; i < n; i++)
 		if (queue_wait(&e->session->queue, &ops[i], e->watchdog_ns) == -ETIMEDOUT)
-			engine_give_up(e, -ETIME);
+			r = engine_answered(e, -ETIME, "moe_cancel", err);
+	return r;
 }
 
 int moe_cancel(struct moe_step *step, uint32_t n, const int32_t *keep, struct moe_error *err)
@@ -230,11 +233,12 @@ int moe_cancel(struct moe_step *step, uint32_t n, const int32_t *keep, struct mo
 	struct queue *queue = &step->engine->session->queue;
 	struct queue_op ops[CANCELS_MAX];
 	uint32_t i, posted = 0;
+	int r = 0;
 
 	if (!step->plan->speculative)
 		return moe_error_set(err, -EINVAL, "moe_cancel: the step is not moe_prefetch's: its result is needed");
 	/* The last first: the daemon works from the front. */
-	for (i = step->plan->n_copies * step->n_chunks; i-- > 0;) {
+	for (i = step->plan->n_copies * step->n_chunks; i-- > 0 && r == 0;) {
 		struct moe_sqe sqe = {.op = MOE_OP_CANCEL};
 
 		if (step->fills[i].ended || is_kept(step->plan->copies[i / step->n_chunks].expert, n, keep))
@@ -243,10 +247,9 @@ int moe_cancel(struct moe_step *step, uint32_t n, const int32_t *keep, struct mo
 		if (queue_submit(queue, &sqe, &ops[posted]) < 0)
 			break; /* the daemon is gone: moe_wait says so */
 		if (++posted == CANCELS_MAX) {
-			await_cancels(step->engine, ops, posted);
+			r = await_cancels(step->engine, ops, posted, err);
 			posted = 0;
 		}
 	}
-	await_cancels(step->engine, ops, posted);
-	return 0;
+	return r < 0 ? r : await_cancels(step->engine, ops, posted, err);
 }

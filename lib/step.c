@@ -111,6 +111,9 @@ void step_post(struct moe_step *step, struct step_request *request, const struct
 	request->status = r;
 	if (r < 0)
 		step_fail(step, r);
+	/* A daemon was silent for as long as it may be: else each request of the step would wait that long. */
+	if (r == -ETIME)
+		engine_give_up(step->engine, r);
 }
 
 int step_end(struct moe_step *step, struct step_request *request, uint64_t timeout_ns)
@@ -301,6 +304,15 @@ void step_table_fini(struct engine *e)
 
 /* -- submit ------------------------------------------------------------------------------------------------------- */
 
+void step_sweep(struct engine *e)
+{
+	uint32_t i;
+
+	for (i = 0; i < e->n_step_slots; i++)
+		if (e->steps[i].state == STEP_LEFT && step_is_over(&e->steps[i]))
+			step_free(&e->steps[i]);
+}
+
 /* A step for the caller alone; its plan comes later. */
 static struct moe_step *step_reserve(struct engine *e)
 {
@@ -308,14 +320,10 @@ static struct moe_step *step_reserve(struct engine *e)
 	uint32_t i;
 
 	pthread_mutex_lock(&e->lock);
-	for (i = 0; i < e->n_step_slots && !found; i++) {
-		struct moe_step *step = &e->steps[i];
-
-		if (step->state == STEP_LEFT && step_is_over(step))
-			step_free(step);
-		if (step->state == STEP_FREE)
-			found = step;
-	}
+	step_sweep(e);
+	for (i = 0; i < e->n_step_slots && !found; i++)
+		if (e->steps[i].state == STEP_FREE)
+			found = &e->steps[i];
 	if (found)
 		found->state = STEP_BUSY;
 	pthread_mutex_unlock(&e->lock);
@@ -552,11 +560,14 @@ static int step_finish(struct moe_step *step, float *y, uint64_t began)
 
 int moe_wait(struct moe_step *step, float *y, uint32_t timeout_ms, struct moe_error *err)
 {
-	struct engine *e = step->engine;
-	const uint32_t layer = step->plan->layer;
 	const uint64_t began = now_ns(), deadline = timeout_ms ? began + timeout_ms * (uint64_t)1000000 : 0;
-	int r = await_step(step, deadline);
+	struct engine *e = step ? step->engine : NULL;
+	const uint32_t layer = step ? step->plan->layer : 0;
+	int r;
 
+	if (!step)
+		return 0;
+	r = await_step(step, deadline);
 	if (r == 0 && step->carried)
 		r = await_step(step->carried, deadline);
 	if (r == -ETIMEDOUT) {

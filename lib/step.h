@@ -130,6 +130,9 @@ uint64_t step_data_bytes(const struct moe_session *session);
 /* x or y of so many tokens. */
 uint64_t step_rows_bytes(const struct moe_session *session, uint32_t tokens);
 
+/* Under engine->lock: ends the steps that moe_wait has left and that are over. */
+void step_sweep(struct engine *e);
+
 /* Submits a plan; takes it over in every case. x may be NULL when the plan has no tokens, or `on` (else NULL) says
  * where x is. */
 int step_submit(struct engine *e, struct moe_plan *plan, const float *x, const struct step_on *on,

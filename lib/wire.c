@@ -136,8 +136,12 @@ static int connect_once(const char *path, struct moe_msg_hello *ret_hello, struc
 	sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (sock < 0)
 		return moe_error_sys(err, -errno, "cannot make a socket");
-	if (connect(sock, (struct sockaddr *)&address, sizeof address) < 0)
-		return explain_connect(err, -errno, path);
+	/* It sleeps while the listener's backlog is full, and a signal wakes it: nothing has been begun then. */
+	do
+		r = connect(sock, (struct sockaddr *)&address, sizeof address) < 0 ? -errno : 0;
+	while (r == -EINTR);
+	if (r < 0)
+		return explain_connect(err, r, path);
 	wire_begin(&hello, sizeof hello, MOE_MSG_HELLO, 0);
 	r = wire_call(sock, &hello, MOE_MSG_HELLO, &answer, sizeof answer, err);
 	if (r < 0)

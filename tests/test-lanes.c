@@ -7,6 +7,9 @@
  * TEST_REPLAYS: how many (1000). TEST_SHARED_LANE: the micro-batches share their lanes, which must be seen.
  */
 #include <errno.h>
+#include <glob.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include "lanes.h"
 #include "tests/lane-user.h"
@@ -315,6 +318,42 @@ static void test_not_fixed(void)
 	user_fini(&u);
 }
 
+/* Threads of this process that SIGTERM is not delivered to. */
+static int threads_deaf(void)
+{
+	glob_t found = {0};
+	int n = 0;
+
+	glob("/proc/self/task/*/status", 0, NULL, &found);
+	for (size_t i = 0; i < found.gl_pathc; i++) {
+		FILE *in = fopen(found.gl_pathv[i], "r");
+		unsigned long long blocked = 0;
+		char line[256];
+
+		while (in && fgets(line, sizeof line, in))
+			sscanf(line, "SigBlk: %llx", &blocked);
+		if (in)
+			fclose(in);
+		n += blocked >> (SIGTERM - 1) & 1;
+	}
+	globfree(&found);
+	return n;
+}
+
+/* Who blocks a signal after attaching, to wait for it, must not lose it to a thread of the library. */
+static void test_signals(void)
+{
+	struct moe_attach_params p = lane_params();
+	const int before = threads_deaf();
+	struct user u;
+
+	user_init(&u, &p);
+	if (access("/proc/self/task", R_OK) == 0)
+		ok(before == 0 && threads_deaf() >= 3,
+		   "the feeder, the lanes and the streams take no signals: %d threads", threads_deaf());
+	user_fini(&u);
+}
+
 static void test_wrong_ids(void)
 {
 	struct moe_attach_params p = lane_params();
@@ -327,10 +366,12 @@ static void test_wrong_ids(void)
 	user_init(&u, &p);
 	begin_lanes(&u);
 	ids = b->device + offsetof(struct lane_data, ids);
-	b->host->ids[0][0] = EXPERTS;
-	u.ops->copy_to_device(b->commands, &(struct device_copy){ids, b->host->ids, 256, 256, 1}, 1);
-	r = replay(&u, b, &err) == 0 ? end_pass(&u, b, &err) : 0;
-	ok(r == -EINVAL, "an expert that there is not is told of: %s", err.text);
+	for (int i = 0; i < 2; i++) {
+		b->host->ids[0][0] = (const int[]){EXPERTS, INT32_MAX}[i];
+		u.ops->copy_to_device(b->commands, &(struct device_copy){ids, b->host->ids, 256, 256, 1}, 1);
+		r = replay(&u, b, &err) == 0 ? end_pass(&u, b, &err) : 0;
+		ok(r == -EINVAL, "expert %d, which there is not, is told of: %s", b->host->ids[0][0], err.text);
+	}
 	failed = run_passes(&u, 2, MOE_MODE_DECODE, &wrong);
 	ok(failed == 0 && wrong == 0, "and the next passes are right");
 	user_fini(&u);
@@ -429,6 +470,7 @@ int main(void)
 	test_ranks(MOE_SHARE_GROUP, "group");
 	test_failed_compute();
 	test_not_fixed();
+	test_signals();
 	test_wrong_ids();
 	test_lost(0, "a killed daemon");
 	test_lost(100, "a silent daemon");

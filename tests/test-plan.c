@@ -11,6 +11,7 @@
 #include "policy/heat.h"
 #include "plan.h"
 #include "tests/tap.h"
+#include "uapi/moe_ring.h"
 
 #define EXPERTS_MAX 512
 #define STALE 100000 /* what lies in a miss buffer from earlier: nobody's expert */
@@ -568,6 +569,9 @@ static void test_refusals(void)
 	ok(refuse(&w, 1, 0, good, &err) == -EINVAL && refuse(&w, 1, 65, good, &err) == -EINVAL, "topk: %s", err.text);
 	ok(refuse(&w, 1, 2, NULL, &err) == -EINVAL, "no ids: %s", err.text);
 	ok(refuse(&w, 1, 2, padding, &err) == 0, "padding alone is no error");
+	w.params.max_tokens = MOE_TOKENS_MAX;
+	ok(refuse(&w, MOE_TOKENS_MAX, 17, good, &err) == -EINVAL && strstr(err.text, "pairs"),
+	   "more pairs than a request may have: %s", err.text);
 	w.params.mode = MOE_MODE_AUTO;
 	ok(refuse(&w, 1, 2, good, &err) == -EINVAL, "mode: %s", err.text);
 	ok(!cache_check(w.cache) && w.cache->n_cached == 1, "what is refused leaves the cache alone");

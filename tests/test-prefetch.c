@@ -153,6 +153,68 @@ static void test_nobody_waits(void)
 	fake_free(f);
 }
 
+/* What was left is swept by whoever needs its slots, though nobody submits a step. */
+static void test_left(void)
+{
+	const struct moe_copy first = {5, 3}, second = {9, 1};
+	struct moe_attach_params p = default_params();
+	struct fake *f = open_chunked(&p);
+	struct moe_step *steps[2];
+	uint64_t end = 0;
+	int r;
+
+	f->hold = true;
+	require(moe_prefetch(&f->session, 1, &first, 1, &steps[0], NULL) == 0 &&
+			moe_prefetch(&f->session, 2, &second, 1, &steps[1], NULL) == 0,
+		"two guesses");
+	ok(moe_wait(steps[1], NULL, 20, NULL) == -ETIMEDOUT, "one is left");
+	f->hold = false;
+	ok(moe_wait(steps[0], NULL, 0, NULL) == 0, "the other comes");
+	do
+		r = moe_fill(&f->session, 2, 7, second.slot, NULL);
+	while (r == -EBUSY && tap_wait(&end));
+	ok(r == 0 && cache_of(f, 2)->cache_map[7] == second.slot && books_good(f),
+	   "the slot of the one that was left can be filled");
+	ok(moe_wait(NULL, NULL, 0, NULL) == 0, "no step has ended well");
+	fake_free(f);
+}
+
+/* A daemon that no longer answers is waited for once. */
+static void test_silent(void)
+{
+	const struct moe_copy copies[] = {{5, 0}, {9, 1}, {11, 2}};
+	struct moe_attach_params p = default_params();
+	struct moe_error err = {0};
+	struct moe_step *step;
+	uint64_t began;
+	struct fake *f;
+	struct job job;
+
+	p.watchdog_ms = 200;
+	f = open_chunked(&p);
+	f->session.params.watchdog_ms = p.watchdog_ms;
+	f->hold = true;
+	require(moe_prefetch(&f->session, 1, copies, 3, &step, &err) == 0, "a guess: %s", err.text);
+	f->stall = true;
+	ok(moe_cancel(step, 0, NULL, &err) == -ETIME, "a guess is not taken back: %s", err.text);
+	ok(moe_wait(step, NULL, 0, &err) < 0, "nor does it come: %s", err.text);
+	f->stall = f->hold = false;
+	fake_free(f);
+
+	p.entries = MOE_RING_ENTRIES_MIN;
+	f = open_chunked(&p);
+	f->stall = true;
+	job_init(&job);
+	began = now_ns();
+	if (job_submit(f, &job, MOE_MODE_FULL, &err) == 0)
+		ok(moe_wait(job.step, job.y, 0, &err) < 0,
+		   "a step of more requests than the ring has room for fails: %s", err.text);
+	diag("after %llu ms", (unsigned long long)((now_ns() - began) / 1000000));
+	ok(now_ns() - began < EXPERTS * p.watchdog_ms * 1000000ull, "after some waits, not one for each expert");
+	f->stall = false;
+	fake_free(f);
+}
+
 static void test_cancel(void)
 {
 	const struct moe_copy copies[] = {{5, 0}, {9, 1}, {11, 2}};
@@ -350,6 +412,8 @@ int main(void)
 	test_failed_chunk();
 	test_arrives();
 	test_nobody_waits();
+	test_left();
+	test_silent();
 	test_cancel();
 	test_wrong_guess();
 	test_dual_batch();

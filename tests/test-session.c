@@ -2,6 +2,7 @@
 /* The library against a real daemon: attach, round trips from many threads, tensor-parallel sums, steps on slots, the
  * daemon's death, a daemon that is stopped. All of it without slots on the host device, or with some on
  * MOE_TEST_DEVICE. */
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 
@@ -353,11 +354,36 @@ static void test_death(struct moe_client *client)
 	waitpid(fixture.pid, NULL, 0);
 }
 
+/* A connection without sessions is lost with its daemon; what is asked next goes to the one that came after it. */
+static void test_another(struct moe_client *client)
+{
+	const struct moe_trace_params params = {.size = sizeof params};
+	const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	struct moe_trace_result result;
+	struct moe_error err = {0};
+	char *text = NULL;
+	int r;
+
+	for (int i = 0; i < 4; i++) {
+		fixture.made = true; /* the same socket */
+		fixture_start(&fixture, NULL, NULL);
+		r = i == 0   ? moe_unload(client, "nobody", &err)
+		    : i == 1 ? moe_forget_heat(client, "nobody", &err)
+		    : i == 2 ? moe_load(client, "/nonexistent", NULL, NULL, NULL, &err)
+			     : moe_trace(client, null, &params, NULL, NULL, &result, &err);
+		ok(r < 0 && r != -EPIPE, "the next daemon answers: %s", err.text);
+		kill(fixture.pid, SIGKILL);
+		waitpid(fixture.pid, NULL, 0);
+	}
+	close(null);
+	ok(moe_query(client, MOE_DOCUMENT_STATUS, &text, &err) == -ECONNREFUSED, "without one nobody does: %s",
+	   err.text);
+}
+
 int main(void)
 {
 	struct moe_client *client;
 	struct moe_error err = {0};
-	char lock[128];
 
 	test_open();
 	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--threads", "2", "--writable-weights", NULL});
@@ -371,10 +397,7 @@ int main(void)
 	if (!getenv("MOE_TEST_DEVICE") && !getenv("MOE_TEST_EMULATED")) /* both take their time */
 		test_stopped(client);
 	test_death(client);
+	test_another(client);
 	moe_close(client);
-	snprintf(lock, sizeof lock, "%s.lock", fixture.socket);
-	unlink(lock);
-	unlink(fixture.socket);
-	rmdir(fixture.folder);
 	return tap_done();
 }

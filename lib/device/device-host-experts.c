@@ -66,9 +66,12 @@ static int area_make(struct work_area *ret, struct host_scratch *scratch, const 
 	return 0;
 }
 
+/* A lane's ids are whatever its stream has written: one out of range is nobody's, and told of by who checks them. */
 static bool is_ours(const struct device_experts *w, size_t pair)
 {
-	return w->ids[pair] >= 0 && w->map[w->ids[pair]] >= 0;
+	const int32_t id = w->ids[pair];
+
+	return id >= 0 && (uint32_t)id < w->n_experts && w->map[id] >= 0;
 }
 
 /* Counting sort of the device's pairs by expert; within an expert in the tokens' order. */

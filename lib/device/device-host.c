@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/memfd.h"
+#include "base/thread.h"
 #include "base/util.h"
 
 #define RING_START 64
@@ -268,7 +269,7 @@ static int host_stream_new(struct device *device, enum device_priority priority,
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->more, NULL);
 	pthread_cond_init(&s->room, NULL);
-	r = -pthread_create(&s->thread, NULL, stream_main, s);
+	r = thread_start(&s->thread, stream_main, s);
 	if (r < 0) {
 		free(s->ring);
 		free(s);

@@ -16,7 +16,7 @@ extern "C" {
 #define MOE_ERROR_TEXT_MAX 496
 
 struct moe_error {
-	int code;                      /* negative errno value, 0 when nothing failed */
+	int code; /* negative errno value; both are written by calls that fail, and mean nothing after others */
 	char text[MOE_ERROR_TEXT_MAX]; /* NUL-terminated, no trailing newline */
 };
 

@@ -317,7 +317,8 @@ struct moe_plan_view {
 /*
  * Decides one layer of one step and updates the layer's cache maps. ids outside 0 .. n_experts-1 are -EINVAL, except
  * -1: a pair that nobody computes (padding). An expert may stand once per token. The plan is freed by moe_submit (which
- * always takes it over) or by moe_plan_free, which undoes nothing: a plan that made copies must be submitted.
+ * always takes it over) or by moe_plan_free, which takes back what it promised about the cache: later plans that
+ * counted on it are -ESTALE. Both before moe_detach. tokens * topk are at most 1048576.
  */
 int moe_plan(struct moe_session *session, uint32_t layer, enum moe_mode mode, uint32_t tokens, uint32_t topk,
 	     const int32_t *ids, const float *weights, struct moe_plan **ret, struct moe_error *err);
@@ -398,7 +399,7 @@ int moe_submit_carry(struct moe_session *session, struct moe_plan *plan, const f
 		     struct moe_step **ret, struct moe_error *err);
 
 /* Waits for the step and what it carries, writes y [tokens][hidden] unless it is NULL, frees both in every case.
- * timeout_ms 0: as long as the daemon lives. After an error y is not written. */
+ * timeout_ms 0: as long as the daemon lives. After an error y is not written. NULL is no step: 0. */
 int moe_wait(struct moe_step *step, float *y, uint32_t timeout_ms, struct moe_error *err);
 
 /* All pairs on the CPU pool, without plan or slots: submit and wait in one call. */

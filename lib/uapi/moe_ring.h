@@ -80,6 +80,7 @@
 #define MOE_RING_ENTRIES_MIN 8
 #define MOE_RING_ENTRIES_MAX 4096
 #define MOE_TOPK_MAX 64
+#define MOE_PAIRS_MAX (1u << 20) /* tokens * topk of a COMPUTE */
 #define MOE_TOKENS_MAX 65536
 #define MOE_AGREE_MAX 64          /* members of a group: dp_size x tp_size */
 #define MOE_AGREE_MS_MAX 600000   /* how long a member may wait for another: ten minutes */
