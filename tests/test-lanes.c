@@ -349,8 +349,9 @@ static void test_signals(void)
 
 	user_init(&u, &p);
 	if (access("/proc/self/task", R_OK) == 0)
-		ok(before == 0 && threads_deaf() >= 3,
-		   "the feeder, the lanes and the streams take no signals: %d threads", threads_deaf());
+		ok(threads_deaf() >= before + 2, /* a sanitizer may have one of its own */
+		   "the feeder, the lanes and device host's streams take no signals: %d threads",
+		   threads_deaf() - before);
 	user_fini(&u);
 }
 
