@@ -109,7 +109,7 @@ sudo_works() { have_command sudo && { sudo -n true 2>/dev/null || { [ -t 0 ] && 
 
 if [ "$(id -u)" = 0 ]; then
 	as_root() { "$@"; }
-elif [ -n "$missing" ] && sudo_works; then
+elif sudo_works; then
 	as_root() { sudo "$@"; }
 else
 	[ -n "$missing" ] || exit 0
