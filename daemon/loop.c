@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/uring.h"
 #include "base/util.h"
+#include "base/crowd.h"
 #include "daemon/seat.h"
 
 #define RING_ENTRIES 256
@@ -42,6 +43,7 @@ struct loop {
 	uint64_t refused_ns;    /* since when the kernel takes nothing, 0: it does */
 	uint64_t rest_ns;       /* events have to wait until then, 0: they have not */
 	struct seat seat;
+	struct crowd crowd;
 	bool look; /* at io_uring after this poll */
 	bool stopped;
 	int code;
@@ -345,15 +347,18 @@ static int sleep_until_event(struct loop *loop)
 	return r;
 }
 
-/* The time after it. */
+/* The time after it. In a crowd nobody yields. */
 static uint64_t yield(struct loop *loop)
 {
 	const uint64_t begin = now_ns();
 	uint64_t end;
 
+	if (crowd_is(&loop->crowd, begin))
+		return begin;
 	sched_yield();
 	end = now_ns();
 	seat_yielded(&loop->seat, begin, end);
+	crowd_yielded(&loop->crowd, begin, end);
 	return end;
 }
 
@@ -388,8 +393,9 @@ int loop_run(struct loop *loop)
 		if (worked) {
 			last_work = now;
 			worked = false;
-		} else if (now - last_work >= (uint64_t)loop->hooks.spin_us * 1000 &&
-			   !seat_settling(&loop->seat, now)) {
+		}
+		if (crowd_is(&loop->crowd, now) ||
+		    (now - last_work >= (uint64_t)loop->hooks.spin_us * 1000 && !seat_settling(&loop->seat, now))) {
 			int r;
 
 			seat_slept(&loop->seat);
@@ -413,6 +419,11 @@ bool loop_turn(struct loop *loop)
 void loop_look(struct loop *loop)
 {
 	loop->look = true;
+}
+
+void loop_found(struct loop *loop, uint64_t since_ns)
+{
+	crowd_found(&loop->crowd, since_ns);
 }
 
 void loop_stop(struct loop *loop, int code)

@@ -6,8 +6,8 @@
  * turn, and may leave the rest for the next one. A removed source stays in memory until the kernel has let go of it, by
  * word or with the end of the ring: then `gone` is called, the place to free it. What the kernel refuses is asked for
  * again: only when it refuses one source again and again, or everything for a second, the loop ends with an error.
- * While `poll` (the rings) finds work the loop does not sleep; when it has found none for `spin_us` the loop calls
- * `park`, polls once more, and sleeps in io_uring until an event; then `unpark`.
+ * While `poll` (the rings) finds work the loop does not sleep; when it has found none for `spin_us`, or once in a crowd
+ * (base/crowd.h), the loop calls `park`, polls once more, and sleeps in io_uring until an event; then `unpark`.
  */
 #ifndef DAEMON_LOOP_H
 #define DAEMON_LOOP_H
@@ -73,6 +73,9 @@ void loop_look(struct loop *loop);
 /* Lets the kernel finish with removed sources, so that their `gone` runs; gives up when none has gone for a second. For
  * the end. */
 void loop_drain(struct loop *loop);
+
+/* From `poll`: something was found that had been there since then (CLOCK_MONOTONIC, nanoseconds). */
+void loop_found(struct loop *loop, uint64_t since_ns);
 
 /* From any thread: the loop polls again soon, asleep or not. */
 void loop_wake(struct loop *loop);

@@ -22,6 +22,7 @@ struct pool_worker {
 	_Atomic uint64_t busy_ns;
 	_Atomic uint32_t turns; /* odd: in the midst of a unit, or of beginning a job */
 	uint32_t seen;          /* turns at the last pool_look */
+	struct crowd crowd;
 };
 
 /* What was read of the shares of a node, counted when a wave or a copy begins. */

@@ -10,6 +10,7 @@
 
 /* Turns of a polling loop between two looks at the clock or two calls of sched_yield: about a microsecond. */
 #define SPIN_TURNS 32
+#define PINNED_TURNS 2048 /* of who waits for another CPU's thread, before it yields: a tenth of a millisecond */
 
 static void lock_init(pthread_mutex_t *lock)
 {
@@ -52,6 +53,7 @@ void pool_queue_destroy(struct pool_queue *queue)
 /* Returns true when a sleeper was woken. One that is only about to sleep sees the new bell and does not. */
 static bool ring(struct pool_team *team, uint32_t wake)
 {
+	atomic_store_explicit(&team->rung_ns, now_ns(), memory_order_relaxed);
 	atomic_fetch_add(&team->bell, 1);
 	if (wake == 0 || atomic_load(&team->sleepers) == 0)
 		return false;
@@ -74,19 +76,22 @@ void pool_queue_ring_all(struct pool_queue *queue)
 		ring(&queue->teams[t], INT_MAX);
 }
 
-void pool_queue_wait(struct pool_queue *queue, uint32_t team, uint32_t heard, uint64_t spin_ns)
+void pool_queue_wait(struct pool_queue *queue, uint32_t team, uint32_t heard, uint64_t spin_ns, struct crowd *crowd)
 {
 	struct pool_team *t = &queue->teams[team];
-	const uint64_t deadline = now_ns() + spin_ns;
+	uint64_t now = now_ns();
+	const uint64_t deadline = now + spin_ns;
 
-	do {
+	while (now < deadline && !crowd_is(crowd, now)) {
 		for (int i = 0; i < SPIN_TURNS; i++) {
-			if (atomic_load(&t->bell) != heard)
+			if (atomic_load(&t->bell) != heard) {
+				crowd_found(crowd, atomic_load_explicit(&t->rung_ns, memory_order_relaxed));
 				return;
+			}
 			cpu_relax();
 		}
-		sched_yield();
-	} while (now_ns() < deadline);
+		now = crowd_yield(crowd);
+	}
 
 	atomic_fetch_add(&t->sleepers, 1);
 	while (atomic_load(&t->bell) == heard)
@@ -97,7 +102,7 @@ void pool_queue_wait(struct pool_queue *queue, uint32_t team, uint32_t heard, ui
 void pool_wait_zero(_Atomic uint32_t *word)
 {
 	for (uint32_t turn = 1; atomic_load_explicit(word, memory_order_acquire); turn++) {
-		if (turn % SPIN_TURNS)
+		if (turn < PINNED_TURNS || turn % SPIN_TURNS)
 			cpu_relax();
 		else
 			sched_yield();

@@ -25,6 +25,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/crowd.h"
 #include "base/host.h"
 #include "base/util.h"
 #include "daemon/pool.h"
@@ -67,6 +68,7 @@ struct pool_team {
 	_Atomic uint64_t first[POOL_PRIORITIES]; /* orders of the first views, for a look without the lock */
 	alignas(CACHE_LINE) _Atomic uint32_t bell;
 	_Atomic uint32_t sleepers;
+	_Atomic uint64_t rung_ns; /* when last */
 };
 
 struct pool_queue {
@@ -178,8 +180,8 @@ static inline uint32_t pool_queue_listen(struct pool_queue *queue, uint32_t team
 	return atomic_load(&queue->teams[team].bell);
 }
 
-/* Returns once the bell is no longer `heard`: polls for spin_ns, then sleeps. */
-void pool_queue_wait(struct pool_queue *queue, uint32_t team, uint32_t heard, uint64_t spin_ns);
+/* Returns once the bell is no longer `heard`: polls for spin_ns, but in no crowd, then sleeps. */
+void pool_queue_wait(struct pool_queue *queue, uint32_t team, uint32_t heard, uint64_t spin_ns, struct crowd *crowd);
 
 /* Waits for other threads' running units: polls, then gives the CPU away. */
 void pool_wait_zero(_Atomic uint32_t *word);

@@ -101,7 +101,7 @@ static void *worker_main(void *arg)
 			continue;
 		if (atomic_load(&pool->stop))
 			return NULL;
-		pool_queue_wait(&pool->queue, w->team, heard, pool->spin_ns);
+		pool_queue_wait(&pool->queue, w->team, heard, pool->spin_ns, &w->crowd);
 	}
 }
 

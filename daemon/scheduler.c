@@ -270,6 +270,7 @@ struct request *sched_next_done(struct sched *s)
 		struct request *stack = atomic_exchange_explicit(&s->done, NULL, memory_order_acquire);
 		struct request *oldest = NULL;
 
+		loop_found(s->loop, stack->claim_ns + stack->cqe.wait_ns + stack->cqe.work_ns);
 		while (stack) { /* newest first: turn it round */
 			struct request *next = stack->next;
 

@@ -3,14 +3,14 @@
  * lane-thread - the host's side of lanes: takes requests, asks the daemon, answers.
  *
  * It looks for requests without sleeping while there are any and for a moment longer, since nothing wakes it: a GPU
- * only writes words. When nothing has come for a while it naps between looks. It sleeps until the first map is fixed,
- * and never again: what is replayed while none is waits for an answer too.
+ * only writes words. When nothing has come for a while, or in a crowd (base/crowd.h), it naps between looks. It sleeps
+ * until the first map is fixed, and never again: what is replayed while none is waits for an answer too.
  */
 #include <errno.h>
 #include <math.h>
-#include <sched.h>
 #include <time.h>
 
+#include "base/crowd.h"
 #include "base/util.h"
 #include "lanes.h"
 #include "plan.h"
@@ -200,6 +200,7 @@ static void end_request(struct lanes *l, struct lane *lane)
 		answer_failed(l, lane, lane->compute.cqe.status);
 		return;
 	}
+	crowd_found(&queue->crowd, lane->taken_ns + lane->compute.cqe.wait_ns + lane->compute.cqe.work_ns);
 	count(l, lane, &a, &lane->compute.cqe);
 	answer(l, lane);
 }
@@ -260,17 +261,17 @@ static void look_at_daemon(struct lanes *l, struct rest *rest, uint64_t now)
 
 static void pause_looking(struct lanes *l, struct rest *rest, bool active, uint64_t now)
 {
+	struct crowd *crowd = &l->engine->session->queue.crowd;
+	uint64_t idle;
+
 	if (active)
 		rest->active_ns = now;
-	else if (now - rest->active_ns > SPIN_NS) {
-		const long nap = now - rest->active_ns > IDLE_NS ? NAP_IDLE_NS : NAP_NS;
-
-		nanosleep(&(struct timespec){.tv_nsec = nap}, NULL);
-		return;
-	}
+	idle = now - rest->active_ns;
 	look_at_daemon(l, rest, now);
-	if (++rest->spins % SPINS_TURN == 0)
-		sched_yield();
+	if (idle > SPIN_NS || crowd_is(crowd, now))
+		nanosleep(&(struct timespec){.tv_nsec = idle > IDLE_NS ? NAP_IDLE_NS : NAP_NS}, NULL);
+	else if (++rest->spins % SPINS_TURN == 0)
+		crowd_yield(crowd);
 	else
 		cpu_relax();
 }

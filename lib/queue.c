@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <poll.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -365,9 +364,11 @@ int queue_submit(struct queue *queue, const struct moe_sqe *sqe, struct queue_op
 	return r;
 }
 
-/* False: at `end`, or where there is somebody's completion. */
+/* False: at `end`, in a crowd, or where there is somebody's completion. */
 static bool spin_until(struct queue *queue, struct queue_op *op, uint64_t end)
 {
+	uint64_t now;
+
 	do {
 		for (int i = 0; i < SPINS_TURN; i++) {
 			if (op_ended(op))
@@ -376,8 +377,8 @@ static bool spin_until(struct queue *queue, struct queue_op *op, uint64_t end)
 				return false;
 			cpu_relax();
 		}
-		sched_yield();
-	} while (now_ns() < end);
+		now = crowd_yield(&queue->crowd);
+	} while (now < end && !crowd_is(&queue->crowd, now));
 	return false;
 }
 
@@ -391,9 +392,12 @@ int queue_wait(struct queue *queue, struct queue_op *op, uint64_t timeout_ns)
 	begin = now_ns();
 	end = timeout_ns ? begin + timeout_ns : UINT64_MAX;
 	awake = begin + (uint64_t)op->spin_us * 1000;
-	while (now_ns() < awake) /* others' completions are drained on the way */
-		if (spin_until(queue, op, awake) || queue_poll(queue, op))
+	/* Others' completions are drained on the way. */
+	for (uint64_t now = begin; now < awake && !crowd_is(&queue->crowd, now); now = now_ns())
+		if (spin_until(queue, op, awake) || queue_poll(queue, op)) {
+			crowd_found(&queue->crowd, begin + op->cqe.wait_ns + op->cqe.work_ns);
 			return 0;
+		}
 	pthread_mutex_lock(&queue->lock);
 	for (;;) {
 		uint64_t now;

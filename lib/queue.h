@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/crowd.h"
 #include "moe-error.h"
 #include "uapi/moe_ring.h"
 
@@ -48,7 +49,8 @@ struct queue {
 	_Atomic bool dead;
 	int doorbell, socket;
 	struct queue_module *module; /* in the ring's place, or NULL */
-	uint64_t patience_ns;        /* how long a full ring and the answer to queue_call are waited for; 0: for ever */
+	struct crowd crowd;
+	uint64_t patience_ns; /* how long a full ring and the answer to queue_call are waited for; 0: for ever */
 };
 
 /* Maps nothing and owns nothing but its lock: regions, doorbell and socket belong to the session. */

@@ -49,6 +49,10 @@ void loop_wake(struct loop *loop)
 	wakes++;
 }
 
+void loop_found(struct loop *loop, uint64_t since_ns)
+{
+}
+
 static struct request make(enum moe_op op, enum pool_priority priority, uint64_t name, uint64_t cost)
 {
 	return (struct request){.state = MOE_REQUEST_CLAIMED,
