@@ -5,7 +5,7 @@
  * alone and in company.
  *
  *   TEST_SHAPES=N           problems for each format (10000, of twins 60; where sanitizers are on a tenth)
- *   TEST_COMPANIES=4        problems for each format that are also run in pieces (32, of twins 4)
+ *   TEST_COMPANIES=4        problems for each format that are also run in pieces (32, of twins 4; sanitized a quarter)
  *   TEST_FORMAT=q4_k        this format only
  *   TEST_TABLE=avx512+vnni  this table only
  *   TEST_SEED=N TEST_SHAPES=N TEST_PROBLEM=I  one problem again
@@ -390,7 +390,7 @@ int main(void)
 	const struct kernels *k;
 
 	shapes = count ? atol(count) : sanitized && *sanitized ? SHAPES_MOST / 10 : SHAPES_MOST;
-	companies = company ? atol(company) : companies;
+	companies = company ? atol(company) : sanitized && *sanitized ? companies / 4 : companies;
 	only = one ? atol(one) : only;
 	base_seed = seed = tap_seed();
 	for (int i = 0; i < 4; i++)
