@@ -119,7 +119,7 @@ struct moe_step {
 	bool waited;       /* moe_wait found a part of it that had not ended */
 };
 
-/* Makes the table and cuts up the arenas; on failure step_table_fini cleans up. */
+/* step-table.c: makes the table and cuts up the arenas; on failure step_table_fini cleans up. */
 int step_table_init(struct engine *e, struct moe_error *err);
 void step_table_fini(struct engine *e); /* waits for what is in flight */
 
@@ -132,6 +132,8 @@ uint64_t step_rows_bytes(const struct moe_session *session, uint32_t tokens);
 
 /* Under engine->lock: ends the steps that moe_wait has left and that are over. */
 void step_sweep(struct engine *e);
+/* Waits for the others of them, and frees them as well: nobody else uses the table. */
+void step_await_all(struct engine *e);
 
 /* Submits a plan; takes it over in every case. x may be NULL when the plan has no tokens, or `on` (else NULL) says
  * where x is. */
