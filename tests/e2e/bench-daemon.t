@@ -45,6 +45,10 @@ within "$(field gb_per_s)" 0.000001 100000 'compute: the rate at which weights a
 is "$(sessions)" 0 'all sessions are gone'
 run ring --samples 100 --sessions 64
 is "$(field sessions)" 64 '64 sessions take turns'
+run ring --samples 100 --beside 2
+is "$(field beside)" 2 'two programs compute on the same CPUs'
+! pgrep -f "moe-bench.*$socket" >"$dir/left"
+ok $? 'which end with it' "$dir/left"
 ordered nop.busy_us
 "$bench" ring --samples 100 --daemon "$socket" >"$dir/out" 2>"$dir/err"
 ok $? 'as text' "$dir/err"

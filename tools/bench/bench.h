@@ -20,7 +20,7 @@ struct options {
 	const char *socket, *model, *path;
 	const char *shape, *format, *isa, *device, *transport;
 	bool json, check, skew;
-	uint32_t samples, sessions, tokens, hold, threads, hidden, inter, experts, topk, active, slots;
+	uint32_t samples, sessions, beside, tokens, hold, threads, hidden, inter, experts, topk, active, slots;
 	uint64_t bytes; /* of weights in rotation */
 	double seconds; /* 0: not given */
 };
@@ -68,6 +68,17 @@ void *limit_memory(uint64_t bytes);
 /* Bytes per nanosecond of O_DIRECT reads of a model's files, all *.safetensors of a folder or a GGUF model (a file, its
  * parts, or a folder with one), queue depth 32, 512 KiB. -errno below 0. */
 double limit_disk(const char *path, uint64_t *ret_bytes);
+
+/* -- strangers.c -------------------------------------------------------------------------------------------------- */
+
+struct strangers {
+	uint32_t n;
+	pid_t *pids;
+};
+
+/* Starts n processes that compute on this process's CPUs, one on each by turns, until strangers_end or its death. */
+int strangers_start(struct strangers *ret, uint32_t n, struct moe_error *err);
+void strangers_end(struct strangers *strangers); /* of one that has not started, too, if all zero */
 
 /* -- pingpong.c --------------------------------------------------------------------------------------------------- */
 

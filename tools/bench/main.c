@@ -23,6 +23,7 @@ enum {
 	OPTION_BYTES,
 	OPTION_CHECK,
 	OPTION_SESSIONS,
+	OPTION_BESIDE,
 	OPTION_DEVICE,
 	OPTION_SLOTS,
 	OPTION_TRANSPORT,
@@ -35,7 +36,7 @@ static const struct verb {
 	const char *usage, *help;
 	uint32_t tokens; /* 0: 1 */
 } verbs[] = {
-	{"ring", bench_ring, 20000, "ring [--sessions N] [--transport T]",
+	{"ring", bench_ring, 20000, "ring [--sessions N] [--beside N]",
 	 "round trips through the daemon, beside bare ping-pongs"},
 	{"compute", bench_compute, 200, "compute [--tokens N]", "the CPU pool, beside the streaming read limit"},
 	{"ffn", bench_ffn, 15, "ffn [OPTION]...",
@@ -64,6 +65,7 @@ static void print_help(void)
 	       "  --samples N     how many (defaults differ by verb)\n"
 	       "  --tokens N      of a request (default 1; of policy 8)\n"
 	       "  --sessions N    of ring: that are attached and take turns (default 1)\n"
+	       "  --beside N      of ring: so many programs that compute keep the same CPUs busy (default 0)\n"
 	       "  --transport T   of ring: kmod: beside the ring, the same by the kernel module's queue (default "
 	       "ring)\n"
 	       "  --json          one JSON object a line\n"
@@ -187,6 +189,8 @@ static int set_option(struct options *o, int id, char *word)
 		return 0;
 	case OPTION_SESSIONS:
 		return parse_count(&o->sessions, word);
+	case OPTION_BESIDE:
+		return parse_count(&o->beside, word);
 	case OPTION_DEVICE:
 		o->device = word;
 		return 0;
@@ -248,6 +252,7 @@ int main(int argc, char **argv)
 		{"bytes", required_argument, NULL, OPTION_BYTES},
 		{"check", no_argument, NULL, OPTION_CHECK},
 		{"sessions", required_argument, NULL, OPTION_SESSIONS},
+		{"beside", required_argument, NULL, OPTION_BESIDE},
 		{"device", required_argument, NULL, OPTION_DEVICE},
 		{"transport", required_argument, NULL, OPTION_TRANSPORT},
 		{"slots", required_argument, NULL, OPTION_SLOTS},

@@ -43,18 +43,18 @@ static json_t *json_fills(const struct ring_result *r)
 
 static void print_json(const struct ring_result *r)
 {
-	json_t *o = json_pack("{s:i, s:{s:o, s:o, s:f, s:f, s:f}, s:{s:o, s:f}, s:o, s:[{s:i, s:i, s:o, s:o}], s:{s:o, "
-			      "s:o, s:o, s:o, s:o}}",
-			      "sessions", (int)r->sessions, "nop", "busy_us", json_summary(&r->nop.busy), "idle_us",
-			      json_summary(&r->nop.idle), "busy_ratio", r->nop_ratio, "busy_p99_ratio",
-			      over(r->nop.busy.p99, r->memory.busy.p99), "idle_ratio",
-			      over(r->nop.idle.p50, wake_floor(r)), "agree", "busy_us", json_summary(&r->agree),
-			      "nop_ratio", over(r->agree.p50, r->nop.busy.p50), "fill", json_fills(r), "compute",
-			      "tokens", (int)r->tokens, "topk", (int)r->topk, "busy_us", json_summary(&r->compute.busy),
-			      "idle_us", json_summary(&r->compute.idle), "bare", "shm_us",
-			      json_summary(&r->memory.busy), "futex_us", json_summary(&r->futex.busy), "eventfd_us",
-			      json_summary(&r->eventfd.busy), "futex_idle_us", json_summary(&r->futex.idle),
-			      "eventfd_idle_us", json_summary(&r->eventfd.idle));
+	json_t *o = json_pack(
+		"{s:i, s:i, s:{s:o, s:o, s:f, s:f, s:f}, s:{s:o, s:f}, s:o, s:[{s:i, s:i, s:o, s:o}], s:{s:o, "
+		"s:o, s:o, s:o, s:o}}",
+		"sessions", (int)r->sessions, "beside", (int)r->beside, "nop", "busy_us", json_summary(&r->nop.busy),
+		"idle_us", json_summary(&r->nop.idle), "busy_ratio", r->nop_ratio, "busy_p99_ratio",
+		over(r->nop.busy.p99, r->memory.busy.p99), "idle_ratio", over(r->nop.idle.p50, wake_floor(r)), "agree",
+		"busy_us", json_summary(&r->agree), "nop_ratio", over(r->agree.p50, r->nop.busy.p50), "fill",
+		json_fills(r), "compute", "tokens", (int)r->tokens, "topk", (int)r->topk, "busy_us",
+		json_summary(&r->compute.busy), "idle_us", json_summary(&r->compute.idle), "bare", "shm_us",
+		json_summary(&r->memory.busy), "futex_us", json_summary(&r->futex.busy), "eventfd_us",
+		json_summary(&r->eventfd.busy), "futex_idle_us", json_summary(&r->futex.idle), "eventfd_idle_us",
+		json_summary(&r->eventfd.idle));
 
 	if (r->module_ratio > 0)
 		json_object_set_new(o, "kmod",
@@ -90,6 +90,8 @@ static void print_table(const struct ring_result *r)
 {
 	char name[64];
 
+	if (r->beside)
+		printf("beside %u programs that compute on the same CPUs\n", r->beside);
 	printf("%-34s %10s %10s %10s   ratio of the p50\n", "round trip, us", "p50", "p99", "p99.9");
 	line("bare shared memory", &r->memory.busy, 1, NULL);
 	line("bare futex", &r->futex.busy, 1, NULL);

@@ -208,7 +208,8 @@ static int attach_all(const struct options *o, struct moe_client *client, struct
 int bench_ring(const struct options *o)
 {
 	_cleanup_free_ struct moe_session **sessions = calloc(o->sessions, sizeof(struct moe_session *));
-	struct ring_result result = {.sessions = o->sessions};
+	struct ring_result result = {.sessions = o->sessions, .beside = o->beside};
+	struct strangers strangers = {0};
 	struct moe_session *module = NULL;
 	struct moe_client *client = NULL;
 	struct moe_error err = {0};
@@ -216,6 +217,8 @@ int bench_ring(const struct options *o)
 
 	if (r == 0)
 		r = attach_all(o, client, sessions, &module, &err);
+	if (r == 0)
+		r = strangers_start(&strangers, o->beside, &err);
 	if (r == 0)
 		r = measure_nops(&result, o, client, sessions, module, &err);
 	if (r == 0)
@@ -225,6 +228,7 @@ int bench_ring(const struct options *o)
 	moe_detach(module);
 	if (r == 0)
 		r = ring_fills(&result, o, client, &err);
+	strangers_end(&strangers);
 	moe_close(client);
 	if (r < 0)
 		return bench_fail(&err);

@@ -26,7 +26,7 @@ struct ring_fill {
 };
 
 struct ring_result {
-	uint32_t sessions, n_fills;
+	uint32_t sessions, beside, n_fills;
 	struct ring_trips memory, futex, eventfd; /* bare; memory has no idle */
 	struct ring_trips nop;
 	struct summary agree;     /* busy, of a group of one rank: it waits for nobody */
