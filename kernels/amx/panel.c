@@ -11,6 +11,7 @@
 
 #undef PANEL_TILE_TOKENS
 #define PANEL_TILE_TOKENS TILE_ROWS
+#define PANEL_TILE_ASKS 0
 #define FEW_TOKENS 5 /* up to which they are computed without tiles */
 #define PANEL_PASSES 1
 

@@ -16,6 +16,7 @@
 #define PANEL_TILE_PANELS 1
 #define PANEL_SIDE 2 /* streams of few tokens, where they are side by side */
 #define PANEL_TILE_TOKENS 2
+#define PANEL_TILE_ASKS 0
 #ifdef __AVXVNNI__
 #define PANEL_WIDE_SIGNED 0
 #else

@@ -223,7 +223,7 @@ static void panels_few(const struct panel_call *call, const struct panel_run *ru
 			       totals + rest * call->tokens);
 }
 
-/* What is asked for next, some lines with each tile: all at once would hold up what is read meanwhile. */
+/* What is asked for next, its share with each tile: all at once would hold up what is read meanwhile. */
 struct panel_asks {
 	uintptr_t at[4];
 	size_t lines[4], each;
@@ -248,22 +248,47 @@ static void panel_asks(const struct panel_call *call, const struct panel_at *fro
 	ret->each = (ret->each + tiles - 1) / tiles;
 }
 
-static inline void panel_ask_some(struct panel_asks *asks)
+/* The next `most` lines or fewer, of one place. */
+static inline size_t panel_ask_next(struct panel_asks *asks, size_t most, const char **ret)
 {
-	for (size_t n = asks->each, i = 0; n && i < 4; i++)
-		for (; n && asks->lines[i]; n--, asks->lines[i]--, asks->at[i] += 64)
-			_mm_prefetch((const char *)asks->at[i], _MM_HINT_T1);
+	size_t i = 0, n;
+
+	while (i < 3 && asks->lines[i] == 0)
+		i++;
+	n = panel_min(asks->lines[i], most);
+	*ret = (const char *)asks->at[i];
+	asks->at[i] += n * 64;
+	asks->lines[i] -= n;
+	return n;
+}
+
+/* A tile's share: what it can ask for while it multiplies so many columns, which holds it up less than what is asked
+ * for before it begins (docs/decisions/0106). */
+static inline struct many_asks panel_ask_some(struct panel_asks *asks, size_t cols)
+{
+	const size_t room = cols / MOE_BLOCK_COLS * PANEL_TILE_ASKS;
+	struct many_asks ret;
+	size_t n = panel_ask_next(asks, room, &ret.at);
+	const char *at;
+
+	ret.step = n * 64 / (room ? room : 1);
+	for (; n < asks->each; n++) {
+		if (panel_ask_next(asks, 1, &at) == 0)
+			break;
+		_mm_prefetch(at, _MM_HINT_T1);
+	}
+	return ret;
 }
 
 /* Tiles of nearly equal width: a narrow one waits for its own sums. */
 static void panel_tiles_run(const struct panel_kind *kind, size_t panels, const struct panel_bytes *bytes, size_t cols,
-			    const struct panel_x *x, size_t tokens, struct panel_asks *asks, panel_totals *totals)
+			    struct panel_x *x, size_t tokens, struct panel_asks *asks, panel_totals *totals)
 {
 	for (size_t t = 0; t < tokens;) {
 		const size_t tiles = (tokens - t + PANEL_TILE_TOKENS - 1) / PANEL_TILE_TOKENS;
 		const size_t n = tiles > 2 ? PANEL_TILE_TOKENS : (tokens - t + tiles - 1) / tiles;
 
-		panel_ask_some(asks);
+		x->asks = panel_ask_some(asks, cols);
 		for (size_t p = 0; p < panels; p += PANEL_TILE_PANELS)
 			kind->many[panel_min(panels - p, PANEL_TILE_PANELS) - 1][n](bytes + p, cols, x, t, totals + p);
 		t += n;
@@ -334,7 +359,7 @@ static __attribute__((noinline)) void panels_pair(const struct panel_call *call,
 
 	for (size_t c = 0; c < span->cols; c += PANEL_COLS) {
 		const size_t width = panel_min(span->cols - c, PANEL_COLS);
-		const struct panel_x x = panel_x(format, call->x, call->cols, span->c + c);
+		struct panel_x x = panel_x(format, call->x, call->cols, span->c + c);
 		struct panel_asks asks;
 		struct panel_at at[2];
 

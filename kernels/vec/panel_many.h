@@ -11,10 +11,21 @@
 #include "kernels/vec/panel_ahead.h"
 #include "kernels/vec/panel_tile.h"
 
-/* Packed activations at a column block: codes, scales and sums of tokens. */
+#ifndef PANEL_TILE_ASKS
+#define PANEL_TILE_ASKS 2 /* lines that a tile asks for while it multiplies 32 columns; 0: none, if it is that small */
+#endif
+
+/* What is decoded next: where it is asked for first, and bytes from there to the next place. */
+struct many_asks {
+	const char *at;
+	size_t step;
+};
+
+/* Packed activations at a column block: codes, scales and sums of tokens. And what a tile asks for beside them. */
 struct panel_x {
 	const void *const *rows;
 	size_t codes, scales, sums, shares; /* bytes from where a row begins */
+	struct many_asks asks;
 };
 
 /* What units of a token contribute, as struct tile_extra says. */
@@ -55,11 +66,14 @@ PANEL_INLINE size_t tile_units(uint32_t format, size_t cols)
 /* totals[s][t] += the products of decoded columns. */
 PANEL_INLINE void tile_decoded(uint32_t format, size_t panels, size_t tokens, const struct panel_bytes *bytes,
 			       size_t cols, const int8_t *const *codes, const struct tile_extra *extra,
-			       vec totals[TILE_VECS][TILE_TOKENS])
+			       struct many_asks asks, vec totals[TILE_VECS][TILE_TOKENS])
 {
 	const size_t unit = panel_unit(format);
 
 	for (size_t c = 0; c < cols; c += MOE_BLOCK_COLS) {
+#pragma GCC unroll 2
+		for (int i = 0; i < PANEL_TILE_ASKS; i++, asks.at += asks.step)
+			_mm_prefetch(asks.at, _MM_HINT_T1);
 #pragma GCC unroll 2
 		for (size_t in = 0; in < MOE_BLOCK_COLS; in += unit) {
 			const struct tile_unit here = {.bytes = bytes, .c = c, .u = (c + in) / unit, .v = (int)in / 4};
@@ -94,7 +108,7 @@ PANEL_INLINE void tile_many(uint32_t format, size_t panels, size_t tokens, const
 		for (size_t s = 0; s < vecs; s++)
 			totals[s][t] = vec_load(kept[s / PANEL_VECS][first + t] + s % PANEL_VECS * VEC_FLOATS);
 	}
-	tile_decoded(format, panels, tokens, bytes, cols, codes, &extras, totals);
+	tile_decoded(format, panels, tokens, bytes, cols, codes, &extras, x->asks, totals);
 #pragma GCC unroll 8
 	for (size_t t = 0; t < tokens; t++)
 #pragma GCC unroll 4
