@@ -11,11 +11,8 @@
 # docs/PERFORMANCE.md). Takes about five minutes on an otherwise idle machine.
 set -eu
 
-typed_in=$PWD
-cd "$(dirname -- "$0")/.."
-# A path as who typed it meant it.
-typed() { case $1 in /*) printf '%s\n' "$1" ;; *) printf '%s\n' "$typed_in/$1" ;; esac }
-build=${MOE_BUILD:-build}
+# shellcheck source=scripts/bench-common.sh
+. "$(dirname -- "$0")/bench-common.sh"
 samples=9
 bytes=4G
 formats='bf16 int8'
@@ -30,7 +27,7 @@ while [ $# -gt 0 ]; do
 	--shapes) shapes=${2:?--shapes takes names} ;;
 	--tokens) tokens=${2:?--tokens takes numbers} ;;
 	--out) out=$(typed "${2:?--out takes a file}") ;;
-	-h | --help) sed -n '4,12s/^# \{0,1\}//p' "$0" && exit 0 ;;
+	-h | --help) usage 12 && exit 0 ;;
 	*) echo "bench-compare: unknown option $1 (try --help)" >&2 && exit 2 ;;
 	esac
 	shift 2

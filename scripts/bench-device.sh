@@ -11,11 +11,8 @@
 # measured stays in build/bench-device.json.
 set -eu
 
-typed_in=$PWD
-cd "$(dirname -- "$0")/.."
-# A path as who typed it meant it.
-typed() { case $1 in /*) printf '%s\n' "$1" ;; *) printf '%s\n' "$typed_in/$1" ;; esac }
-build=${MOE_BUILD:-build}
+# shellcheck source=scripts/bench-common.sh
+. "$(dirname -- "$0")/bench-common.sh"
 out=docs/PERFORMANCE.md chart=docs/breakeven-server.json model=
 while [ $# -gt 0 ]; do
 	case $1 in
@@ -23,7 +20,7 @@ while [ $# -gt 0 ]; do
 	--out) out=$(typed "${2:?--out takes a file}") ;;
 	--chart) chart=$(typed "${2:?--chart takes a file}") ;;
 	--) shift && break ;;
-	-h | --help) sed -n '4,12s/^# \{0,1\}//p' "$0" && exit 0 ;;
+	-h | --help) usage 12 && exit 0 ;;
 	*) echo "bench-device: unknown option $1 (try --help)" >&2 && exit 2 ;;
 	esac
 	shift 2
@@ -34,42 +31,17 @@ if ! nvidia-smi --query-gpu=name,driver_version --format=csv,noheader >"$build/b
 fi
 driver=$(sed -n '1s/.*, *//p' "$build/bench-device.gpus")
 
-dir=$(mktemp -d "${TMPDIR:-/tmp}/moe-bench.XXXXXX")
-daemon=
-# shellcheck disable=SC2317 # trap calls it
-end() {
-	[ -z "$daemon" ] || kill "$daemon" 2>/dev/null || true
-	[ -z "$daemon" ] || wait "$daemon" 2>/dev/null || true
-	rm -rf "$dir"
-}
-trap end EXIT
-trap 'exit 130' INT TERM
-
-# make_model NAME LAYERS HIDDEN INTER EXPERTS TOPK
-make_model() {
-	[ ! -f "$build/$1/config.json" ] || return 0
-	echo "bench-device: making a random model in $build/$1"
-	"$build/tools/moe-mkmodel" --family qwen3_moe --layers "$2" --hidden "$3" --inter "$4" --experts "$5" --topk "$6" \
-		--heads 8 --kv-heads 2 --head-dim 64 --vocab 256 --shards 4 --out "$build/$1"
-}
+private_daemons
 first=$model
 if [ -z "$model" ]; then
-	make_model bench-model 2 2048 768 128 8
-	make_model bench-model-small 1 1024 176 64 8
-	make_model bench-model-large 1 4096 2816 16 2
+	random_model bench-model 2 2048 768 128 8
+	random_model bench-model-small 1 1024 176 64 8
+	random_model bench-model-large 1 4096 2816 16 2
 	first=$build/bench-model
 fi
 
-# start OPTION...: false if the daemon does not become ready
-start() {
-	rm -f "$dir/ready" && mkfifo "$dir/ready"
-	"$build/daemon/moe-expertd" --socket "$dir/socket" --model "$first" --name bench --writable-weights --ready-fd 3 "$@" \
-		3>"$dir/ready" 2>"$dir/log" &
-	daemon=$!
-	read -r _ <"$dir/ready"
-}
+start() { daemon_start --model "$first" --name bench --writable-weights "$@"; }
 start --push-cuda || start || { cat "$dir/log" >&2 && exit 1; }
-export MOE_EXPERTD_SOCKET="$dir/socket"
 if [ -z "$model" ]; then
 	for size in small large; do
 		"$build/tools/moectl" load "$(realpath "$build/bench-model-$size")" --name "bench-$size" >"$dir/load" 2>&1 ||
@@ -82,9 +54,7 @@ failed=0
 timeout 480 "$build/tools/moe-bench" device --check --json "$@" >"$dir/device.json" || failed=$?
 [ -s "$dir/device.json" ] || exit 1
 mv "$dir/device.json" "$build/bench-device.json"
-kill "$daemon" 2>/dev/null || true
-wait "$daemon" || true
-daemon=
+daemon_end
 
 # sanitize TOOL: what it says of small layers and copies, in a word or two
 sanitize() {

@@ -12,11 +12,8 @@
 # a table can be made in pieces, --formats by --formats.
 set -eu
 
-typed_in=$PWD
-cd "$(dirname -- "$0")/.."
-# A path as who typed it meant it.
-typed() { case $1 in /*) printf '%s\n' "$1" ;; *) printf '%s\n' "$typed_in/$1" ;; esac }
-build=${MOE_BUILD:-build}
+# shellcheck source=scripts/bench-common.sh
+. "$(dirname -- "$0")/bench-common.sh"
 samples=15
 out=docs/PERFORMANCE.md
 lines=
@@ -27,7 +24,7 @@ while [ $# -gt 0 ]; do
 	--formats) formats=${2:?--formats takes names} ;;
 	--lines) lines=$(typed "${2:?--lines takes a file}") ;;
 	--out) out=$(typed "${2:?--out takes a file}") ;;
-	-h | --help) sed -n '4,13s/^# \{0,1\}//p' "$0" && exit 0 ;;
+	-h | --help) usage 13 && exit 0 ;;
 	*) echo "bench-ffn: unknown option $1 (try --help)" >&2 && exit 2 ;;
 	esac
 	shift 2

@@ -33,7 +33,7 @@ list() {
 }
 
 usage() {
-	sed -n '4,14s/^# \{0,1\}//p' "$0"
+	sed -n '4,14s/^# \{0,1\}//p' scripts/nightly.sh
 	exit "$1"
 }
 
