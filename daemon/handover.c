@@ -437,7 +437,7 @@ int handover_notify(struct handover *h, const char *format, ...)
 	va_end(args);
 	if (n < 0 || n >= (int)sizeof message)
 		return -EMSGSIZE;
-	return fdmsg_send(h->sock, message, (size_t)n, NULL, 0, 0);
+	return fdmsg_send(h->sock, message, (size_t)n, NULL, 0, 1);
 }
 
 uint64_t handover_watchdog_us(const struct handover *h)

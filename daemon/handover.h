@@ -80,7 +80,8 @@ int handover_sync(struct handover *h, uint64_t timeout_ns);
 /* Closes what nobody has taken, and drops it. */
 void handover_discard_rest(struct handover *h);
 
-/* Tells the service manager, e.g. "READY=1". 0, also without one, or -errno. */
+/* Tells the service manager, e.g. "READY=1". 0, also without one, or -errno: -EAGAIN, it has no room for a message now.
+ * Waits for nobody. */
 int handover_notify(struct handover *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* How often at least the service manager wants to hear "WATCHDOG=1" from this process, in microseconds; 0: never. */

@@ -109,8 +109,7 @@ static void say_ready(struct service *s)
 
 	s->ready = true;
 	s->leaves = false;
-	if (service_tell_ready(s) < 0)
-		log_warning("the service manager cannot be told READY=1");
+	service_tell_ready(s);
 	event_log(EVENT_READY, FACTS(.path = s->config->socket, .count = s->registry.n),
 		  "ready: %u models, %u CPU threads (%s), socket %s", s->registry.n, pool_threads(s->pool),
 		  isa_name(s->config->isa), s->config->socket);

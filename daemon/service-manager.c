@@ -5,7 +5,8 @@
  * Law: what is said is true at that moment. WATCHDOG=1 comes from the reactor when its loop turns, and only when the
  * pool has moved as far as it had to: a reactor that hangs, or a thread that hangs in a request, is silent. A start
  * gets more time only for bytes that have moved since it last did. A load that stands still after READY stops no
- * WATCHDOG=1: the sessions go on, and no restart mends a disk.
+ * WATCHDOG=1: the sessions go on, and no restart mends a disk. And nobody waits for a manager: a message that it has no
+ * room for is left out, but READY=1, which is said again.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -15,13 +16,15 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/util.h"
 #include "daemon/allowance.h"
 #include "daemon/events.h"
 #include "daemon/handover.h"
 #include "daemon/service.h"
 
-#define TICKS 5 /* looks in the time in which one WATCHDOG=1 must have come */
+#define AGAIN_NS 100000000u /* from one try to say READY=1 to the next */
+#define TICKS 5             /* looks in the time in which one WATCHDOG=1 must have come */
 #define STATUS_NS 1000000000u
 #define EXTEND_US 60000000u /* as long may nothing move */
 #define TEXT_BYTES 512
@@ -51,16 +54,36 @@ void service_tell_status(struct service *s)
 	handover_notify(s->handover, "STATUS=%s", text);
 }
 
-int service_tell_ready(struct service *s)
+static void set_tick(struct service *s)
 {
+	const struct service_manager *m = &s->manager;
+	const uint64_t ns = m->watchdog_ns ? m->watchdog_ns : m->unheard ? AGAIN_NS : 0;
+	const struct timespec at = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+	const struct itimerspec timer = {.it_interval = at, .it_value = at};
+
+	timerfd_settime(m->tick.fd, 0, &timer, NULL);
+}
+
+/* A manager that misses it would end this process for being late. */
+void service_tell_ready(struct service *s)
+{
+	const bool unheard = s->manager.unheard;
 	char text[TEXT_BYTES];
+	int r;
 
 	describe(s, text);
-	return handover_notify(s->handover, "READY=1\nSTATUS=%s", text);
+	r = handover_notify(s->handover, "READY=1\nSTATUS=%s", text);
+	s->manager.unheard = r == -EAGAIN;
+	if (r < 0 && !unheard)
+		log_warning("the service manager cannot be told READY=1: %s%s", strerror(-r),
+			    r == -EAGAIN ? "; it is told again until it has room for it" : "");
+	if (s->manager.unheard != unheard)
+		set_tick(s);
 }
 
 void service_tell_end(struct service *s)
 {
+	s->manager.unheard = false;
 	handover_notify(s->handover, "STOPPING=1\nSTATUS=ending");
 }
 
@@ -86,16 +109,12 @@ void service_tell_load(struct service *s)
 	handover_notify(s->handover, "STATUS=%s%s", one_line(text), extend);
 }
 
-/* -- watchdog ----------------------------------------------------------------------------------------------------- */
+/* -- looks -------------------------------------------------------------------------------------------------------- */
 
-static void watchdog_ready(struct source *source, uint32_t events)
+static void look(struct service *s)
 {
-	struct service *s = container_of(source, struct service, manager.watchdog);
 	char why[TEXT_BYTES];
-	uint64_t times;
 
-	if (read(source->fd, &times, sizeof times) != sizeof times)
-		return;
 	if (pool_look(s->pool, why, sizeof why)) {
 		handover_notify(s->handover, "WATCHDOG=1");
 		if (s->manager.stuck)
@@ -110,20 +129,30 @@ static void watchdog_ready(struct source *source, uint32_t events)
 	handover_notify(s->handover, "STATUS=stuck: %s", why);
 }
 
-int service_watchdog(struct service *s, struct moe_error *err)
+static void tick_ready(struct source *source, uint32_t events)
 {
-	const uint64_t tick = handover_watchdog_us(s->handover) * 1000 / TICKS;
-	const struct timespec at = {(time_t)(tick / 1000000000u), (long)(tick % 1000000000u)};
-	const struct itimerspec timer = {.it_interval = at, .it_value = at};
-	struct source *w = &s->manager.watchdog;
+	struct service *s = container_of(source, struct service, manager.tick);
+	uint64_t times;
 
-	if (!tick)
-		return 0;
-	*w = (struct source){.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK),
-			     .ready = watchdog_ready};
-	if (w->fd < 0 || timerfd_settime(w->fd, 0, &timer, NULL) < 0)
-		return moe_error_sys(err, -errno, "watchdog: timerfd");
-	return loop_add(s->loop, w, err);
+	if (read(source->fd, &times, sizeof times) != sizeof times)
+		return;
+	if (s->manager.unheard)
+		service_tell_ready(s);
+	if (s->manager.watchdog_ns)
+		look(s);
+}
+
+int service_manager_open(struct service *s, struct moe_error *err)
+{
+	struct service_manager *m = &s->manager;
+
+	m->watchdog_ns = handover_watchdog_us(s->handover) * 1000 / TICKS;
+	m->tick = (struct source){.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK),
+				  .ready = tick_ready};
+	if (m->tick.fd < 0)
+		return moe_error_sys(err, -errno, "the service manager's timer");
+	set_tick(s);
+	return loop_add(s->loop, &m->tick, err);
 }
 
 /* -- reloading ---------------------------------------------------------------------------------------------------- */

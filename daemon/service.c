@@ -243,7 +243,7 @@ static int watch(struct service *s, struct moe_error *err)
 	if (r == 0)
 		r = loop_add(s->loop, &s->signal_source, err);
 	if (r == 0)
-		r = service_watchdog(s, err);
+		r = service_manager_open(s, err);
 	if (r == 0)
 		r = open_sums(s, err);
 	if (r == 0 && s->config->private_mode) {
@@ -384,7 +384,7 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 	s->config = config;
 	s->handover = handover;
 	s->started_ns = now_ns();
-	s->listener.socket = s->signal_source.fd = s->manager.watchdog.fd = s->sums.fd = s->registrar_fd = -1;
+	s->listener.socket = s->signal_source.fd = s->manager.tick.fd = s->sums.fd = s->registrar_fd = -1;
 	s->modpools.source.fd = s->modqueue.source.fd = -1;
 	s->agreements.timer.fd = -1;
 	s->heats.every = config->heat_steps;
@@ -521,7 +521,7 @@ struct service *service_free(struct service *s)
 	listener_close(&s->listener, s->leaves, s->config->private_mode && strchr(s->config->socket, '/'));
 	taps_free(&s->taps);
 	close_fd(s->signal_source.fd);
-	close_fd(s->manager.watchdog.fd);
+	close_fd(s->manager.tick.fd);
 	events_use_timer(-1);
 	events_tell_sums();
 	close_fd(s->sums.fd);

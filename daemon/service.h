@@ -44,10 +44,12 @@ struct peer;
 
 /* What the service manager was told of it. */
 struct service_manager {
-	struct source watchdog; /* a timer; fd -1: none is wanted */
-	bool stuck;             /* no WATCHDOG=1 was sent at the last look */
-	uint64_t status_ns;     /* when it last heard of the load */
-	uint64_t moved;         /* of the load, then */
+	struct source tick;   /* a timer */
+	uint64_t watchdog_ns; /* between two looks; 0: none are wanted */
+	bool stuck;           /* no WATCHDOG=1 was sent at the last look */
+	bool unheard;         /* it had no room for READY=1: it is told again */
+	uint64_t status_ns;   /* when it last heard of the load */
+	uint64_t moved;       /* of the load, then */
 };
 
 struct service {
@@ -129,13 +131,15 @@ void service_finish_load(struct service *service);
 void service_start_mover(struct service *service, struct entry *entry);
 
 /* To the service manager, which may be none: what is being done, as STATUS=; how the load in progress goes, with more
- * time to start (EXTEND_TIMEOUT_USEC=) as long as it moves; that it is ready; that it ends. */
+ * time to start (EXTEND_TIMEOUT_USEC=) as long as it moves; that it is ready; that it ends. A manager that has no room
+ * for a message misses it, but for READY=1: nobody waits for it. */
 void service_tell_status(struct service *service);
 void service_tell_load(struct service *service);
-int service_tell_ready(struct service *service);
+void service_tell_ready(struct service *service);
 void service_tell_end(struct service *service);
-/* With WATCHDOG_USEC: says WATCHDOG=1 from the reactor, as long as the pool moves. */
-int service_watchdog(struct service *service, struct moe_error *err);
+/* READY=1 is said again until the manager has room for it; with WATCHDOG_USEC, WATCHDOG=1 from the reactor, as long as
+ * the pool moves. */
+int service_manager_open(struct service *service, struct moe_error *err);
 
 /* Reads the configuration once more; the log says what came of it. */
 void service_reload(struct service *service);

@@ -74,13 +74,13 @@ static void fixture_make_folder(struct fixture *f)
 	f->made = true;
 }
 
-/* `more`: further options, NULL-terminated, may be NULL. Ends the test when the daemon does not get ready. */
-__attribute__((unused)) static void fixture_start(struct fixture *f, const char *model, const char *const *more)
+/* A daemon begins to start; returns where it says that it is ready (fixture_await). `more`: further options,
+ * NULL-terminated, may be NULL. */
+__attribute__((unused)) static int fixture_begin(struct fixture *f, const char *model, const char *const *more)
 {
-	char program[PATH_MAX], fd[16], answer[16] = "";
+	char program[PATH_MAX], fd[16];
 	const char *argv[32] = {program, "--socket", f->socket, "--ready-fd", fd};
 	int pipe_fds[2], n = 5;
-	struct pollfd p;
 
 	if (!f->made)
 		fixture_make_folder(f);
@@ -104,11 +104,24 @@ __attribute__((unused)) static void fixture_start(struct fixture *f, const char 
 		_exit(127);
 	}
 	close(pipe_fds[1]);
-	p = (struct pollfd){.fd = pipe_fds[0], .events = POLLIN};
-	require(poll(&p, 1, FIXTURE_READY_MS) == 1 && read(pipe_fds[0], answer, sizeof answer - 1) == 6 &&
+	return pipe_fds[0];
+}
+
+/* Ends the test when the daemon does not get ready. */
+__attribute__((unused)) static void fixture_await(int ready_fd)
+{
+	struct pollfd p = {.fd = ready_fd, .events = POLLIN};
+	char answer[16] = "";
+
+	require(poll(&p, 1, FIXTURE_READY_MS) == 1 && read(ready_fd, answer, sizeof answer - 1) == 6 &&
 			strcmp(answer, "READY\n") == 0,
 		"the daemon is ready");
-	close(pipe_fds[0]);
+	close(ready_fd);
+}
+
+__attribute__((unused)) static void fixture_start(struct fixture *f, const char *model, const char *const *more)
+{
+	fixture_await(fixture_begin(f, model, more));
 }
 
 /* Exit status of the daemon after SIGTERM. */

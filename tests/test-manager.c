@@ -178,14 +178,16 @@ static void hear_of_load(void)
 static void test_life(void)
 {
 	const char *const options[] = {"--threads", "1", NULL};
-	struct fixture f;
+	struct fixture f = {0};
 	bool other;
+	int ready;
 
 	setenv("WATCHDOG_USEC", "500000", 1);
-	fixture_start(&f, fixture_sample(), options);
+	ready = fixture_begin(&f, fixture_sample(), options);
 	hear();
 	ok(says("STATUS=loading tinymoe: preparing memory"), "first it says what it loads: %s", heard());
 	hear_of_load();
+	fixture_await(ready);
 	ok(says("STATUS=serving 1 model with 1 CPU thread"), "then that it is ready: %s", heard());
 	for (int i = 0; i < 5; i++)
 		hear_until("WATCHDOG=1", "STATUS=stuck", &other);
@@ -213,7 +215,7 @@ static void forget_heard(void)
 /* Somebody else is to be watched: the watchdog of a parent concerns no child. */
 static void test_not_ours(void)
 {
-	struct fixture f;
+	struct fixture f = {0};
 	bool other;
 
 	setenv("WATCHDOG_USEC", "1000", 1);
@@ -231,6 +233,39 @@ static void test_not_ours(void)
 	unsetenv("WATCHDOG_PID");
 	while (recv(notify, text, sizeof text, MSG_DONTWAIT) >= 0)
 		;
+}
+
+/* A manager that takes nothing for a while: the daemon serves meanwhile, and says that it is ready when it can. */
+static void test_no_room(void)
+{
+	const int sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+	const struct moe_sqe nop = {.op = MOE_OP_NOP};
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	bool ready = false, alive = false;
+	struct ring r;
+
+	snprintf(address.sun_path, sizeof address.sun_path, "%s", getenv("NOTIFY_SOCKET"));
+	while (sendto(sock, "X=1", 3, 0, (struct sockaddr *)&address, sizeof address) == 3)
+		;
+	ok(errno == EAGAIN, "the manager's socket is full");
+	setenv("FDSTORE", "0", 1); /* what comes with descriptors is waited with */
+	setenv("WATCHDOG_USEC", "100000", 1);
+	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--threads", "1", NULL});
+	ring_open_bare(&r);
+	ok(ring_call(&r, &nop, NULL) == 0, "a daemon that it does not hear serves");
+	ring_close(&r);
+	for (int i = 0; i < 1000 && !ready; i++) {
+		hear();
+		ready = says("READY=1");
+		alive |= says("WATCHDOG=1");
+	}
+	ok(ready && !alive, "READY=1 is said again until there is room for it, and before all else");
+	hear_until("WATCHDOG=1", NULL, NULL);
+	ok(fixture_stop(&fixture) == 0, "it ends");
+	unsetenv("FDSTORE");
+	unsetenv("WATCHDOG_USEC");
+	close(sock);
+	forget_heard();
 }
 
 /* -- a socket unit ------------------------------------------------------------------------------------------------ */
@@ -414,6 +449,7 @@ int main(void)
 	setenv("MOE_EXPERTD_CONFIG", "/dev/null", 1);
 	test_life();
 	test_not_ours();
+	test_no_room();
 	test_activated();
 	test_little_room();
 	unlink(path);
