@@ -57,7 +57,7 @@ void service_tell_status(struct service *s)
 static void set_tick(struct service *s)
 {
 	const struct service_manager *m = &s->manager;
-	const uint64_t ns = m->watchdog_ns ? m->watchdog_ns : m->unheard ? AGAIN_NS : 0;
+	const uint64_t ns = m->unheard ? AGAIN_NS : m->watchdog_ns;
 	const struct timespec at = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
 	const struct itimerspec timer = {.it_interval = at, .it_value = at};
 
@@ -136,9 +136,10 @@ static void tick_ready(struct source *source, uint32_t events)
 
 	if (read(source->fd, &times, sizeof times) != sizeof times)
 		return;
+	/* Looks are as far apart as the manager wants them. */
 	if (s->manager.unheard)
 		service_tell_ready(s);
-	if (s->manager.watchdog_ns)
+	else if (s->manager.watchdog_ns)
 		look(s);
 }
 

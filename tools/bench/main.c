@@ -36,8 +36,7 @@ static const struct verb {
 	const char *usage, *help;
 	uint32_t tokens; /* 0: 1 */
 } verbs[] = {
-	{"ring", bench_ring, 20000, "ring [--sessions N] [--beside N]",
-	 "round trips through the daemon, beside bare ping-pongs"},
+	{"ring", bench_ring, 20000, "ring [OPTION]...", "round trips through the daemon, beside bare ping-pongs"},
 	{"compute", bench_compute, 200, "compute [--tokens N]", "the CPU pool, beside the streaming read limit"},
 	{"ffn", bench_ffn, 15, "ffn [OPTION]...",
 	 "the CPU pool alone, in this process, on weights of any shape and format"},
