@@ -35,7 +35,7 @@ json_t *documents_times(const struct times *t)
 /* What its steps waited stands in its region, by layer. */
 json_t *documents_session_times(const struct session *s)
 {
-	struct times all = s->times;
+	struct times all = *s->times;
 
 	for (uint32_t l = 0; l < s->entry->model->manifest->n_layers; l++)
 		ringsrv_add_waits(s, l, &all.part[TIMES_WAIT]);

@@ -2,7 +2,6 @@
 #include "daemon/exporter.h"
 
 #include <errno.h>
-#include <microhttpd.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,6 +16,7 @@
 #include "base/log.h"
 #include "base/util.h"
 #include "daemon/loop.h"
+#include "daemon/http-library.h"
 #include "metrics/metrics.h"
 
 #define FRESH_NS 100000000u
@@ -25,9 +25,12 @@
 #define CONNECTIONS 16
 #define BACKLOG 16
 
+/* Written before there is a thread. */
+static struct http_library http;
+
 struct exporter {
 	struct loop *loop;
-	struct MHD_Daemon *http;
+	struct MHD_Daemon *daemon;
 	struct exporter_address address;
 	pthread_mutex_t lock;
 	pthread_cond_t given_to;
@@ -83,17 +86,17 @@ static const char *text_now(struct exporter *e)
 
 static enum MHD_Result answer(struct MHD_Connection *to, unsigned code, const char *type, const char *text)
 {
-	struct MHD_Response *response = MHD_create_response_from_buffer(strlen(text), (void *)(uintptr_t)text,
-									MHD_RESPMEM_MUST_COPY);
+	struct MHD_Response *response = http.MHD_create_response_from_buffer(strlen(text), (void *)(uintptr_t)text,
+									     MHD_RESPMEM_MUST_COPY);
 	enum MHD_Result r;
 
 	if (!response)
 		return MHD_NO;
-	MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+	http.MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
 	if (code == MHD_HTTP_METHOD_NOT_ALLOWED)
-		MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
-	r = MHD_queue_response(to, code, response);
-	MHD_destroy_response(response);
+		http.MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+	r = http.MHD_queue_response(to, code, response);
+	http.MHD_destroy_response(response);
 	return r;
 }
 
@@ -220,7 +223,9 @@ int exporter_new(struct exporter **ret, const struct exporter_address *address, 
 
 	if (!e)
 		return moe_error_sys(err, -ENOMEM, "--metrics");
-	sock = open_socket(address, mode, err);
+	sock = http_library_load(&http, err);
+	if (sock == 0)
+		sock = open_socket(address, mode, err);
 	if (sock < 0) {
 		free(e);
 		return sock;
@@ -232,10 +237,10 @@ int exporter_new(struct exporter **ret, const struct exporter_address *address, 
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&e->given_to, &attr);
 	pthread_condattr_destroy(&attr);
-	e->http = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, request, e, MHD_OPTION_LISTEN_SOCKET,
-				   sock, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
-				   IDLE_S, MHD_OPTION_END);
-	if (!e->http) {
+	e->daemon = http.MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, request, e,
+					  MHD_OPTION_LISTEN_SOCKET, sock, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS,
+					  MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, MHD_OPTION_END);
+	if (!e->daemon) {
 		close_fd(sock);
 		exporter_free(e, false);
 		return moe_error_set(err, -ENOMEM, "--metrics: libmicrohttpd cannot start its thread");
@@ -253,8 +258,8 @@ struct exporter *exporter_free(struct exporter *e, bool leaves)
 	e->stop = true;
 	pthread_cond_signal(&e->given_to);
 	pthread_mutex_unlock(&e->lock);
-	if (e->http)
-		MHD_stop_daemon(e->http); /* closes the socket */
+	if (e->daemon)
+		http.MHD_stop_daemon(e->daemon); /* closes the socket */
 	if (path_of(&e->address) && !leaves)
 		unlink(path_of(&e->address));
 	documents_free(&e->documents);

@@ -69,10 +69,10 @@ static int journal_map(struct journal *j, uint32_t entries, struct moe_error *er
 
 	if (r < 0)
 		return r;
+	memfd_want_page(map);
 	j->page = map;
 	j->leases = (uint64_t *)&j->page->slots[entries];
-	j->held = calloc(1, sizeof *j->held);
-	return j->held ? 0 : moe_error_set(err, -ENOMEM, "journal: no memory for the books of its leases");
+	return 0;
 }
 
 int journal_new(struct journal *ret, uint32_t entries, struct moe_error *err)
@@ -100,16 +100,50 @@ static bool entries_good(uint32_t n)
 	return n >= MOE_RING_ENTRIES_MIN && n <= MOE_RING_ENTRIES_MAX && !(n & (n - 1));
 }
 
-static int journal_check(const struct journal *j, struct moe_error *err)
+static int need_held(struct journal *j)
 {
-	const struct journal_page *p = j->page;
-	bool good = p->last <= p->entries && p->n_leases <= JOURNAL_LEASES_MAX && p->phase <= MOE_PHASE_DECODE;
+	if (!j->held)
+		j->held = calloc(1, sizeof *j->held);
+	return j->held ? 0 : -ENOMEM;
+}
 
-	for (uint32_t i = 0; good && i < p->entries; i++)
-		good = p->slots[i].inflight <= JOURNAL_BY_MODULE && p->slots[i].effect <= JOURNAL_RELEASE;
-	return good ? 0
-		    : moe_error_set(err, -EBADMSG, "journal of session %llu: a word out of its range",
-				    (unsigned long long)p->session);
+/* Of so many slots from `first` on: whether their words are in their ranges, where the last one is that is not idle,
+ * and whether one of them has an effect, which may be still to be done. */
+static bool slots_good(struct journal *j, const struct journal_slot *slots, uint32_t first, uint32_t n, bool *effects)
+{
+	bool good = true;
+
+	for (uint32_t i = 0; i < n; i++) {
+		good &= slots[i].inflight <= JOURNAL_BY_MODULE && slots[i].effect <= JOURNAL_RELEASE;
+		*effects |= slots[i].effect != JOURNAL_NONE;
+		if (slots[i].inflight != JOURNAL_IDLE)
+			j->reach = first + i + 1;
+	}
+	return good;
+}
+
+/* All slots are looked at, of which most have nothing to tell: in a copy, since each page that is touched where it is
+ * mapped is a fault, and a daemon that takes over many sessions would wait for those more than for anything else. */
+static int journal_check(struct journal *j, const struct journal_page *head, struct moe_error *err)
+{
+	const uint32_t n = head->entries;
+	bool good = head->last <= n && head->n_leases <= JOURNAL_LEASES_MAX && head->phase <= MOE_PHASE_DECODE;
+	bool effects = false;
+	struct journal_slot block[64];
+
+	for (uint32_t i = 0; good && i < n; i += ARRAY_LEN(block)) {
+		const uint32_t some = MIN(n - i, (uint32_t)ARRAY_LEN(block));
+		const size_t bytes = some * sizeof *block;
+
+		good = pread(j->fd, block, bytes, (off_t)journal_books_bytes(i)) == (ssize_t)bytes &&
+		       slots_good(j, block, i, some, &effects);
+	}
+	if (!good)
+		return moe_error_set(err, -EBADMSG, "journal of session %llu: a word out of its range",
+				     (unsigned long long)head->session);
+	if ((effects || head->n_leases > 0) && need_held(j) < 0)
+		return moe_error_set(err, -ENOMEM, "journal: no memory for the books of its leases");
+	return 0;
 }
 
 int journal_open(struct journal *ret, int fd, struct moe_error *err)
@@ -129,7 +163,7 @@ int journal_open(struct journal *ret, int fd, struct moe_error *err)
 	if (r == 0)
 		r = journal_map(&j, head.entries, err);
 	if (r == 0)
-		r = journal_check(&j, err);
+		r = journal_check(&j, &head, err);
 	if (r == 0 && j.page->n_leases > 0) {
 		r = journal_make_leases(&j, 0, j.page->n_leases);
 		r = r < 0 ? moe_error_sys(err, r, "journal: memory for its leases") : 0;
@@ -158,6 +192,8 @@ int journal_make_leases(struct journal *j, uint64_t from, uint64_t to)
 {
 	const uint64_t table = journal_books_bytes(j->page->entries);
 
+	if (need_held(j) < 0)
+		return -ENOMEM;
 	return memfd_make_pages(j->fd, table + from * sizeof *j->leases, (to - from) * sizeof *j->leases);
 }
 
@@ -228,7 +264,7 @@ void journal_committed(struct journal *j, uint32_t slot)
 
 void journal_settle(struct journal *j, bool (*again)(void *userdata, uint64_t seq), void *userdata)
 {
-	for (uint32_t i = 0; i < j->page->entries; i++) {
+	for (uint32_t i = 0; i < j->reach; i++) {
 		const struct journal_slot *s = &j->page->slots[i];
 
 		if (s->inflight != JOURNAL_BY_MODULE)
@@ -276,7 +312,7 @@ int journal_recover(struct journal *j, struct moe_daemon_page *page, struct moe_
 		return -EBADMSG;
 	if (p->used != page->cq_tail)
 		close_slot(j, p->last - 1, page->cq_tail);
-	for (uint32_t i = 0; i < p->entries; i++)
+	for (uint32_t i = 0; i < j->reach; i++)
 		if (p->slots[i].inflight == JOURNAL_BY_RING) {
 			p->next = MAX(p->next, p->slots[i].counter + 1);
 			slots[n++] = i;
@@ -289,7 +325,7 @@ int journal_recover(struct journal *j, struct moe_daemon_page *page, struct moe_
 
 uint64_t journal_free_lease(const struct journal *j)
 {
-	const uint64_t i = lowest_free(j->held);
+	const uint64_t i = j->held ? lowest_free(j->held) : 0;
 	const uint64_t generation = i < j->page->n_leases ? (j->leases[i] & LEASE_WORD) >> 1 : 0;
 
 	return i < JOURNAL_LEASES_MAX ? (generation + 1) << 32 | (i + 1) : 0;
@@ -304,7 +340,7 @@ bool journal_holds(const struct journal *j, uint64_t lease)
 
 uint32_t journal_leases(const struct journal *j)
 {
-	return j->held->n;
+	return j->held ? j->held->n : 0;
 }
 
 uint32_t journal_lease_key(const struct journal *j, uint64_t lease)

@@ -101,7 +101,8 @@ struct journal {
 	uint64_t bytes;
 	struct journal_page *page;
 	uint64_t *leases;
-	struct journal_held *held;
+	struct journal_held *held; /* NULL: none has ever been lent */
+	uint32_t reach;            /* slots from here on were idle when it was opened, and recovery leaves them alone */
 };
 
 /* A new one, or the one in `fd` (taken over, also on failure) after a check of all that an index is made of. */

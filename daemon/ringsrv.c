@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/futex.h"
+#include "base/memfd.h"
 #include "base/util.h"
 #include "daemon/agreement.h"
 #include "daemon/crash.h"
@@ -57,8 +58,8 @@ static void count_times(struct session *s, const struct request *q)
 	if (s->dummy || q->cqe.status < 0 || (!computes && (q->sqe.op != MOE_OP_FILL || q->sqe.flags & MOE_SQE_LEASE)))
 		return;
 	layer = &s->entry->tally->layers[q->sqe.layer];
-	histogram_add_alone(&s->times.part[TIMES_QUEUE], q->cqe.wait_ns);
-	histogram_add_alone(&s->times.part[part], q->cqe.work_ns);
+	histogram_add_alone(&s->times->part[TIMES_QUEUE], q->cqe.wait_ns);
+	histogram_add_alone(&s->times->part[part], q->cqe.work_ns);
 	histogram_add_alone(&layer->part[TIMES_QUEUE], q->cqe.wait_ns);
 	histogram_add_alone(&layer->part[part], q->cqe.work_ns);
 }
@@ -478,7 +479,7 @@ static uint32_t revive_free(struct session *s)
 
 	s->free_requests = NULL;
 	s->requests_used = 0;
-	for (uint32_t i = s->entries; i-- > 0;) {
+	for (uint32_t i = s->journal.reach; i-- > 0;) {
 		if (s->journal.page->slots[i].inflight) {
 			s->requests_used = MAX(s->requests_used, i + 1);
 			n--;
@@ -527,6 +528,7 @@ void ringsrv_revive(struct session *s, struct sched *sched)
 	uint32_t slots[MOE_RING_ENTRIES_MAX];
 	int n;
 
+	memfd_want_page(&session_cqes(s)[s->page->cq_tail & (s->entries - 1)]);
 	journal_settle(&s->journal, modqueue_issues, s->modqueue);
 	n = journal_recover(&s->journal, s->page, session_cqes(s), slots);
 

@@ -43,6 +43,12 @@ bool session_listen(struct session *s)
 	return loop_again(s->loop, &s->doorbell) == 0;
 }
 
+/* Of its requests, its completion queue's and its times. */
+static size_t used_bytes(const struct session *s)
+{
+	return s->entries * (sizeof *s->requests + sizeof *s->completed) + sizeof *s->times;
+}
+
 static void session_destroy(struct session *s)
 {
 	ringsrv_tier_leave(s);
@@ -59,8 +65,7 @@ static void session_destroy(struct session *s)
 	close_fd(s->daemon_fd);
 	close_fd(s->doorbell.fd);
 	if (s->requests)
-		munmap(s->requests, s->entries * sizeof *s->requests);
-	free(s->completed);
+		munmap(s->requests, used_bytes(s));
 	journal_free(&s->journal);
 	free(s->hinted);
 	free(s->slices);
@@ -164,8 +169,7 @@ static size_t chance_words(const struct moe_manifest *m)
 static int charge_session(struct session *s, struct moe_error *err)
 {
 	const struct moe_manifest *m = s->entry->model->manifest;
-	const uint64_t entry_bytes = sizeof *s->requests + sizeof(struct request *);
-	const uint64_t books = sizeof *s + s->entries * entry_bytes +
+	const uint64_t books = sizeof *s + used_bytes(s) +
 			       (hint_words(m) + ahead_words(m) + chance_words(m)) * sizeof *s->hinted +
 			       2 * (uint64_t)m->n_layouts * sizeof *s->slices + journal_books_bytes(s->entries);
 	int r = charge_take(&s->charge, ACCOUNT_SESSIONS, 1, "attach", err);
@@ -213,6 +217,7 @@ static int map_regions(struct session *s, struct moe_error *err)
 
 	if (r < 0)
 		return r;
+	memfd_want_page(client);
 	s->client.base = client;
 	r = guard_new(&s->guards[0], client, s->client.bytes, err);
 	if (r < 0)
@@ -220,6 +225,7 @@ static int map_regions(struct session *s, struct moe_error *err)
 	r = memfd_map(&daemon, s->daemon_fd, s->daemon_bytes, PROT_READ | PROT_WRITE, "daemon region", err);
 	if (r < 0)
 		return r;
+	memfd_want_page(daemon);
 	s->page = daemon;
 	if (s->heat_offset)
 		s->taken = (uint32_t *)((uint8_t *)daemon + hottest_offset(s->entries) +
@@ -263,12 +269,18 @@ static void cut_slices(struct session *s)
 	}
 }
 
-/* Their memory goes back to the system with the session, whatever the heap keeps. */
-static struct request *map_requests(uint32_t n)
+/* It goes back to the system with the session, whatever the heap keeps, and pages that are not used are never made: a
+ * daemon that takes over a thousand sessions would make them all before it answers one. */
+static bool map_used(struct session *s)
 {
-	void *map = mmap(NULL, n * sizeof(struct request), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *map = mmap(NULL, used_bytes(s), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	return map == MAP_FAILED ? NULL : map;
+	if (map == MAP_FAILED)
+		return false;
+	s->requests = map;
+	s->completed = (struct request **)(s->requests + s->entries);
+	s->times = (struct times *)(s->completed + s->entries);
+	return true;
 }
 
 /* Books in ordinary memory, which a successor makes anew. */
@@ -276,11 +288,9 @@ static int make_books(struct session *s, struct moe_error *err)
 {
 	const struct moe_manifest *m = s->entry->model->manifest;
 
-	s->requests = map_requests(s->entries);
-	s->completed = calloc(s->entries, sizeof *s->completed);
 	s->hinted = calloc(hint_words(m) + ahead_words(m) + chance_words(m), sizeof *s->hinted);
 	s->slices = calloc((size_t)2 * m->n_layouts, sizeof *s->slices);
-	if (!s->requests || !s->completed || !s->hinted || !s->slices || ringsrv_tier_join(s) < 0)
+	if (!map_used(s) || !s->hinted || !s->slices || ringsrv_tier_join(s) < 0)
 		return moe_error_sys(err, -ENOMEM, "session with %u entries", s->entries);
 	s->ahead = s->hinted + hint_words(m);
 	s->chances = chance_words(m) ? (uint16_t *)(s->ahead + ahead_words(m)) : NULL;

@@ -86,6 +86,7 @@ struct session {
 	struct request *requests, *free_requests; /* [entries] */
 	uint32_t requests_used;                   /* those from here on are free as well, and were never touched */
 	struct request **completed;               /* [entries]: who stands at which place of the completion queue */
+	struct times *times;                      /* without what steps waited */
 	uint32_t in_flight;                       /* claimed and not reaped */
 	uint64_t copied, copied_max;              /* bytes of ids and weights that they hold, and may hold */
 	uint64_t pool_ns;                         /* that the pool worked on them */
@@ -113,7 +114,6 @@ struct session {
 	enum moe_phase phase;
 	bool dummy;
 	uint64_t step, ops[MOE_OP_COUNT], failed, cancelled; /* failed: but for the cancelled */
-	struct times times;                                  /* without what steps waited */
 };
 
 /* What a session is made of in the keeper's hands (handover.h); -1: not there. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A journal's leases against a plain list of them: whatever is lent, given back or taken over, the next one is the
- * lowest place that is free, in its next generation; a full table has none.
+ * lowest place that is free, in its next generation; a full table has none. And what a successor finds in flight,
+ * wherever in the table of slots it is.
  */
 #include <string.h>
 #include <unistd.h>
@@ -99,9 +100,59 @@ static uint32_t wrong_steps(struct journal *j, unsigned long long *seed)
 	return wrong;
 }
 
+/* Killed when its first lease was given out, and only the effect was still to be done, or only its end. */
+static bool first_lease(bool done)
+{
+	const struct moe_sqe sqe = {.op = MOE_OP_FILL};
+	struct moe_daemon_page page = {.cq_tail = 1};
+	struct moe_cqe cqes[ENTRIES] = {0};
+	uint32_t slots[ENTRIES];
+	struct journal j;
+	bool good = journal_new(&j, ENTRIES, NULL) == 0;
+	const uint64_t lease = good ? journal_free_lease(&j) : 0;
+
+	if (!good)
+		return false;
+	journal_claim(&j, 3, &sqe);
+	journal_set_effect(&j, 3, JOURNAL_LEND, lease);
+	journal_last(&j, 3);
+	if (done)
+		journal_drop(&j, 3);
+	good = journal_make_leases(&j, 0, 1) == 0 && open_again(&j) && journal_leases(&j) == 0 &&
+	       journal_recover(&j, &page, cqes, slots) == 0 && journal_holds(&j, lease) && journal_leases(&j) == 1;
+	journal_free(&j);
+	return good;
+}
+
+/* Some of the slots, of a table longer than what is looked at in one go. */
+static bool found_in_flight(unsigned long long *seed)
+{
+	static struct moe_cqe cqes[MOE_RING_ENTRIES_MAX];
+	static uint32_t slots[MOE_RING_ENTRIES_MAX];
+	const struct moe_sqe sqe = {.op = MOE_OP_NOP};
+	const uint32_t entries = 8u << tap_random(seed) % 10, n = (uint32_t)(tap_random(seed) % (entries + 1));
+	struct moe_daemon_page page = {0};
+	struct journal j;
+	bool good = journal_new(&j, entries, NULL) == 0;
+
+	if (!good)
+		return false;
+	for (uint32_t i = 0; i < n; i++) {
+		slots[i] = (uint32_t)(tap_random(seed) % entries);
+		if (!j.page->slots[slots[i]].inflight)
+			journal_claim(&j, slots[i], &sqe);
+	}
+	good = open_again(&j) && journal_recover(&j, &page, cqes, slots) == (int)j.page->next;
+	for (uint64_t i = 0; i < j.page->next && good; i++)
+		good = j.page->slots[slots[i]].counter == i;
+	journal_free(&j);
+	return good;
+}
+
 int main(void)
 {
 	unsigned long long seed = tap_seed();
+	uint32_t wrong_tables = 0;
 	struct moe_error err;
 	struct journal j;
 	uint32_t wrong;
@@ -122,5 +173,11 @@ int main(void)
 	n_held = 0;
 	ok(same(&j), "all of them");
 	journal_free(&j);
+	ok(first_lease(false), "a first lease that was given out and not lent yet is lent by the recovery");
+	ok(first_lease(true), "and if its request was closed already");
+	for (int i = 0; i < 2000; i++)
+		wrong_tables += !found_in_flight(&seed);
+	ok(wrong_tables == 0,
+	   "2000 tables of 8 to 4096 slots: %u whose requests in flight were not all found, in order", wrong_tables);
 	return tap_done();
 }

@@ -168,3 +168,8 @@ int memfd_map(void **ret, int fd, uint64_t bytes, int prot, const char *what, st
 	*ret = p;
 	return 0;
 }
+
+void memfd_want_page(void *at)
+{
+	madvise((void *)((uintptr_t)at & ~(uintptr_t)4095), 4096, MADV_POPULATE_WRITE);
+}

@@ -52,4 +52,9 @@ bool memfd_is_hugetlb(int fd);
 /* mmap(MAP_SHARED) with `prot`; NULL never, -errno in the return value, address in *ret. */
 int memfd_map(void **ret, int fd, uint64_t bytes, int prot, const char *what, struct moe_error *err);
 
+/* The page that `at` lies in is mapped to be written, and no other one: a load's fault would take fifteen neighbours
+ * with it, and a page that is mapped costs again when the process ends. A matter of time only; on failure it is as it
+ * was. */
+void memfd_want_page(void *at);
+
 #endif

@@ -123,6 +123,10 @@ static void check_recovery(int fd, uint32_t cq_tail, bool given_out, bool alone)
 		fuzz_check(slots[i] < j.page->entries && slot->inflight == 1);
 		fuzz_check(i == 0 || slot->counter >= j.page->slots[slots[i - 1]].counter);
 	}
+	for (uint32_t i = 0, in_flight = 0; n >= 0 && i < j.page->entries; i++) {
+		in_flight += j.page->slots[i].inflight == 1;
+		fuzz_check(i + 1 < j.page->entries || in_flight == (uint32_t)n);
+	}
 	fuzz_check(n < 0 || page.sq_head == (uint32_t)j.page->next);
 	fuzz_check(journal_recover(&j, &page, cqes, again) == n && (n <= 0 || !memcmp(slots, again, (size_t)n * 4)));
 	fuzz_check(journal_leases(&j) <= JOURNAL_LEASES_MAX);
