@@ -15,7 +15,8 @@
 
 #include "tests/kernel-problem.h"
 
-/* Of each token and row of a problem: the exact dot product with bias, and the sum of the terms' magnitudes. */
+/* Of each token and row of a problem: the exact dot product with bias, and the sum of the magnitudes of the terms that
+ * are finite. */
 struct dots {
 	double value[2][TOKENS_MAX * ROWS_MAX];
 	double magnitude[2][TOKENS_MAX * ROWS_MAX];
@@ -224,18 +225,43 @@ static inline bool pack_good(const struct kernel_ops *ops, size_t cols, const fl
 
 /* -- dot products ------------------------------------------------------------------------------------------------- */
 
+/* Four columns a turn: most of what a test of many problems does is done here. */
 static inline void dots_of_token(const struct numbers *n, const double *x, size_t cols, double *value,
 				 double *magnitude)
 {
-	for (size_t c = 0; c < cols; c++) {
-		const double *w = n->w + c * n->stride, *parts = n->parts + c * n->stride;
-		const double a = x[c], b = fabs(a);
+	const size_t stride = n->stride;
+	size_t c = 0;
 
-		for (size_t r = 0; r < n->stride; r++) {
-			value[r] += w[r] * a;
-			magnitude[r] += parts[r] * b;
+	for (; c + 4 <= cols; c += 4) {
+		const double *w = n->w + c * stride, *parts = n->parts + c * stride, *a = x + c;
+		const double b[4] = {fabs(a[0]), fabs(a[1]), fabs(a[2]), fabs(a[3])};
+
+		for (size_t r = 0; r < stride; r++) {
+			value[r] += w[r] * a[0] + w[r + stride] * a[1] + w[r + 2 * stride] * a[2] +
+				    w[r + 3 * stride] * a[3];
+			magnitude[r] += parts[r] * b[0] + parts[r + stride] * b[1] + parts[r + 2 * stride] * b[2] +
+					parts[r + 3 * stride] * b[3];
 		}
 	}
+	for (; c < cols; c++)
+		for (size_t r = 0; r < stride; r++) {
+			value[r] += n->w[c * stride + r] * x[c];
+			magnitude[r] += n->parts[c * stride + r] * fabs(x[c]);
+		}
+}
+
+/* Of the terms that are finite, where not all are. */
+static inline double finite_magnitude(const struct problem *p, const struct dots *d, int i, size_t r, size_t t)
+{
+	const struct numbers *n = &p->numbers[i];
+	double sum = p->m[i].bias && isfinite(p->m[i].bias[r]) ? fabs((double)p->m[i].bias[r]) : 0.0;
+
+	for (size_t c = 0; c < p->cols; c++) {
+		const double term = n->parts[c * n->stride + r] * fabs(d->x[t * p->cols + c]);
+
+		sum += isfinite(term) ? term : 0.0;
+	}
+	return sum;
 }
 
 /* Fills the dot products of a problem with the activations d->x. */
@@ -259,6 +285,9 @@ static inline void dots_fill(struct dots *d, const struct problem *p)
 				magnitude[r] = fabs(value[r]);
 			}
 			dots_of_token(n, x, p->cols, value, magnitude);
+			for (size_t r = 0; r < p->rows; r++)
+				if (!isfinite(magnitude[r]))
+					magnitude[r] = finite_magnitude(p, d, i, r, t);
 		}
 	}
 }
@@ -271,19 +300,6 @@ struct dot {
 	bool odd;   /* a scale is infinite */
 };
 
-static inline double finite_magnitude(const struct problem *p, const struct dots *d, int i, size_t r, size_t t)
-{
-	const struct numbers *n = &p->numbers[i];
-	double sum = p->m[i].bias && isfinite(p->m[i].bias[r]) ? fabs((double)p->m[i].bias[r]) : 0.0;
-
-	for (size_t c = 0; c < p->cols; c++) {
-		const double term = n->parts[c * n->stride + r] * fabs(d->x[t * p->cols + c]);
-
-		sum += isfinite(term) ? term : 0.0;
-	}
-	return sum;
-}
-
 static inline struct dot dot_of(const struct problem *p, const struct dots *d, enum kernel_pack pack, int i, size_t r,
 				size_t t)
 {
@@ -291,8 +307,7 @@ static inline struct dot dot_of(const struct problem *p, const struct dots *d, e
 	const struct numbers *n = &p->numbers[i];
 	const size_t at = t * ROWS_MAX + r,
 		     terms = p->cols * (f->zero == MOE_ZERO_F16 || f->zero == MOE_ZERO_K ? 2 : 1);
-	const bool number = isfinite(d->magnitude[i][at]);
-	const double magnitude = number ? d->magnitude[i][at] : finite_magnitude(p, d, i, r, t);
+	const double magnitude = d->magnitude[i][at];
 	struct dot ret = {.value = d->value[i][at], .magnitude = magnitude, .odd = n->infinite[r]};
 
 	ret.bound = (double)(terms + 8) * 0x1p-23 * magnitude +

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/util.h"
 #include "moectl.h"
 
 #define NODES_MAX 4 /* lines of them in a small terminal */
@@ -55,14 +56,27 @@ static void cell_wait(char to[CELL], double wait)
 	snprintf(to, CELL, wait < 0 ? "-" : "%.2f", wait);
 }
 
-static void cell_user(char to[CELL], double uid)
+/* The system is asked once for each user, not each second for each session: it opens files for that, or asks a
+ * network. */
+static void cell_user(char to[CELL], double number)
 {
-	const struct passwd *user = getpwuid((uid_t)uid);
+	static struct {
+		char name[CELL];
+		uid_t uid;
+	} known[64];
+	const uid_t uid = (uid_t)number;
+	char *name = known[uid % ARRAY_LEN(known)].name;
 
-	if (user)
-		snprintf(to, CELL, "%s", user->pw_name);
-	else
-		snprintf(to, CELL, "%.0f", uid);
+	if (!*name || known[uid % ARRAY_LEN(known)].uid != uid) {
+		const struct passwd *user = getpwuid(uid);
+
+		known[uid % ARRAY_LEN(known)].uid = uid;
+		if (user)
+			snprintf(name, CELL, "%s", user->pw_name);
+		else
+			snprintf(name, CELL, "%.0f", number);
+	}
+	memcpy(to, name, CELL);
 }
 
 /* -- lines -------------------------------------------------------------------------------------------------------- */
