@@ -25,11 +25,13 @@
 #define LISTEN_FDS_MAX 65536
 #define NAME_BYTES 256 /* the service manager's own names may be longer than ours */
 #define MESSAGE_BYTES 1024
+#define BUCKETS 1024 /* a page: of a thousand sessions six names are in each */
 
 struct kept {
 	char *name;    /* NULL: this place is free */
 	int fd;        /* from the run before and not yet taken, else -1 */
 	bool unwanted; /* dropped while the handover held */
+	uint32_t next; /* place + 1 of the next one in its bucket, or of those that are free again; 0: none */
 };
 
 struct handover {
@@ -38,38 +40,57 @@ struct handover {
 	uint32_t n_names; /* in use */
 	bool succeeds, holds;
 	size_t names_bytes;
-	uint32_t room, n; /* places of the table: all, and those that were ever used */
+	uint32_t room, n; /* places of the table: all, and up to where there are names */
 	struct kept *kept;
+	uint32_t free;             /* place + 1 of the first that is free again */
+	uint32_t buckets[BUCKETS]; /* place + 1 of the first name of each */
 };
 
 /* -- the table ---------------------------------------------------------------------------------------------------- */
 
+static uint32_t *bucket_of(struct handover *h, const char *name)
+{
+	uint32_t hash = 2166136261u; /* FNV-1a */
+
+	for (; *name; name++)
+		hash = (hash ^ (uint8_t)*name) * 16777619u;
+	return &h->buckets[(hash ^ hash >> 16) % BUCKETS];
+}
+
 static struct kept *find(struct handover *h, const char *name)
 {
-	for (uint32_t i = 0; h && i < h->n; i++)
-		if (h->kept[i].name && strcmp(h->kept[i].name, name) == 0)
-			return &h->kept[i];
+	for (uint32_t at = h ? *bucket_of(h, name) : 0; at; at = h->kept[at - 1].next)
+		if (strcmp(h->kept[at - 1].name, name) == 0)
+			return &h->kept[at - 1];
 	return NULL;
 }
 
 /* There is room for what the keeper takes, and for what came from it. Takes over the name. */
 static void enter(struct handover *h, char *name, int fd)
 {
-	uint32_t i = 0;
-	struct kept *k;
+	const uint32_t i = h->free ? h->free - 1 : h->n;
+	uint32_t *bucket = bucket_of(h, name);
 
-	while (i < h->n && h->kept[i].name)
-		i++;
-	assert(i < h->room);
+	assert(i < h->room && !h->kept[i].name);
+	if (h->free)
+		h->free = h->kept[i].next;
 	h->n = MAX(h->n, i + 1);
-	k = &h->kept[i];
-	*k = (struct kept){.name = name, .fd = fd};
+	h->kept[i] = (struct kept){.name = name, .fd = fd, .next = *bucket};
+	*bucket = i + 1;
 	h->n_names++;
-	h->names_bytes += strlen(k->name) + 1;
+	h->names_bytes += strlen(name) + 1;
 }
 
 static void forget(struct handover *h, struct kept *k)
 {
+	const uint32_t place = (uint32_t)(k - h->kept) + 1;
+	uint32_t *at = bucket_of(h, k->name);
+
+	while (*at != place)
+		at = &h->kept[*at - 1].next;
+	*at = k->next;
+	k->next = h->free;
+	h->free = place;
 	h->n_names--;
 	h->names_bytes -= strlen(k->name) + 1;
 	k->fd = close_fd(k->fd);

@@ -82,11 +82,13 @@ static bool name_is_good(const char *name)
 /* As systemd, which keeps an open file once. Where the kernel does not tell, it is kept twice. */
 static const char *name_of_same(const struct keeper_store *s, int fd, const struct stat *st)
 {
+	const pid_t self = getpid();
+
 	for (uint32_t i = 0; i < s->n; i++) {
 		const struct keeper_kept *k = &s->kept[i];
 
 		if (k->dev == st->st_dev && k->ino == st->st_ino &&
-		    syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILE, fd, k->fd) == 0)
+		    syscall(SYS_kcmp, self, self, KCMP_FILE, fd, k->fd) == 0)
 			return k->name;
 	}
 	return NULL;

@@ -118,6 +118,56 @@ static void test_without_keeper(void)
 	unsetenv("FDSTORE");
 }
 
+/* Names that come and go at random, against a list of them: up to as many as the keeper takes. */
+static uint32_t wrong_names(struct handover *h, int keeper, uint32_t most)
+{
+	unsigned long long seed = tap_seed();
+	bool have[300] = {0};
+	uint32_t n = 0, wrong = 0;
+	char message[256];
+
+	for (int i = 0; i < 20000; i++) {
+		const unsigned long long draw = tap_random(&seed);
+		const uint32_t name = (uint32_t)(draw % ARRAY_LEN(have));
+
+		if (draw >> 32 & 1) {
+			const int r = handover_put(h, keeper, "s%u.journal", name);
+
+			wrong += r != (have[name] ? -EEXIST : n == most ? -ENOSPC : 0);
+			n += r == 0;
+			have[name] |= r == 0;
+		} else {
+			wrong += handover_drop(h, "s%u.journal", name) != 0;
+			n -= have[name];
+			have[name] = false;
+		}
+		while (recv(keeper, message, sizeof message, MSG_DONTWAIT) > 0)
+			continue;
+	}
+	return wrong;
+}
+
+static void test_table(void)
+{
+	const int keeper = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct handover *h = NULL;
+	uint32_t wrong;
+
+	snprintf(address.sun_path, sizeof address.sun_path, "%s/table", folder);
+	require(keeper >= 0 && bind(keeper, (struct sockaddr *)&address, sizeof address) == 0, "a keeper's socket");
+	setenv("NOTIFY_SOCKET", address.sun_path, 1);
+	setenv("FDSTORE", "250", 1);
+	require(handover_new(&h, NULL) == 0 && handover_keeps(h), "a handover with room for 250");
+	wrong = wrong_names(h, keeper, 250);
+	ok(wrong == 0, "20000 names that come and go: %u answers not as a list of them has it", wrong);
+	handover_free(h);
+	unsetenv("NOTIFY_SOCKET");
+	unsetenv("FDSTORE");
+	unlink(address.sun_path);
+	close(keeper);
+}
+
 /* -- who is listened to, and how much ----------------------------------------------------------------------------- */
 
 static void test_limit(void)
@@ -411,6 +461,7 @@ static void test_both_keepers(void)
 static void test_own_keeper(void)
 {
 	test_without_keeper();
+	test_table();
 	test_gives_up();
 	test_codes();
 	test_ready();
