@@ -147,6 +147,11 @@ pid() { "$moectl" --socket "$socket" status --json >"$dir/status.json" 2>/dev/nu
 # shellcheck disable=SC2317 # wait_for calls it
 succeeded() { now=$(pid) && [ "$now" != "$1" ] && [ "$(json "$dir/status.json" state)" = ready ]; }
 
+if have_proc; then
+	is "$(grep -c microhttpd "/proc/$(pid)/maps")" 0 'without --metrics nobody has loaded libmicrohttpd'
+else
+	skip 'what a daemon has loaded: needs /proc'
+fi
 stop_daemon
 is $? 0 'the daemon ends'
 if "$expertd" --socket "$dir/other" --metrics /nowhere/at/all 2>&1 | grep -q 'without libmicrohttpd'; then
@@ -175,6 +180,13 @@ else
 	is "$(status)" 405 'another method is refused' "$dir/head"
 	get "$port" 'nonsense'
 	is "$(status)" 400 'so is what is no HTTP' "$dir/head"
+
+	mkdir "$dir/broken"
+	: >"$dir/broken/libmicrohttpd.so.12"
+	LD_LIBRARY_PATH=$dir/broken "$expertd" --socket "$dir/other" --metrics 0 2>"$dir/err"
+	is $? 1 'a daemon that cannot load libmicrohttpd does not start' "$dir/err"
+	grep -q -e '--metrics.*libmicrohttpd.so.12.*install libmicrohttpd12' "$dir/err"
+	ok $? 'and says what to install' "$dir/err"
 
 	"$expertd" --socket "$dir/other" --metrics "$port" 2>"$dir/err"
 	is $? 1 'a second daemon cannot have the port'
