@@ -22,9 +22,12 @@ int http_library_load(struct http_library *ret, struct moe_error *err)
 {
 	void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
 
-	if (!library)
-		return moe_error_set(err, -ENOENT, "--metrics: %s; install libmicrohttpd12, or leave the option out",
-				     dlerror());
+	if (!library) {
+		moe_error_set(err, -ENOENT, "--metrics: %s; install libmicrohttpd12, or leave the option out",
+			      dlerror());
+		dlerror(); /* gives the memory of the words back */
+		return -ENOENT;
+	}
 	for (size_t i = 0; i < ARRAY_LEN(entries); i++) {
 		void *function = dlsym(library, entries[i].name);
 

@@ -363,6 +363,18 @@ int madvise(void *at, size_t bytes, int advice)
 	return populates && fails(POPULATE, ENOMEM) ? -1 : REAL(madvise)(at, bytes, advice);
 }
 
+/* What the loader and a library's constructors make is there for as long as the library, which is not unloaded. */
+void *dlopen(const char *name, int flags)
+{
+	const bool before = no_ledger;
+	void *ret;
+
+	no_ledger = true;
+	ret = REAL(dlopen)(name, flags);
+	no_ledger = before;
+	return ret;
+}
+
 /* -- threads ------------------------------------------------------------------------------------------------------ */
 
 /* The C library keeps a thread's memory for the next one. */
