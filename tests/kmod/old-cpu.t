@@ -37,4 +37,8 @@ chmod 755 "$dir/guest/init"
 (cd "$dir/guest" && find . | "$busybox" cpio -o -H newc 2>"$dir/log") >"$dir/initrd" || fail "no initrd: $(cat "$dir/log")"
 "$lane" boot --kernel 6.12-cloud --cpu max,-avx2 --initrd "$dir/initrd" --memory 512 --cpus 1 --limit 300 \
 	--console "$dir/console" --append 'loglevel=0 LD_LIBRARY_PATH=/lib' || fail "the machine ended with $?"
-tr -d '\r' <"$dir/console" | grep -a -e '^ok' -e '^not ok' -e '^1\.\.'
+tr -d '\r' <"$dir/console" | grep -a -e '^ok' -e '^not ok' -e '^1\.\.' || {
+	echo 'the machine has ended and said nothing; its console:' >&2
+	tail -n 30 "$dir/console" >&2
+	exit 1
+}
