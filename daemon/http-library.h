@@ -2,8 +2,8 @@
 /*
  * http-library - libmicrohttpd, of a daemon that was asked for metrics.
  *
- * Law: it is loaded then and not before. It comes with GnuTLS and its libraries, and a daemon that is started again
- * after its death would spend a sixth of the time on them until it answers (docs/decisions/0107).
+ * Law: it is loaded then and not before. It comes with GnuTLS and its libraries, for which everybody would wait when a
+ * daemon is started again after its death (docs/decisions/0107).
  */
 #ifndef DAEMON_HTTP_LIBRARY_H
 #define DAEMON_HTTP_LIBRARY_H
