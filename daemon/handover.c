@@ -15,6 +15,7 @@
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
@@ -50,11 +51,7 @@ struct handover {
 
 static uint32_t *bucket_of(struct handover *h, const char *name)
 {
-	uint32_t hash = 2166136261u; /* FNV-1a */
-
-	for (; *name; name++)
-		hash = (hash ^ (uint8_t)*name) * 16777619u;
-	return &h->buckets[(hash ^ hash >> 16) % BUCKETS];
+	return &h->buckets[XXH3_64bits(name, strlen(name)) % BUCKETS];
 }
 
 static struct kept *find(struct handover *h, const char *name)
