@@ -102,17 +102,30 @@ void give_lock(void)
 	atomic_flag_clear_explicit(&lock, memory_order_release);
 }
 
-void *real_of(const char *name)
+/* From the linker. */
+extern struct real __start_reals[], __stop_reals[];
+
+static void find_real(struct real *real)
 {
-	void *p;
 	const bool before = inside;
 
 	inside = true;
-	p = dlsym(RTLD_NEXT, name);
+	real->at = dlsym(RTLD_NEXT, real->name);
 	inside = before;
-	if (!p)
+}
+
+void *real_of(struct real *real)
+{
+	find_real(real);
+	if (!real->at)
 		abort();
-	return p;
+	return real->at;
+}
+
+static void find_all_real(void)
+{
+	for (struct real *real = __start_reals; real < __stop_reals; real++)
+		find_real(real);
 }
 
 /* -- places ------------------------------------------------------------------------------------------------------- */
@@ -480,6 +493,7 @@ static int counted_main(int argc, char **argv, char **env)
 	if (!is_concerned())
 		return programs_main(argc, argv, env);
 	settle();
+	find_all_real();
 	dl_iterate_phdr(find_object, NULL);
 	backtrace(frames, 2); /* the first one loads a library */
 	note_open();

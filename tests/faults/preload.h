@@ -10,10 +10,20 @@
 
 enum kind { MEMORY, MAP, FILES, DESCRIPTOR, THREAD, POPULATE, MESSAGE, RING, COMPLETION, SHORT, KINDS };
 
-#define REAL(name) ((__typeof__(&name))real_of(#name))
+/* A function that this library stands before. All are looked for before main, as a loader that memory was refused to in
+ * the middle of dlopen may keep its lock, for which a thread that looks later waits for ever. */
+struct real {
+	const char *name;
+	void *at;
+};
 
-/* The function of this name that this library stands before. */
-void *real_of(const char *name);
+#define REAL(name)                                                                                                     \
+	({                                                                                                             \
+		static struct real real_ __attribute__((section("reals"), used)) = {#name, NULL};                      \
+		(__typeof__(&name))(real_.at ?: real_of(&real_));                                                      \
+	})
+
+void *real_of(struct real *real);
 
 /* Counts the call; true: it is to fail, and errno is set. */
 bool fails(enum kind kind, int error);
