@@ -1,32 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 #include "device/cuda-driver.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/error.h"
+#include "base/exports.h"
 #include "base/util.h"
 
 #define LIBRARY "libcuda.so.1"
+#define NEEDED(function) EXPORT(struct cuda_driver, function)
+#define OPTIONAL(function) EXPORT_OPTIONAL(struct cuda_driver, function)
 
-struct entry {
-	const char *name; /* as the driver exports it */
-	size_t at;        /* its place in struct cuda_driver */
-	bool optional;
-};
-
-#define TEXT_OF(name) #name
-#define TEXT(name) TEXT_OF(name)
-#define NEEDED(function) {TEXT(function), offsetof(struct cuda_driver, function), false},
-#define OPTIONAL(function) {TEXT(function), offsetof(struct cuda_driver, function), true},
-
-static const struct entry entries[] = {CUDA_DRIVER_FUNCTIONS(NEEDED) CUDA_DRIVER_OPTIONAL(OPTIONAL)};
+static const struct export functions[] = {CUDA_DRIVER_FUNCTIONS(NEEDED) CUDA_DRIVER_OPTIONAL(OPTIONAL)};
 
 /* Under the lock. A failed attempt is repeated by the next caller: it costs little, and a GPU may have come back. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -45,17 +32,11 @@ const char *cuda_error_name(const struct cuda_driver *driver, CUresult result, c
 
 static int find_functions(struct cuda_driver *driver, void *library, struct moe_error *err)
 {
-	size_t i;
+	const char *missing = exports_find(library, functions, ARRAY_LEN(functions), driver);
 
-	for (i = 0; i < ARRAY_LEN(entries); i++) {
-		void *function = dlsym(library, entries[i].name);
-
-		if (!function && !entries[i].optional)
-			return moe_error_set(
-				err, -ENODEV, "%s has no %s: the library needs a driver for CUDA %d.%d or later",
-				LIBRARY, entries[i].name, CUDA_DRIVER_FLOOR / 1000, CUDA_DRIVER_FLOOR % 1000 / 10);
-		memcpy((uint8_t *)driver + entries[i].at, &function, sizeof function);
-	}
+	if (missing)
+		return moe_error_set(err, -ENODEV, "%s has no %s: the library needs a driver for CUDA %d.%d or later",
+				     LIBRARY, missing, CUDA_DRIVER_FLOOR / 1000, CUDA_DRIVER_FLOOR % 1000 / 10);
 	if (!driver->cuEventElapsedTime) {
 		void *function = dlsym(library, "cuEventElapsedTime");
 
