@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -24,6 +22,7 @@
 #include "base/fdmsg.h"
 #include "base/log.h"
 #include "base/util.h"
+#include "daemon/outbox.h"
 
 #define LISTEN_FDS_MAX 65536
 #define NAME_BYTES 256 /* the service manager's own names may be longer than ours */
@@ -31,16 +30,17 @@
 #define BUCKETS 1024 /* a page: of a thousand sessions six names are in each */
 
 struct kept {
-	char *name;    /* NULL: this place is free */
-	int fd;        /* from the run before and not yet taken, else -1 */
-	bool unwanted; /* dropped while the handover held */
-	uint32_t next; /* place + 1 of the next one in its bucket, or of those that are free again; 0: none */
+	char *name;             /* NULL: this place is free */
+	int fd;                 /* from the run before and not yet taken, else -1 */
+	bool unwanted;          /* dropped while the handover held */
+	struct letter *waiting; /* the keeper has not heard of it yet */
+	uint32_t next;          /* place + 1 of the next one in its bucket, or of those that are free again; 0: none */
 };
 
 struct handover {
-	int sock;         /* connected to NOTIFY_SOCKET, -1: none */
-	uint32_t max;     /* how many the keeper takes, 0: none */
-	uint32_t n_names; /* in use */
+	struct outbox outbox; /* its socket is connected to NOTIFY_SOCKET, -1: none */
+	uint32_t max;         /* how many the keeper takes, 0: none */
+	uint32_t n_names;     /* in use */
 	bool succeeds, holds;
 	size_t names_bytes;
 	uint32_t room, n; /* places of the table: all, and up to where there are names */
@@ -65,7 +65,7 @@ static struct kept *find(struct handover *h, const char *name)
 }
 
 /* There is room for what the keeper takes, and for what came from it. Takes over the name. */
-static void enter(struct handover *h, char *name, int fd)
+static struct kept *enter(struct handover *h, char *name, int fd)
 {
 	const uint32_t i = h->free ? h->free - 1 : h->n;
 	uint32_t *bucket = bucket_of(h, name);
@@ -78,6 +78,7 @@ static void enter(struct handover *h, char *name, int fd)
 	*bucket = i + 1;
 	h->n_names++;
 	h->names_bytes += strlen(name) + 1;
+	return &h->kept[i];
 }
 
 static void forget(struct handover *h, struct kept *k)
@@ -145,23 +146,6 @@ static bool is_activated(const char *name)
 	return n > 7 && strcmp(name + n - 7, ".socket") == 0;
 }
 
-static bool is_socket(int fd)
-{
-	struct stat st;
-
-	return fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode);
-}
-
-static int send_name(const struct handover *h, const char *what, const char *name, const int *fd)
-{
-	char message[MESSAGE_BYTES];
-	/* Only a socket has another end whose leaving means something. */
-	const char *poll = fd && !is_socket(*fd) ? "FDPOLL=0\n" : "";
-	const int n = snprintf(message, sizeof message, "%s=1\nFDNAME=%s\n%s", what, name, poll);
-
-	return fdmsg_send(h->sock, message, (size_t)n, fd, fd ? 1 : 0, 0);
-}
-
 /* All of them or none: without one of its files a session would end that a later daemon can go on with. */
 static int take_over(struct handover *h, uint32_t n)
 {
@@ -211,7 +195,6 @@ void handover_refuse(void)
 
 static int connect_to_keeper(void)
 {
-	const struct timeval wait = {.tv_sec = HANDOVER_SEND_MS / 1000, .tv_usec = HANDOVER_SEND_MS % 1000 * 1000};
 	const char *path = getenv("NOTIFY_SOCKET");
 	const size_t n = path ? strlen(path) : 0;
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -223,9 +206,8 @@ static int connect_to_keeper(void)
 	if (*path == '@')
 		address.sun_path[0] = '\0';
 	sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	if (sock < 0 || setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait) < 0 ||
-	    connect(sock, (struct sockaddr *)&address,
-		    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + (*path == '/'))) < 0) {
+	if (sock < 0 || connect(sock, (struct sockaddr *)&address,
+				(socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + (*path == '/'))) < 0) {
 		log_warning("NOTIFY_SOCKET=%s: %s; nothing will outlive this process", path, strerror(errno));
 		return -1;
 	}
@@ -242,8 +224,8 @@ int handover_new(struct handover **ret, struct moe_error *err)
 		close_handed(n);
 		return moe_error_sys(err, -ENOMEM, "handover");
 	}
-	h->sock = connect_to_keeper();
-	h->max = h->sock < 0 ? 0 : (uint32_t)number_from("FDSTORE", LISTEN_FDS_MAX);
+	h->outbox.sock = connect_to_keeper();
+	h->max = h->outbox.sock < 0 ? 0 : (uint32_t)number_from("FDSTORE", LISTEN_FDS_MAX);
 	h->room = n + h->max;
 	h->kept = h->room ? calloc(h->room, sizeof *h->kept) : NULL;
 	if (h->room && !h->kept) {
@@ -310,8 +292,8 @@ bool handover_keeps(const struct handover *h)
 
 int handover_put(struct handover *h, int fd, const char *format, ...)
 {
-	_cleanup_free_ char *copy = NULL;
-	char name[NAME_BYTES];
+	char name[NAME_BYTES], *copy;
+	struct kept *k;
 	va_list args;
 	bool good;
 	int r;
@@ -330,22 +312,26 @@ int handover_put(struct handover *h, int fd, const char *format, ...)
 	copy = strdup(name);
 	if (!copy)
 		return -ENOMEM;
-	r = send_name(h, "FDSTORE", name, &fd);
-	if (r == 0)
-		enter(h, steal_ptr(copy), -1);
+	k = enter(h, copy, -1);
+	r = outbox_tell(&h->outbox, "FDSTORE", name, fd, &k->waiting);
+	if (r < 0)
+		forget(h, k);
 	return r;
 }
 
 static int drop(struct handover *h, struct kept *k)
 {
-	int r;
+	int r = 0;
 
 	if (h->holds) {
 		k->fd = close_fd(k->fd);
 		k->unwanted = true;
 		return 0;
 	}
-	r = handover_keeps(h) ? send_name(h, "FDSTOREREMOVE", k->name, NULL) : 0;
+	if (k->waiting)
+		outbox_take_back(&h->outbox, k->waiting);
+	else if (handover_keeps(h))
+		r = outbox_tell(&h->outbox, "FDSTOREREMOVE", k->name, -1, NULL);
 	if (r == 0)
 		forget(h, k);
 	return r;
@@ -403,19 +389,41 @@ void handover_settle(struct handover *h)
 			drop_unwanted(h, &h->kept[i]);
 }
 
+int handover_socket(const struct handover *h)
+{
+	return h ? h->outbox.sock : -1;
+}
+
+void handover_on_waiting(struct handover *h, void (*waits)(void *), void *userdata)
+{
+	if (h) {
+		h->outbox.waits = waits;
+		h->outbox.userdata = userdata;
+	}
+}
+
+uint32_t handover_post(struct handover *h)
+{
+	return h ? outbox_post(&h->outbox) : 0;
+}
+
+int handover_flush(struct handover *h)
+{
+	return h ? outbox_flush(&h->outbox, HANDOVER_FLUSH_NS) : 0;
+}
+
 int handover_barrier(struct handover *h)
 {
-	static const char message[] = "BARRIER=1";
 	_cleanup_close_ int ours = -1, theirs = -1;
 	int ends[2], r;
 
-	if (!h || h->sock < 0)
+	if (!h || h->outbox.sock < 0)
 		return -EOPNOTSUPP;
 	if (pipe2(ends, O_CLOEXEC) < 0)
 		return -errno;
 	ours = ends[0];
 	theirs = ends[1];
-	r = fdmsg_send(h->sock, message, sizeof message - 1, &theirs, 1, 0);
+	r = outbox_tell(&h->outbox, "BARRIER", "", theirs, NULL);
 	return r < 0 ? r : steal_fd(&ours);
 }
 
@@ -430,16 +438,17 @@ int handover_sync(struct handover *h, uint64_t timeout_ns)
 	if (barrier < 0)
 		return barrier;
 	for (;;) {
-		struct pollfd pollfd = {.fd = barrier};
+		struct pollfd fds[] = {{.fd = barrier}, {.fd = h->outbox.sock, .events = POLLOUT}};
+		const uint32_t n_fds = outbox_post(&h->outbox) ? 2 : 1;
 		const uint64_t now = now_ns(), left = end > now ? end - now : 0;
 		const struct timespec wait = {(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
-		const int n = ppoll(&pollfd, 1, &wait, NULL);
+		const int n = ppoll(fds, n_fds, &wait, NULL);
 
-		if (n > 0)
+		if (n > 0 && fds[0].revents)
 			return 0;
 		if (n == 0)
 			return -ETIMEDOUT;
-		if (errno != EINTR)
+		if (n < 0 && errno != EINTR)
 			return -errno;
 	}
 }
@@ -450,21 +459,21 @@ int handover_notify(struct handover *h, const char *format, ...)
 	va_list args;
 	int n;
 
-	if (!h || h->sock < 0)
+	if (!h || h->outbox.sock < 0)
 		return 0;
 	va_start(args, format);
 	n = vsnprintf(message, sizeof message, format, args);
 	va_end(args);
 	if (n < 0 || n >= (int)sizeof message)
 		return -EMSGSIZE;
-	return fdmsg_send(h->sock, message, (size_t)n, NULL, 0, 1);
+	return fdmsg_send(h->outbox.sock, message, (size_t)n, NULL, 0, 1);
 }
 
 uint64_t handover_watchdog_us(const struct handover *h)
 {
 	const unsigned long pid = number_from("WATCHDOG_PID", INT32_MAX);
 
-	if (!h || h->sock < 0 || (getenv("WATCHDOG_PID") && pid != (unsigned long)getpid()))
+	if (!h || h->outbox.sock < 0 || (getenv("WATCHDOG_PID") && pid != (unsigned long)getpid()))
 		return 0;
 	return number_from("WATCHDOG_USEC", LONG_MAX);
 }
@@ -473,12 +482,14 @@ struct handover *handover_free(struct handover *h)
 {
 	if (!h)
 		return NULL;
+	handover_flush(h);
+	outbox_clear(&h->outbox);
 	for (uint32_t i = 0; i < h->n; i++) {
 		close_fd(h->kept[i].name ? h->kept[i].fd : -1);
 		free(h->kept[i].name);
 	}
 	free(h->kept);
-	close_fd(h->sock);
+	close_fd(h->outbox.sock);
 	free(h);
 	return NULL;
 }

@@ -8,6 +8,10 @@
  * keeper passes over a second one, without a word to the daemon. The keeper drops a socket by itself when its other end
  * has hung up; nothing else is watched, so memory stays until it is dropped.
  *
+ * Nobody waits for a keeper: what it has no room for now (a service manager that is busy for seconds) waits in an
+ * outbox (outbox.h), which the owner posts when the socket takes messages again. A daemon that is killed before leaves
+ * the keeper with what it had until then.
+ *
  * A daemon that takes over drops nothing before it is known to start (handover_hold): one that cannot leaves all to the
  * next.
  *
@@ -22,10 +26,10 @@
 
 #include "moe-error.h"
 
-#define HANDOVER_FDS_MAX 8192  /* as FileDescriptorStoreMax= of the unit: what `--keep` holds */
-#define HANDOVER_NAME_MAX 100  /* of [a-z0-9-.] */
-#define HANDOVER_LISTEN_FD 3   /* where the keeper puts the first */
-#define HANDOVER_SEND_MS 5000u /* a keeper that takes no message for so long is -EAGAIN */
+#define HANDOVER_FDS_MAX 8192 /* as FileDescriptorStoreMax= of the unit: what `--keep` holds */
+#define HANDOVER_NAME_MAX 100 /* of [a-z0-9-.] */
+#define HANDOVER_LISTEN_FD 3  /* where the keeper puts the first */
+#define HANDOVER_FLUSH_NS 5000000000u
 
 /* All names travel in one environment string, which Linux cuts off at 128 KiB (MAX_ARG_STRLEN): a name costs its length
  * and one. */
@@ -44,7 +48,7 @@ void handover_refuse(void);
 bool handover_keeps(const struct handover *h);
 
 /* The fd stays the caller's. 0, -EINVAL (the name: other letters, or ".socket" at its end), -EEXIST, -ENOSPC (the
- * keeper's limit, or that of all names), -EAGAIN, -ENOMEM or what sendmsg() says. That it has arrived is known after
+ * keeper's limit, or that of all names), -ENOMEM, -EMFILE or what sendmsg() says. That it has arrived is known after
  * handover_sync(). */
 int handover_put(struct handover *h, int fd, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
@@ -70,11 +74,22 @@ void handover_settle(struct handover *h);
  * taken, dropped or put in between does not disturb it. */
 const char *handover_next(struct handover *h, const char *prefix, uint32_t *cursor);
 
-/* An fd that hangs up (POLLHUP) when all messages before it have been handled: for a reactor that does not wait.
- * The fd or -errno. */
+/* To the keeper, -1: none. While messages wait, it is writable (POLLOUT) when there is room for one. */
+int handover_socket(const struct handover *h);
+
+/* Calls `waits` from put, drop or barrier whenever a message is left to wait; NULL: nobody. */
+void handover_on_waiting(struct handover *h, void (*waits)(void *), void *userdata);
+
+/* Sends what there is room for; how many messages still wait. */
+uint32_t handover_post(struct handover *h);
+
+/* Waits until none does, for an end that is near: 0, or -ETIMEDOUT after HANDOVER_FLUSH_NS. handover_free() does so. */
+int handover_flush(struct handover *h);
+
+/* An fd that hangs up (POLLHUP) when all messages before it have been handled. The fd or -errno. */
 int handover_barrier(struct handover *h);
 
-/* Waits for that. 0 or -errno (-ETIMEDOUT). */
+/* Waits for such a one, posting what waits. 0 or -errno (-ETIMEDOUT). */
 int handover_sync(struct handover *h, uint64_t timeout_ns);
 
 /* Closes what nobody has taken, and drops it. */

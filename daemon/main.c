@@ -62,8 +62,10 @@ static int serve(struct config *config, struct moe_error *err)
 		return r == -EOPNOTSUPP ? EXIT_CANNOT_RUN : 1;
 	}
 	r = service_run(service, &leaves);
-	if (leaves)
+	if (leaves) {
+		handover_flush(handover);
 		_exit(r < 0); /* whatever is tidied up now would be missed */
+	}
 	service_free(service);
 	handover_free(handover);
 	return r < 0 ? 1 : 0;

@@ -6,9 +6,10 @@
  * pool has moved as far as it had to: a reactor that hangs, or a thread that hangs in a request, is silent. A start
  * gets more time only for bytes that have moved since it last did. A load that stands still after READY stops no
  * WATCHDOG=1: the sessions go on, and no restart mends a disk. And nobody waits for a manager: a message that it has no
- * room for is left out, but READY=1, which is said again.
+ * room for is left out, but READY=1, which is said again, and descriptors, which go when it has room.
  */
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/timerfd.h>
@@ -143,9 +144,43 @@ static void tick_ready(struct source *source, uint32_t events)
 		look(s);
 }
 
+/* -- descriptors -------------------------------------------------------------------------------------------------- */
+
+static void await_room(void *userdata)
+{
+	struct service *s = userdata;
+
+	if (loop_again(s->loop, &s->manager.post) < 0)
+		log_warning("reactor: no poll for the service manager's socket; asked for again with the next message");
+}
+
+static void post_ready(struct source *source, uint32_t events)
+{
+	struct service *s = container_of(source, struct service, manager.post);
+
+	if (handover_post(s->handover) > 0)
+		await_room(s);
+}
+
+/* Heard once now: something may wait already. */
+static int watch_post(struct service *s, struct moe_error *err)
+{
+	struct source *post = &s->manager.post;
+
+	*post = (struct source){.fd = handover_socket(s->handover), .ready = post_ready, .also = POLLOUT, .once = true};
+	if (post->fd < 0)
+		return 0;
+	handover_on_waiting(s->handover, await_room, s);
+	return loop_add(s->loop, post, err);
+}
+
 int service_manager_open(struct service *s, struct moe_error *err)
 {
 	struct service_manager *m = &s->manager;
+	int r = watch_post(s, err);
+
+	if (r < 0)
+		return r;
 
 	m->watchdog_ns = handover_watchdog_us(s->handover) * 1000 / TICKS;
 	m->tick = (struct source){.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK),

@@ -506,6 +506,7 @@ struct service *service_free(struct service *s)
 		heats_part(&s->heats, s->leaves ? NULL : s->handover, e);
 	heats_end(&s->heats);
 	registry_clear(&s->registry);
+	handover_on_waiting(s->handover, NULL, NULL);
 	loop_free(s->loop); /* where io_uring takes nothing any more, the last sources go only now */
 	closer_settle();    /* what they gave to the closer is let go of as well */
 	accounts_free(s->accounts);

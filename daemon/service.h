@@ -45,6 +45,7 @@ struct peer;
 /* What the service manager was told of it. */
 struct service_manager {
 	struct source tick;   /* a timer */
+	struct source post;   /* its socket, while descriptors wait for room in it */
 	uint64_t watchdog_ns; /* between two looks; 0: none are wanted */
 	bool stuck;           /* no WATCHDOG=1 was sent at the last look */
 	bool unheard;         /* it had no room for READY=1: it is told again */

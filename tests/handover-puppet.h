@@ -156,6 +156,8 @@ static inline void puppet_obey(struct handover *h, const char *verb, const char 
 		puppet_names(h, a);
 	else if (strcmp(verb, "sync") == 0)
 		printf("%d\n", handover_sync(h, 20000000000u));
+	else if (strcmp(verb, "post") == 0)
+		printf("%s\n", handover_post(h) ? "some wait" : "none waits");
 	else if (strcmp(verb, "barrier") == 0)
 		puppet_barrier(h, handover_barrier(h));
 	else if (strcmp(verb, "discard") == 0)

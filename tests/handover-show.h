@@ -71,6 +71,7 @@ static void write_unit(uint32_t fds_max)
 	fprintf(out,
 		"[Unit]\nDefaultDependencies=no\nStartLimitIntervalSec=0\n"
 		"[Service]\nExecStart=%s puppet\nStandardInput=file:%s/to\nStandardOutput=file:%s/from\n"
+		"StandardError=null\n"
 		"NotifyAccess=main\nFileDescriptorStoreMax=%u\nEnvironment=FDSTORE=%u PUPPET=first\n"
 		"LimitNOFILE=8192\nRestart=always\nRestartSec=0\n",
 		self, folder, folder, fds_max, fds_max);

@@ -5,6 +5,7 @@
  *
  * `test-handover systemd` (e2e/keep-systemd.t) asks the same of a service manager: what both keepers promise.
  */
+#include "daemon/outbox.h"
 #include "tests/handover-show.h"
 
 /* -- what outlives a daemon --------------------------------------------------------------------------------------- */
@@ -118,33 +119,61 @@ static void test_without_keeper(void)
 	unsetenv("FDSTORE");
 }
 
-/* Names that come and go at random, against a list of them: up to as many as the keeper takes. */
-static uint32_t wrong_names(struct handover *h, int keeper, uint32_t most)
+#define NAMES 300
+
+/* Names that come and go at random, against a list of them, up to as many as the keeper takes; and what the keeper has
+ * heard of them, which reads only now and then. */
+struct names {
+	bool have[NAMES], heard[NAMES];
+	uint32_t n, wrong, waited;
+};
+
+static void hear(struct names *names, int keeper)
+{
+	char message[256];
+	ssize_t bytes;
+	uint32_t name;
+
+	while ((bytes = recv(keeper, message, sizeof message - 1, MSG_DONTWAIT)) > 0) {
+		message[bytes] = '\0';
+		if (sscanf(message, "FDSTORE=1 FDNAME=s%u.journal", &name) == 1 && name < NAMES) {
+			names->wrong += names->heard[name];
+			names->heard[name] = true;
+		} else if (sscanf(message, "FDSTOREREMOVE=1 FDNAME=s%u.journal", &name) == 1 && name < NAMES) {
+			names->wrong += !names->heard[name];
+			names->heard[name] = false;
+		} else {
+			names->wrong++;
+		}
+	}
+}
+
+static void come_and_go(struct names *names, struct handover *h, int keeper, uint32_t most)
 {
 	unsigned long long seed = tap_seed();
-	bool have[300] = {0};
-	uint32_t n = 0, wrong = 0;
-	char message[256];
 
 	for (int i = 0; i < 20000; i++) {
 		const unsigned long long draw = tap_random(&seed);
-		const uint32_t name = (uint32_t)(draw % ARRAY_LEN(have));
+		const uint32_t name = (uint32_t)(draw % NAMES);
 
 		if (draw >> 32 & 1) {
 			const int r = handover_put(h, keeper, "s%u.journal", name);
 
-			wrong += r != (have[name] ? -EEXIST : n == most ? -ENOSPC : 0);
-			n += r == 0;
-			have[name] |= r == 0;
+			names->wrong += r != (names->have[name] ? -EEXIST : names->n == most ? -ENOSPC : 0);
+			names->n += r == 0;
+			names->have[name] |= r == 0;
 		} else {
-			wrong += handover_drop(h, "s%u.journal", name) != 0;
-			n -= have[name];
-			have[name] = false;
+			names->wrong += handover_drop(h, "s%u.journal", name) != 0;
+			names->n -= names->have[name];
+			names->have[name] = false;
 		}
-		while (recv(keeper, message, sizeof message, MSG_DONTWAIT) > 0)
-			continue;
+		if (draw >> 33 & 1 && i % 1000 == 0) {
+			names->waited += handover_post(h) > 0;
+			hear(names, keeper);
+		}
 	}
-	return wrong;
+	for (bool more = true; more; hear(names, keeper))
+		more = handover_post(h) > 0;
 }
 
 static void test_table(void)
@@ -152,16 +181,21 @@ static void test_table(void)
 	const int keeper = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct handover *h = NULL;
-	uint32_t wrong;
+	struct names names = {.n = 0};
+	const uint32_t fds = count_fds(getpid());
 
 	snprintf(address.sun_path, sizeof address.sun_path, "%s/table", folder);
 	require(keeper >= 0 && bind(keeper, (struct sockaddr *)&address, sizeof address) == 0, "a keeper's socket");
 	setenv("NOTIFY_SOCKET", address.sun_path, 1);
 	setenv("FDSTORE", "250", 1);
 	require(handover_new(&h, NULL) == 0 && handover_keeps(h), "a handover with room for 250");
-	wrong = wrong_names(h, keeper, 250);
-	ok(wrong == 0, "20000 names that come and go: %u answers not as a list of them has it", wrong);
+	come_and_go(&names, h, keeper, 250);
+	ok(names.wrong == 0, "20000 names that come and go: %u answers or messages not as a list of them has it",
+	   names.wrong);
+	ok(names.waited > 0, "%u times messages waited for the keeper", names.waited);
+	ok(memcmp(names.have, names.heard, sizeof names.have) == 0, "the keeper has heard of what is there, no more");
 	handover_free(h);
+	ok(count_fds(getpid()) == fds, "no descriptor is left");
 	unsetenv("NOTIFY_SOCKET");
 	unsetenv("FDSTORE");
 	unlink(address.sun_path);
@@ -316,6 +350,48 @@ static void test_barrier(void)
 	ok(finish(&s) == 0, "the end");
 }
 
+/* More than its socket has room for. */
+static void test_waits(void)
+{
+	char command[64], answer[64], length[16] = "";
+	const int fd = open("/proc/sys/net/unix/max_dgram_qlen", O_RDONLY | O_CLOEXEC);
+	int status, n;
+	struct show s;
+
+	require(fd >= 0 && read(fd, length, sizeof length - 1) > 0 && atoi(length) < 1000, "the length of a queue");
+	close(fd);
+	n = atoi(length) + 100;
+	begin_and_meet(&s, 1500);
+	told(&s, "post", "none waits");
+	kill(s.keeper, SIGSTOP);
+	waitpid(s.keeper, &status, WUNTRACED);
+	snprintf(command, sizeof command, "fill %d 4", n);
+	snprintf(answer, sizeof answer, "%d 0", n);
+	told(&s, command, answer);
+	told(&s, "post", "some wait");
+	snprintf(command, sizeof command, "drop %04d", n - 1); /* it has not heard of that one */
+	told(&s, command, "0");
+	told(&s, "drop 0000", "0");
+	usleep(OUTBOX_LATE_NS / 1000 + 100000);
+	told(&s, "put memory last weights", "0");
+	kill(s.keeper, SIGCONT);
+	told(&s, "sync", "0");
+	told(&s, "post", "none waits");
+	ok(under_systemd || (log_has(&s, "takes no messages") && log_has(&s, "takes messages again")),
+	   "that it takes none is said after a while, and that it does again");
+	kill_child(&s);
+	ok(atoi(strrchr(s.greeting, ' ')) == n - 1, "it keeps all that waited but what was dropped: %s",
+	   strrchr(s.greeting, ' '));
+	told(&s, "take memory 0000", "-2");
+	told(&s, "take memory 0001", "x");
+	snprintf(command, sizeof command, "take memory %04d", n - 2);
+	told(&s, command, "x");
+	snprintf(command, sizeof command, "take memory %04d", n - 1);
+	told(&s, command, "-2");
+	told(&s, "take memory last", "weights");
+	ok(finish(&s) == 0, "the end");
+}
+
 /* -- deaths and ends ---------------------------------------------------------------------------------------------- */
 
 static void test_gives_up(void)
@@ -456,6 +532,7 @@ static void test_both_keepers(void)
 	test_hang_up();
 	test_stranger();
 	test_barrier();
+	test_waits();
 }
 
 static void test_own_keeper(void)
