@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* log, events - what the journal's socket gets, and that nobody waits for a journal that is full or gone. */
+/* log, events - what the journal's socket gets, and that nobody waits for a journal or a pipe that is full or gone. */
 #include "base/log.h"
 
 #include <errno.h>
@@ -9,11 +9,13 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "daemon/events.h"
+#include "tests/forbid.h"
 #include "tests/tap.h"
 
 static char folder[] = "/tmp/moe-test-log.XXXXXX", path[64];
@@ -202,6 +204,55 @@ static void test_stream(void)
 	close(memory);
 }
 
+/* Lines that were in a pipe; the last one is in `got`. */
+static unsigned count_lines(int pipe)
+{
+	unsigned n = 0, used = 0;
+	char byte;
+
+	while (read(pipe, &byte, 1) == 1) {
+		got[used++] = byte;
+		if (byte == '\n' || used == sizeof got - 1) {
+			got[used] = '\0';
+			used = 0;
+			n++;
+		}
+	}
+	return n;
+}
+
+/* As a container's engine that reads no more: stderr is a pipe, and waits. */
+static void test_unread(void)
+{
+	const int before = dup(STDERR_FILENO);
+	const unsigned lines = 20000;
+	const double begin = seconds();
+	char expected[128];
+	unsigned taken;
+	int ends[2];
+
+	require(pipe2(ends, O_CLOEXEC) == 0 && fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0, "a pipe");
+	dup2(ends[1], STDERR_FILENO);
+	for (unsigned i = 0; i < lines; i++)
+		log_err("line %u", i);
+	dup2(before, STDERR_FILENO);
+	ok(seconds() - begin < 20, "%u errors to a pipe that nobody reads: %.3f s", lines, seconds() - begin);
+	taken = count_lines(ends[0]);
+	ok(taken > 0 && taken < lines, "it had room for %u", taken);
+	dup2(ends[1], STDERR_FILENO);
+	log_info("after it");
+	dup2(before, STDERR_FILENO);
+	snprintf(expected, sizeof expected,
+		 "test-log: warning: %u lines are missing here: nobody read what stderr was told\ntest-log: after it\n",
+		 lines - taken);
+	ok(read(ends[0], got, sizeof got - 1) == (ssize_t)strlen(expected) &&
+		   strncmp(got, expected, strlen(expected)) == 0,
+	   "how many are missing is told, before the next line");
+	close(ends[0]);
+	close(ends[1]);
+	close(before);
+}
+
 int main(void)
 {
 	int journal;
@@ -217,6 +268,11 @@ int main(void)
 	test_full(journal);
 	test_gone(journal);
 	test_stream();
+	test_unread();
+	if (forbid_call(SYS_pwritev2, EOPNOTSUPP)) /* as for pipes before Linux 6.4 */
+		test_unread();
+	else
+		tap_skip("calls cannot be forbidden here");
 	unlink(path);
 	rmdir(folder);
 	return tap_done();

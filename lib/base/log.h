@@ -6,9 +6,10 @@
  * protocol of systemd.io/JOURNAL_NATIVE_PROTOCOL, so that it can have fields; when that socket is gone, to stderr with
  * the priority before it as "<N>". On a terminal or in a file the program's name and the level stand before it.
  *
- * Law: nobody waits for the journal. A full socket costs an error or a warning 10 ms once and everything else nothing;
- * then lines are dropped, and the next one that is taken is preceded by how many. Thread-safe: one line is one
- * system call. A library must not log: libmoe-expert never calls this.
+ * Law: nobody waits for whoever reads: the journal, or the other end of a pipe, as a container's engine that has
+ * stopped reading. Where there is no room an error or a warning costs 10 ms once and everything else nothing; then
+ * lines are dropped, and the next one that is taken is preceded by how many. Thread-safe: one line is one system call.
+ * A library must not log: libmoe-expert never calls this.
  */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
