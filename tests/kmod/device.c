@@ -45,6 +45,16 @@ bool counter_becomes(const char *name, int64_t value)
 	return true;
 }
 
+bool huge_becomes(int64_t value)
+{
+	uint64_t end = 0;
+
+	while (huge_free() != value)
+		if (!tap_wait(&end))
+			return false;
+	return true;
+}
+
 int device_open_flags(int flags)
 {
 	return open(MOE_KMOD_DEVICE, flags | O_CLOEXEC);

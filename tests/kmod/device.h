@@ -48,6 +48,7 @@ int64_t counter(const char *name);
 int64_t huge_free(void);
 /* Waits for it: what a process that has just died held is let go of soon. */
 bool counter_becomes(const char *name, int64_t value);
+bool huge_becomes(int64_t value);
 
 int device_open(void);
 int device_open_flags(int flags);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "top-frame.h"
 
+#include <errno.h>
 #include <pwd.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -57,7 +58,7 @@ static void cell_wait(char to[CELL], double wait)
 }
 
 /* The system is asked once for each user, not each second for each session: it opens files for that, or asks a
- * network. */
+ * network. Where it could not answer it is asked again. */
 static void cell_user(char to[CELL], double number)
 {
 	static struct {
@@ -68,13 +69,18 @@ static void cell_user(char to[CELL], double number)
 	char *name = known[uid % ARRAY_LEN(known)].name;
 
 	if (!*name || known[uid % ARRAY_LEN(known)].uid != uid) {
-		const struct passwd *user = getpwuid(uid);
+		const struct passwd *user;
 
+		errno = 0;
+		user = getpwuid(uid);
 		known[uid % ARRAY_LEN(known)].uid = uid;
+		snprintf(name, CELL, "%.0f", number);
 		if (user)
 			snprintf(name, CELL, "%s", user->pw_name);
-		else
-			snprintf(name, CELL, "%.0f", number);
+		memcpy(to, name, CELL);
+		if (!user && errno != 0 && errno != ENOENT)
+			*name = '\0';
+		return;
 	}
 	memcpy(to, name, CELL);
 }
