@@ -110,7 +110,8 @@ json_t *status_json(const struct service *s)
 {
 	struct pool_stats pool;
 	uint64_t read = s->weight_bytes_read;
-	uint32_t live = 0, tiered = 0;
+	const bool keeps = handover_keeps(s->handover);
+	uint32_t live = 0, unkept = 0, tiered = 0;
 	json_t *o, *cpu;
 
 	pool_stats(s->pool, &pool);
@@ -118,8 +119,10 @@ json_t *status_json(const struct service *s)
 		tiered += e->tier != NULL;
 		read += e->tier ? tier_read_bytes(e->tier) : 0;
 	}
-	for (const struct session *x = s->sessions; x; x = x->next)
+	for (const struct session *x = s->sessions; x; x = x->next) {
 		live += !x->dead;
+		unkept += !x->dead && (x->unkept || !keeps);
+	}
 	cpu = json_pack("{s:i, s:s, s:s, s:i, s:I, s:I, s:I, s:I}", "threads", (int)pool_threads(s->pool), "isa",
 			isa_name(s->config->isa), "isa_why", s->config->isa_why, "nodes", (int)s->host->n_nodes,
 			"busy_ns", (json_int_t)pool.busy_ns, "jobs", (json_int_t)pool.jobs, "pairs",
@@ -132,7 +135,9 @@ json_t *status_json(const struct service *s)
 	json_object_set_new(o, "bytes", integer(registry_bytes(&s->registry)));
 	json_object_set_new(o, "weight_bytes_read", integer(read));
 	json_object_set_new(o, "restarts", integer(s->estate->restarts));
-	json_object_set_new(o, "kept", json_boolean(handover_keeps(s->handover)));
+	json_object_set_new(o, "kept", json_boolean(keeps));
+	json_object_set_new(o, "sessions_unkept", integer(unkept));
+	json_object_set_new(o, "keeper_waits", integer(handover_waiting(s->handover)));
 	json_object_set_new(o, "tiered", integer(tiered));
 	json_object_set_new(o, "pool_max", integer(s->config->pool_max));
 	json_object_set_new(o, "memory_max", integer(s->config->memory_max));

@@ -407,6 +407,11 @@ uint32_t handover_post(struct handover *h)
 	return h ? outbox_post(&h->outbox) : 0;
 }
 
+uint32_t handover_waiting(const struct handover *h)
+{
+	return h ? h->outbox.n : 0;
+}
+
 int handover_flush(struct handover *h)
 {
 	return h ? outbox_flush(&h->outbox, HANDOVER_FLUSH_NS) : 0;

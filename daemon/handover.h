@@ -82,6 +82,7 @@ void handover_on_waiting(struct handover *h, void (*waits)(void *), void *userda
 
 /* Sends what there is room for; how many messages still wait. */
 uint32_t handover_post(struct handover *h);
+uint32_t handover_waiting(const struct handover *h);
 
 /* Waits until none does, for an end that is near: 0, or -ETIMEDOUT after HANDOVER_FLUSH_NS. handover_free() does so. */
 int handover_flush(struct handover *h);

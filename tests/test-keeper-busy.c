@@ -92,11 +92,13 @@ int main(void)
 	begin_sessions(n);
 	ok(fixture_count_fds(fixture.pid) == before, "the keeper has taken nothing");
 	ok(answers(&first) && count_answers(0, n) == n, "all sessions are served");
+	ok(asked("status", "keeper_waits") > 0, "the daemon says that messages wait");
 	for (uint32_t i = 0; i < LEAVE; i++)
 		ring_close(&rings[i]);
 	ok(asked("status", "sessions") == (long)(n + 1 - LEAVE), "some leave");
 	kill(fixture.pid, SIGCONT);
 	ok(comes_to_hold(before + (int)(FILES * (n - LEAVE))), "the keeper has what is left when it goes on");
+	ok(asked("status", "keeper_waits") == 0 && asked("status", "sessions_unkept") == 0, "and nothing waits");
 
 	kill_daemon();
 	ok(answers(&first) && count_answers(LEAVE, n) == n - LEAVE, "all sessions go on with the next daemon");

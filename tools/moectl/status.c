@@ -46,6 +46,25 @@ static void print_bus(const json_t *bus)
 		printf("  bus       %s: %s%s%s\n", get_text(bus, "name"), state, *why ? ": " : "", why);
 }
 
+static void print_keeper(json_t *status)
+{
+	const double unkept = get_number(status, "sessions_unkept"), waits = get_number(status, "keeper_waits");
+
+	if (!json_is_true(json_object_get(status, "kept"))) {
+		printf("  keeper    none: sessions end with this daemon\n");
+		return;
+	}
+	printf("  keeper    models and sessions outlive this daemon");
+	if (unkept > 0)
+		printf(", but for %.0f session%s", unkept, unkept == 1 ? "" : "s");
+	printf("\n");
+	if (waits > 0)
+		printf("  NOTE      the keeper takes no messages: %.0f wait; sessions that have just begun do not "
+		       "outlive "
+		       "this daemon yet\n",
+		       waits);
+}
+
 /* What outlives the daemon, and with whom. */
 static void print_keepers(json_t *status)
 {
@@ -53,9 +72,7 @@ static void print_keepers(json_t *status)
 	const json_t *queue = json_object_get(module, "queue");
 	const char *state = get_text(module, "state");
 
-	printf("  keeper    %s\n", json_is_true(json_object_get(status, "kept"))
-					   ? "models and sessions outlive this daemon"
-					   : "none: sessions end with this daemon");
+	print_keeper(status);
 	if (strcmp(state, "used") != 0) {
 		printf("  module    %s: %s\n", state, get_text(module, "why"));
 		return;
