@@ -51,6 +51,11 @@ work() {
 open_files() { find "/proc/$daemon/fd" -mindepth 1 2>/dev/null | wc -l; }
 # shellcheck disable=SC2317 # wait_for calls it
 few_files() { [ "$(open_files)" -le "$1" ]; }
+# shellcheck disable=SC2317 # wait_for calls it; a session has them a moment after it has begun
+has_slots() {
+	"$moectl" --socket "$socket" sessions --json >"$dir/sessions.json" 2>/dev/null
+	[ "$(json "$dir/sessions.json" sessions.0.device_bytes)" -gt 0 ] 2>/dev/null
+}
 # shellcheck disable=SC2317 # wait_for calls it
 fails() { ! kill -0 "$job" 2>/dev/null; }
 
@@ -130,8 +135,8 @@ start_daemon --model "$sample" --writable-weights --push-cuda
 require $? 'a daemon that pushes' "$dir/daemon.log"
 files=$(open_files)
 work
-"$moectl" --socket "$socket" sessions --json >"$dir/sessions.json" 2>"$dir/err"
-within "$(json "$dir/sessions.json" sessions.0.device_bytes)" 1 1000000000000 'its session has slots in a GPU'
+wait_for has_slots
+ok $? 'its session has slots in a GPU' "$dir/sessions.json"
 sleep 0.3
 kill -9 "$job"
 wait "$job" 2>/dev/null
