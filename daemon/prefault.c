@@ -57,6 +57,17 @@ static int advise(void *at, uint64_t bytes, int advice)
 	return r;
 }
 
+/* In pieces: whoever changes the address space meanwhile, and who faults behind him, waits for one of them. */
+static int advise_pieces(const struct prefault *job, uint8_t *at, uint64_t bytes, int advice)
+{
+	const uint64_t piece = MAX(job->page_bytes, HUGE_BYTES);
+	int r = 0;
+
+	for (uint64_t done = 0; done < bytes && r == 0; done += piece)
+		r = advise(at + done, MIN(bytes - done, piece), advice);
+	return r;
+}
+
 /* EAGAIN: the kernel could not isolate a page just now. */
 static bool collapse(uint8_t *at, uint64_t bytes)
 {
@@ -94,7 +105,7 @@ static int populate(struct prefault_run *run, uint64_t offset, uint64_t bytes)
 		if (r < 0)
 			return r;
 	}
-	return advise(at, bytes, job->mode == PREFAULT_READ ? MADV_POPULATE_READ : MADV_POPULATE_WRITE);
+	return advise_pieces(job, at, bytes, job->mode == PREFAULT_READ ? MADV_POPULATE_READ : MADV_POPULATE_WRITE);
 }
 
 static void tell_all(struct prefault_run *run)
