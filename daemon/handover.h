@@ -26,10 +26,10 @@
 
 #include "moe-error.h"
 
-#define HANDOVER_FDS_MAX 8192 /* as FileDescriptorStoreMax= of the unit: what `--keep` holds */
-#define HANDOVER_NAME_MAX 100 /* of [a-z0-9-.] */
-#define HANDOVER_LISTEN_FD 3  /* where the keeper puts the first */
-#define HANDOVER_FLUSH_NS 5000000000u
+#define HANDOVER_FDS_MAX 8192         /* as FileDescriptorStoreMax= of the unit: what `--keep` holds */
+#define HANDOVER_NAME_MAX 100         /* of [a-z0-9-.] */
+#define HANDOVER_LISTEN_FD 3          /* where the keeper puts the first */
+#define HANDOVER_FLUSH_NS 5000000000u /* so long an end waits for a keeper that takes no messages */
 
 /* All names travel in one environment string, which Linux cuts off at 128 KiB (MAX_ARG_STRLEN): a name costs its length
  * and one. */

@@ -181,7 +181,6 @@ int service_manager_open(struct service *s, struct moe_error *err)
 
 	if (r < 0)
 		return r;
-
 	m->watchdog_ns = handover_watchdog_us(s->handover) * 1000 / TICKS;
 	m->tick = (struct source){.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK),
 				  .ready = tick_ready};
