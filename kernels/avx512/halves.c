@@ -15,10 +15,11 @@ ROWS_STREAMS_4(streams_f16, ROWS_F16, false)
 
 static const struct rows_kernel kernel_bf16 = {HALVES_BF16, .streams = streams_bf16, HALVES_LANES};
 static const struct rows_kernel kernel_f16 = {HALVES_F16, .streams = streams_f16, HALVES_LANES};
-/* More tokens than ROWS_BESIDE_TOKENS: tiles would widen each weight first (docs/decisions/0100). */
-static const struct rows_kernel kernel_f16_beside = {HALVES_F16,      .near = ROWS_NEAR,        .streams = streams_f16,
-						     .side_most = 12, .side_near = ROWS_BESIDE, .lanes = float_lanes,
-						     .lanes_over = 16};
+/* More tokens than ROWS_BESIDE_TOKENS: tiles would widen each weight first (docs/decisions/0100). One token of short
+ * rows is one stream; of long ones four share its conversion (0109). */
+static const struct rows_kernel kernel_f16_beside = {
+	HALVES_F16,        .near = ROWS_NEAR, .far = ROWS_FAR,          .streams = streams_f16, .side_over = 1,
+	.side_cols = 4096, .side_most = 12,   .side_near = ROWS_BESIDE, .lanes = float_lanes,   .lanes_over = 16};
 static const struct rows_kernel kernel_f16_unasked = {HALVES_F16, .streams = streams_f16};
 
 ROWS_OPS(ops_bf16_avx512, kernel_bf16, PACK_F32, NULL)

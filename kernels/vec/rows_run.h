@@ -50,6 +50,7 @@ struct rows_kernel {
 	void (*decode)(const void *codes, size_t cols, void *to); /* to x_bytes a column */
 	rows_streams_function *const *streams; /* [tokens], 1 .. ROWS_STREAM_TOKENS, of streams side by side, or NULL */
 	size_t side_over, side_most;           /* tokens that those are for; `most` 0: ROWS_FEW_TOKENS */
+	size_t side_cols;                      /* rows of more columns are read so with fewer tokens too; 0: none are */
 	size_t near;                           /* bytes ahead that few tokens' weights are asked for; 0: none are */
 	size_t side_near;                      /* the same of streams side by side */
 	size_t far;                            /* the same of a line of each page; 0: none is */
@@ -149,8 +150,8 @@ static inline bool rows_side(const struct rows_call *call, size_t tokens)
 {
 	const struct rows_kernel *k = call->k;
 
-	return k->streams && tokens > k->side_over && tokens <= (k->side_most ? k->side_most : ROWS_FEW_TOKENS) &&
-	       !(k->integer && call->cols > ROWS_INT_COLS);
+	return k->streams && (tokens > k->side_over || (k->side_cols && call->cols > k->side_cols)) &&
+	       tokens <= (k->side_most ? k->side_most : ROWS_FEW_TOKENS) && !(k->integer && call->cols > ROWS_INT_COLS);
 }
 
 /* n rows, four at a time; those that do not fill a tile one by one, as four times the same row, with a copy of their

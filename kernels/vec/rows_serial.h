@@ -87,7 +87,7 @@ ROWS_INLINE vec serial_x(enum rows_kind kind, const char *x, size_t v)
 {
 	if (rows_few_x_bytes(kind) < rows_x_bytes(kind))
 		return vec_f16((const uint16_t *)x + v * VEC_FLOATS);
-	return vec_loaded((const float *)(x + v * VEC_BYTES));
+	return vec_load((const float *)(x + v * VEC_BYTES));
 }
 
 ROWS_INLINE void serial_step(enum rows_kind kind, size_t tokens, vec sums[ROWS_TOKENS], const char *w,
@@ -259,29 +259,31 @@ ROWS_INLINE void serial_reduce_groups(size_t tokens, rows_kept kept, size_t b, f
 		quad_add(totals + t * ROWS_CHUNK, of[t]);
 }
 
-/* Asks for the line where each page begins that is read `far` bytes after these rows, in the next matrix where this one
- * ends: the processor finds out early where the page lies. No other line may be the first one (docs/decisions/0101). */
-ROWS_INLINE void serial_pages(size_t far, const char *w, size_t bytes, const struct rows_ahead *ahead)
+/* Asks for the line where the page begins that is read `far` bytes after w, in the next matrix where this one ends: the
+ * processor finds out early where the page lies. No other line may be the first one (docs/decisions/0101). */
+ROWS_INLINE void serial_page(size_t far, const char *w, const struct rows_ahead *ahead)
 {
-	for (size_t at = 0; far && at < bytes; at += ROWS_PAGE) {
-		uintptr_t to = (uintptr_t)w + far + at;
+	uintptr_t to = (uintptr_t)w + far;
 
-		to = to < ahead->run_end ? to : ahead->then + (to - ahead->run_end);
-		_mm_prefetch((const char *)(to + -to % ROWS_PAGE), _MM_HINT_T0);
-	}
+	to = to < ahead->run_end ? to : ahead->then + (to - ahead->run_end);
+	_mm_prefetch((const char *)(to + -to % ROWS_PAGE), _MM_HINT_T0);
 }
 
-/* Four rows at most. */
+/* Four rows at most. Pages are asked for one by one: several at once hold up the lines that are needed before them
+ * (docs/decisions/0109). */
 ROWS_INLINE void serial_tile(enum rows_kind kind, bool grouped, size_t tokens, const struct rows_serial *part,
 			     const char *w, size_t rows, struct rows_ahead *ahead, const char *const *x, float *totals)
 {
+	size_t asked = part->far ? 0 : SIZE_MAX; /* bytes of these rows that pages have been asked for */
 	rows_kept kept;
 
-	serial_pages(part->far, w, rows * part->pitch, ahead);
 	for (size_t i = 0; i < rows; i++)
-		for (size_t b = 0, c = 0; b < part->blocks; b++, c += part->block)
+		for (size_t b = 0, c = 0; b < part->blocks; b++, c += part->block) {
+			for (; asked <= i * part->pitch + c * rows_w_bytes(kind); asked += ROWS_PAGE)
+				serial_page(part->far, w + asked, ahead);
 			serial_block(kind, grouped, tokens, part, w + i * part->pitch, ahead, x, c,
 				     part->cols - c < part->block ? part->cols : c + part->block, kept[i][b]);
+		}
 	for (size_t i = rows; i < ROWS_TILE; i++)
 		for (size_t b = 0; b < part->blocks; b++)
 			serial_clear(tokens, kept[i][b]);
