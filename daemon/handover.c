@@ -412,6 +412,13 @@ uint32_t handover_waiting(const struct handover *h)
 	return h ? h->outbox.n : 0;
 }
 
+bool handover_sent(const struct handover *h, uint64_t ns)
+{
+	const struct letter *first = h ? h->outbox.first : NULL;
+
+	return !first || first->since_ns > ns || now_ns() - first->since_ns >= HANDOVER_PATIENCE_NS;
+}
+
 int handover_flush(struct handover *h)
 {
 	return h ? outbox_flush(&h->outbox, HANDOVER_FLUSH_NS) : 0;

@@ -10,7 +10,8 @@
  *
  * Nobody waits for a keeper: what it has no room for now (a service manager that is busy for seconds) waits in an
  * outbox (outbox.h), which the owner posts when the socket takes messages again. A daemon that is killed before leaves
- * the keeper with what it had until then.
+ * the keeper with what it had until then: who is to be told that something is kept is told when it has gone
+ * (handover_sent).
  *
  * A daemon that takes over drops nothing before it is known to start (handover_hold): one that cannot leaves all to the
  * next.
@@ -26,10 +27,11 @@
 
 #include "moe-error.h"
 
-#define HANDOVER_FDS_MAX 8192         /* as FileDescriptorStoreMax= of the unit: what `--keep` holds */
-#define HANDOVER_NAME_MAX 100         /* of [a-z0-9-.] */
-#define HANDOVER_LISTEN_FD 3          /* where the keeper puts the first */
-#define HANDOVER_FLUSH_NS 5000000000u /* so long an end waits for a keeper that takes no messages */
+#define HANDOVER_FDS_MAX 8192            /* as FileDescriptorStoreMax= of the unit: what `--keep` holds */
+#define HANDOVER_NAME_MAX 100            /* of [a-z0-9-.] */
+#define HANDOVER_LISTEN_FD 3             /* where the keeper puts the first */
+#define HANDOVER_FLUSH_NS 5000000000u    /* so long an end waits for a keeper that takes no messages */
+#define HANDOVER_PATIENCE_NS 1000000000u /* and a client for the answer that it is kept */
 
 /* All names travel in one environment string, which Linux cuts off at 128 KiB (MAX_ARG_STRLEN): a name costs its length
  * and one. */
@@ -83,6 +85,10 @@ void handover_on_waiting(struct handover *h, void (*waits)(void *), void *userda
 /* Sends what there is room for; how many messages still wait. */
 uint32_t handover_post(struct handover *h);
 uint32_t handover_waiting(const struct handover *h);
+
+/* Whether what was put before `ns` (of now_ns()) has been sent: then it outlives this process. Also true of a keeper
+ * that has taken nothing for HANDOVER_PATIENCE_NS: nobody waits longer for it. */
+bool handover_sent(const struct handover *h, uint64_t ns);
 
 /* Waits until none does, for an end that is near: 0, or -ETIMEDOUT after HANDOVER_FLUSH_NS. handover_free() does so. */
 int handover_flush(struct handover *h);

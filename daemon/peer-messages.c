@@ -146,6 +146,33 @@ static void send_attached(struct peer *peer, const struct session *s, int region
 	reply(peer, &answer, sizeof answer, MOE_MSG_ATTACH | MOE_MSG_REPLY, fds, n);
 }
 
+/* An answer says that what it is about outlives this daemon, but where the keeper takes nothing for long. */
+static void answer_when_kept(struct peer *peer, int region)
+{
+	peer->region = region;
+	peer->kept_ns = now_ns();
+	peer_kept(peer, false);
+	if (peer->kept_ns)
+		service_await_keeper(peer->service);
+}
+
+void peer_kept(struct peer *peer, bool anyway)
+{
+	_cleanup_close_ int region = -1;
+	struct moe_msg answer = {0};
+
+	if (!peer->kept_ns || !(anyway || handover_sent(peer->service->handover, peer->kept_ns)))
+		return;
+	peer->kept_ns = 0;
+	region = peer->region;
+	peer->region = -1;
+	if (region >= 0)
+		send_attached(peer, peer->session, region);
+	else
+		reply(peer, &answer, sizeof answer, MOE_MSG_ARENA | MOE_MSG_REPLY, NULL, 0);
+	peer_asking(peer, peer->asks);
+}
+
 /* Another rank of its group: of what ranks cache in common all must have been told the same. */
 static const struct session *alike_of(const struct peer *peer, const struct session *s)
 {
@@ -209,7 +236,7 @@ static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, str
 		  FACTS(.session = s->id, .pid = s->pid, .uid = s->uid, .model = entry->model->manifest->name),
 		  "session %llu: pid %d attaches to %s as rank %u of %u", (unsigned long long)s->id, s->pid,
 		  entry->model->manifest->name, a.tp_rank, a.tp_size);
-	send_attached(peer, s, region);
+	answer_when_kept(peer, steal_fd(&region));
 	return 0;
 }
 
@@ -222,7 +249,6 @@ static void keep_arena(struct peer *peer, uint32_t kind, int fd)
 
 static int on_arena(struct peer *peer, const struct moe_msg_arena *arena, int fd, struct moe_error *err)
 {
-	struct moe_msg answer = {0};
 	int r;
 
 	if (!peer->session)
@@ -233,7 +259,7 @@ static int on_arena(struct peer *peer, const struct moe_msg_arena *arena, int fd
 	if (r < 0)
 		return r;
 	keep_arena(peer, arena->kind, fd);
-	reply(peer, &answer, sizeof answer, MOE_MSG_ARENA | MOE_MSG_REPLY, NULL, 0);
+	answer_when_kept(peer, -1);
 	return 0;
 }
 
@@ -335,7 +361,7 @@ void peer_send_document(struct peer *peer, int fd, uint64_t bytes, const struct 
 		peer_send_error(peer, fd, err->text);
 	else
 		reply(peer, &answer, sizeof answer, MOE_MSG_QUERY | MOE_MSG_REPLY, &fd, 1);
-	peer_asking(peer, false);
+	peer_asking(peer, peer->kept_ns);
 }
 
 static int check_steers(const struct peer *peer, const char *what, struct moe_error *err)
@@ -447,6 +473,8 @@ int peer_answer(struct peer *peer, const void *message, const int *fds, struct m
 {
 	const struct moe_msg *msg = message;
 
+	if (peer->kept_ns)
+		return moe_error_set(err, -EBUSY, "a message before the answer to attach, or arena");
 	switch (msg->type) {
 	case MOE_MSG_HELLO:
 		return on_hello(peer, message, err);

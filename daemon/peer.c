@@ -84,7 +84,7 @@ static bool receive_one(struct peer *peer)
 	peer_asking(peer, true);
 	n = fdmsg_peek(peer->source.fd, buffer, sizeof buffer, &has_fds);
 	if (n == -EAGAIN) {
-		peer_asking(peer, peer->asks);
+		peer_asking(peer, peer->asks || peer->kept_ns);
 		return false;
 	}
 	if (n <= 0) {
@@ -97,7 +97,7 @@ static bool receive_one(struct peer *peer)
 		peer_close(peer, wrong);
 	else
 		take_message(peer);
-	peer_asking(peer, peer->asks);
+	peer_asking(peer, peer->asks || peer->kept_ns);
 	return !peer->closed;
 }
 
@@ -125,6 +125,7 @@ static void source_gone(struct peer *peer)
 	else
 		close_fd(peer->source.fd);
 	close_fd(peer->pidfd.fd);
+	close_fd(peer->region);
 	charge_close(&peer->charge);
 	free(peer);
 }
@@ -217,6 +218,7 @@ static int peer_make(struct service *service, int sock, bool granted, struct moe
 		.service = service,
 		.pid = cred.pid,
 		.uid = cred.uid,
+		.region = -1,
 	};
 	r = granted || closer_has_room(cred.uid) ? charge_peer(peer, granted, &err)
 						 : moe_error_set(&err, -EDQUOT, CLOSER_FULL);
@@ -318,6 +320,10 @@ void peer_leave(struct peer *peer)
 		peer_close(peer, NULL);
 		return;
 	}
+	if (peer->kept_ns)
+		peer_kept(peer, true);
+	if (peer->closed)
+		return;
 	if (peer->asks)
 		peer_send_goodbye(peer, -ECANCELED, "query: the daemon ends");
 	service_leave_session(peer->service, peer->session);

@@ -31,6 +31,8 @@ struct peer {
 	struct charge charge;  /* the connection and its descriptors; the session has its own */
 	uint64_t device_bytes; /* of the slots that it has given */
 	uint64_t features;     /* MOE_FEATURE_*: of the client */
+	uint64_t kept_ns; /* when its session last gave something to the keeper, which an answer waits for; 0: none */
+	int region;       /* that goes with the answer to ATTACH; -1: it is ARENA's */
 	bool hello, closed;
 	bool unread;   /* closed with messages in its socket */
 	uint32_t asks; /* the document that it waits for (enum moe_query), 0: none, ... */

@@ -22,12 +22,14 @@
 #include "daemon/allowance.h"
 #include "daemon/events.h"
 #include "daemon/handover.h"
+#include "daemon/peer-messages.h"
 #include "daemon/service.h"
 
 #define AGAIN_NS 100000000u /* from one try to say READY=1 to the next */
 #define TICKS 5             /* looks in the time in which one WATCHDOG=1 must have come */
 #define STATUS_NS 1000000000u
-#define EXTEND_US 60000000u /* as long may nothing move */
+#define PATIENCE_NS (HANDOVER_PATIENCE_NS / 4) /* from one look at who waits for the keeper to the next */
+#define EXTEND_US 60000000u                    /* as long may nothing move */
 #define TEXT_BYTES 512
 
 /* A message's lines are its fields: a name may not add one. */
@@ -154,12 +156,55 @@ static void await_room(void *userdata)
 		log_warning("reactor: no poll for the service manager's socket; asked for again with the next message");
 }
 
+/* Those whose sessions have gone to the keeper by now are told. */
+static void answer_kept(struct service *s)
+{
+	bool waits = false;
+
+	for (struct peer *peer = s->peers, *next; peer; peer = next) {
+		next = peer->next;
+		peer_kept(peer, false);
+		waits |= !peer->closed && peer->kept_ns;
+	}
+	s->manager.awaited = false;
+	if (waits)
+		service_await_keeper(s);
+}
+
 static void post_ready(struct source *source, uint32_t events)
 {
 	struct service *s = container_of(source, struct service, manager.post);
 
 	if (handover_post(s->handover) > 0)
 		await_room(s);
+	if (s->manager.awaited)
+		answer_kept(s);
+}
+
+static void patience_ready(struct source *source, uint32_t events)
+{
+	uint64_t times;
+
+	if (read(source->fd, &times, sizeof times) == sizeof times)
+		answer_kept(container_of(source, struct service, manager.patience));
+}
+
+void service_await_keeper(struct service *s)
+{
+	const struct itimerspec timer = {.it_value = {.tv_nsec = PATIENCE_NS}};
+
+	if (!s->manager.awaited)
+		timerfd_settime(s->manager.patience.fd, 0, &timer, NULL);
+	s->manager.awaited = true;
+}
+
+static int open_timer(struct service *s, struct source *timer, void (*ready)(struct source *, uint32_t),
+		      struct moe_error *err)
+{
+	*timer = (struct source){.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK), .ready = ready};
+	if (timer->fd < 0)
+		return moe_error_sys(err, -errno, "the service manager's timer");
+	return loop_add(s->loop, timer, err);
 }
 
 /* Heard once now: something may wait already. */
@@ -182,12 +227,11 @@ int service_manager_open(struct service *s, struct moe_error *err)
 	if (r < 0)
 		return r;
 	m->watchdog_ns = handover_watchdog_us(s->handover) * 1000 / TICKS;
-	m->tick = (struct source){.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK),
-				  .ready = tick_ready};
-	if (m->tick.fd < 0)
-		return moe_error_sys(err, -errno, "the service manager's timer");
+	r = open_timer(s, &m->tick, tick_ready, err);
+	if (r < 0)
+		return r;
 	set_tick(s);
-	return loop_add(s->loop, &m->tick, err);
+	return open_timer(s, &m->patience, patience_ready, err);
 }
 
 /* -- reloading ---------------------------------------------------------------------------------------------------- */

@@ -384,7 +384,8 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 	s->config = config;
 	s->handover = handover;
 	s->started_ns = now_ns();
-	s->listener.socket = s->signal_source.fd = s->manager.tick.fd = s->sums.fd = s->registrar_fd = -1;
+	s->listener.socket = s->signal_source.fd = s->manager.tick.fd = s->manager.patience.fd = s->sums.fd =
+		s->registrar_fd = -1;
 	s->modpools.source.fd = s->modqueue.source.fd = -1;
 	s->agreements.timer.fd = -1;
 	s->heats.every = config->heat_steps;
@@ -523,6 +524,7 @@ struct service *service_free(struct service *s)
 	taps_free(&s->taps);
 	close_fd(s->signal_source.fd);
 	close_fd(s->manager.tick.fd);
+	close_fd(s->manager.patience.fd);
 	events_use_timer(-1);
 	events_tell_sums();
 	close_fd(s->sums.fd);

@@ -44,13 +44,15 @@ struct peer;
 
 /* What the service manager was told of it. */
 struct service_manager {
-	struct source tick;   /* a timer */
-	struct source post;   /* its socket, while descriptors wait for room in it */
-	uint64_t watchdog_ns; /* between two looks; 0: none are wanted */
-	bool stuck;           /* no WATCHDOG=1 was sent at the last look */
-	bool unheard;         /* it had no room for READY=1: it is told again */
-	uint64_t status_ns;   /* when it last heard of the load */
-	uint64_t moved;       /* of the load, then */
+	struct source tick;     /* a timer */
+	struct source post;     /* its socket, while descriptors wait for room in it */
+	struct source patience; /* a timer, for answers that wait for that too ... */
+	bool awaited;           /* ... of which there are some */
+	uint64_t watchdog_ns;   /* between two looks; 0: none are wanted */
+	bool stuck;             /* no WATCHDOG=1 was sent at the last look */
+	bool unheard;           /* it had no room for READY=1: it is told again */
+	uint64_t status_ns;     /* when it last heard of the load */
+	uint64_t moved;         /* of the load, then */
 };
 
 struct service {
@@ -141,6 +143,8 @@ void service_tell_end(struct service *service);
 /* READY=1 is said again until the manager has room for it; with WATCHDOG_USEC, WATCHDOG=1 from the reactor, as long as
  * the pool moves. */
 int service_manager_open(struct service *service, struct moe_error *err);
+/* A peer's answer waits until the keeper has what went to it: peer_kept() is called when it has, or takes nothing. */
+void service_await_keeper(struct service *service);
 
 /* Reads the configuration once more; the log says what came of it. */
 void service_reload(struct service *service);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A keeper that takes no messages for a while, as a service manager that is busy: sessions begin, work and leave
- * meanwhile, and when it goes on, those that are left outlive their daemon like all others.
+ * meanwhile, and when it goes on, those that are left outlive their daemon like all others. Where it is busy for less
+ * than an answer waits for it (HANDOVER_PATIENCE_NS), who has been answered is kept: a daemon may die right then.
  */
 #include <signal.h>
 
@@ -11,6 +12,7 @@
 #define FILES 7      /* of a session with two arenas, with its connection */
 #define SESSIONS 120 /* most */
 #define LEAVE 3
+#define BUSY_US 300000 /* less than an answer waits */
 
 static struct ring first, rings[SESSIONS];
 
@@ -72,11 +74,41 @@ static void kill_daemon(void)
 	close(sock);
 }
 
+static void stop_keeper(void)
+{
+	int status;
+
+	kill(fixture.pid, SIGSTOP);
+	waitpid(fixture.pid, &status, WUNTRACED);
+}
+
+static void kill_when_answered(uint32_t n, int before)
+{
+	pid_t helper;
+	bool kept;
+
+	stop_keeper();
+	helper = fork();
+	if (helper == 0) {
+		usleep(BUSY_US);
+		_exit(kill(fixture.pid, SIGCONT) < 0);
+	}
+	begin_sessions(n);
+	kill_daemon();
+	ok(helper > 0 && waitpid(helper, NULL, 0) == helper, "the keeper was busy for a moment");
+	kept = asked("status", "sessions") == (long)(n + 1);
+	ok(kept && asked("status", "sessions_unkept") == 0, "all that were answered are kept, though the daemon died");
+	ok(kept && answers(&first) && count_answers(0, n) == n, "and go on");
+	for (uint32_t i = 0; i < n; i++)
+		ring_close(&rings[i]);
+	ok(comes_to_hold(before), "their files go with them as well");
+}
+
 int main(void)
 {
 	static const char *const options[] = {"--keep", NULL};
 	const uint32_t n = sessions_wanted();
-	int status, before;
+	int before;
 
 	if (n == 0 || n > SESSIONS) {
 		tap_skip("/proc/sys/net/unix/max_dgram_qlen is not there, or too large for %d sessions", SESSIONS);
@@ -87,8 +119,7 @@ int main(void)
 	ok(answers(&first), "a session before");
 	before = fixture_count_fds(fixture.pid);
 
-	kill(fixture.pid, SIGSTOP);
-	waitpid(fixture.pid, &status, WUNTRACED);
+	stop_keeper();
 	begin_sessions(n);
 	ok(fixture_count_fds(fixture.pid) == before, "the keeper has taken nothing");
 	ok(answers(&first) && count_answers(0, n) == n, "all sessions are served");
@@ -107,6 +138,7 @@ int main(void)
 	for (uint32_t i = LEAVE; i < n; i++)
 		ring_close(&rings[i]);
 	ok(comes_to_hold(before), "their files go with them");
+	kill_when_answered(n, before);
 	ring_close(&first);
 	ok(fixture_stop(&fixture) == 0, "SIGTERM ends both");
 	return tap_done();
