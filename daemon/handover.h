@@ -87,7 +87,7 @@ uint32_t handover_post(struct handover *h);
 uint32_t handover_waiting(const struct handover *h);
 
 /* Whether what was put before `ns` (of now_ns()) has been sent: then it outlives this process. Also true of a keeper
- * that has taken nothing for HANDOVER_PATIENCE_NS: nobody waits longer for it. */
+ * that a message has waited for HANDOVER_PATIENCE_NS for: no answer waits longer. */
 bool handover_sent(const struct handover *h, uint64_t ns);
 
 /* Waits until none does, for an end that is near: 0, or -ETIMEDOUT after HANDOVER_FLUSH_NS. handover_free() does so. */
