@@ -17,9 +17,10 @@
 
 #define BLOCK_BYTES (512u << 10)
 #define BLOCK_BYTES_MAX (64u << 20)
-#define DEPTH 32u
+/* 8 MiB in flight and as much with the workers: a ring that is larger leaves the caches (docs/decisions/0083). */
+#define DEPTH 16u
 #define DEPTH_MAX 1024u
-#define SLOTS 64u
+#define SLOTS 32u
 /* Of the bounce ring, when large granules make blocks larger than asked for. */
 #define RING_BYTES_MAX (128u << 20)
 /* One worker repacks and hashes about as much as a fast disk delivers; disks come in arrays. */

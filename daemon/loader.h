@@ -33,8 +33,8 @@ struct loader_record {
 /* Zeros are the defaults. */
 struct loader_tuning {
 	uint32_t block_bytes; /* of one read: 512 KiB; raised to whole 4 KiB and to what the largest granule needs */
-	uint32_t depth;       /* reads in flight: 32 */
-	uint32_t slots; /* of the bounce ring, at least depth: 64; fewer of both where granules make blocks large */
+	uint32_t depth;       /* reads in flight: 16 */
+	uint32_t slots; /* of the bounce ring, at least depth: 32; fewer of both where granules make blocks large */
 	bool buffered;  /* through the page cache even where O_DIRECT works */
 	bool no_io_uring;
 };

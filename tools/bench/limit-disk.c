@@ -24,7 +24,7 @@
 
 /* The loader's (daemon/loader.h). */
 #define BLOCK (512u << 10)
-#define DEPTH 32u
+#define DEPTH 16u
 #define ROOM ((uint64_t)DEPTH * BLOCK)
 
 struct disk_file {
