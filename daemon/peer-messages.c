@@ -151,21 +151,15 @@ static void answer_when_kept(struct peer *peer, int region)
 {
 	peer->region = region;
 	peer->kept_ns = now_ns();
-	peer_kept(peer, false);
-	if (peer->kept_ns)
-		service_await_keeper(peer->service);
+	service_await_keeper(peer->service, peer);
 }
 
-void peer_kept(struct peer *peer, bool anyway)
+void peer_kept(struct peer *peer)
 {
-	_cleanup_close_ int region = -1;
+	_cleanup_close_ int region = steal_fd(&peer->region);
 	struct moe_msg answer = {0};
 
-	if (!peer->kept_ns || !(anyway || handover_sent(peer->service->handover, peer->kept_ns)))
-		return;
 	peer->kept_ns = 0;
-	region = peer->region;
-	peer->region = -1;
 	if (region >= 0)
 		send_attached(peer, peer->session, region);
 	else

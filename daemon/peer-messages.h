@@ -20,8 +20,8 @@ int peer_answer(struct peer *peer, const void *message, const int *fds, struct m
 /* To the peer that has given slots in a GPU's memory: they can be pushed into, or (r < 0) not. */
 void peer_device_opened(struct peer *peer, int r, const struct moe_error *err);
 
-/* To the peer that waits for its session, or an arena, to be kept: that it is, if so; or `anyway`. */
-void peer_kept(struct peer *peer, bool anyway);
+/* To the peer that waits for its session, or an arena, to be kept, and is listed as such no more: that it is. */
+void peer_kept(struct peer *peer);
 
 /* To the peer that asked for a load. */
 void peer_send_progress(struct peer *peer, uint64_t done, uint64_t total, uint64_t elapsed_ns, uint64_t eta_ns);

@@ -278,6 +278,7 @@ static void unlink_peer(struct peer *peer)
 	if (service->load_peer == peer)
 		service->load_peer = NULL;
 	service_trace_left(service, peer);
+	service_forget_waiting(service, peer);
 	while (*at != peer)
 		at = &(*at)->next;
 	*at = peer->next;
@@ -320,8 +321,10 @@ void peer_leave(struct peer *peer)
 		peer_close(peer, NULL);
 		return;
 	}
-	if (peer->kept_ns)
-		peer_kept(peer, true);
+	if (peer->kept_ns) {
+		service_forget_waiting(peer->service, peer);
+		peer_kept(peer);
+	}
 	if (peer->closed)
 		return;
 	if (peer->asks)

@@ -39,6 +39,7 @@ struct peer {
 	bool drafted;  /* ... and will get what is being made now */
 	int sources;   /* that the kernel still holds */
 	struct peer *next;
+	struct peer *next_waiting; /* for the keeper */
 };
 
 /* Takes the connected socket over. -EDQUOT: the peer was told why, and it is in the log; -ENOMEM. */

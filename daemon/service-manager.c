@@ -6,10 +6,9 @@
  * pool has moved as far as it had to: a reactor that hangs, or a thread that hangs in a request, is silent. A start
  * gets more time only for bytes that have moved since it last did. A load that stands still after READY stops no
  * WATCHDOG=1: the sessions go on, and no restart mends a disk. And nobody waits for a manager: a message that it has no
- * room for is left out, but READY=1, which is said again, and descriptors, which go when it has room.
+ * room for is left out, but READY=1, which is said again, and descriptors (service-keeper.c).
  */
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/timerfd.h>
@@ -22,14 +21,12 @@
 #include "daemon/allowance.h"
 #include "daemon/events.h"
 #include "daemon/handover.h"
-#include "daemon/peer-messages.h"
 #include "daemon/service.h"
 
 #define AGAIN_NS 100000000u /* from one try to say READY=1 to the next */
 #define TICKS 5             /* looks in the time in which one WATCHDOG=1 must have come */
 #define STATUS_NS 1000000000u
-#define PATIENCE_NS (HANDOVER_PATIENCE_NS / 4) /* from one look at who waits for the keeper to the next */
-#define EXTEND_US 60000000u                    /* as long may nothing move */
+#define EXTEND_US 60000000u /* as long may nothing move */
 #define TEXT_BYTES 512
 
 /* A message's lines are its fields: a name may not add one. */
@@ -146,92 +143,17 @@ static void tick_ready(struct source *source, uint32_t events)
 		look(s);
 }
 
-/* -- descriptors -------------------------------------------------------------------------------------------------- */
-
-static void await_room(void *userdata)
-{
-	struct service *s = userdata;
-
-	if (loop_again(s->loop, &s->manager.post) < 0)
-		log_warning("reactor: no poll for the service manager's socket; asked for again with the next message");
-}
-
-/* Those whose sessions have gone to the keeper by now are told. */
-static void answer_kept(struct service *s)
-{
-	bool waits = false;
-
-	for (struct peer *peer = s->peers, *next; peer; peer = next) {
-		next = peer->next;
-		peer_kept(peer, false);
-		waits |= !peer->closed && peer->kept_ns;
-	}
-	s->manager.awaited = false;
-	if (waits)
-		service_await_keeper(s);
-}
-
-static void post_ready(struct source *source, uint32_t events)
-{
-	struct service *s = container_of(source, struct service, manager.post);
-
-	if (handover_post(s->handover) > 0)
-		await_room(s);
-	if (s->manager.awaited)
-		answer_kept(s);
-}
-
-static void patience_ready(struct source *source, uint32_t events)
-{
-	uint64_t times;
-
-	if (read(source->fd, &times, sizeof times) == sizeof times)
-		answer_kept(container_of(source, struct service, manager.patience));
-}
-
-void service_await_keeper(struct service *s)
-{
-	const struct itimerspec timer = {.it_value = {.tv_nsec = PATIENCE_NS}};
-
-	if (!s->manager.awaited)
-		timerfd_settime(s->manager.patience.fd, 0, &timer, NULL);
-	s->manager.awaited = true;
-}
-
-static int open_timer(struct service *s, struct source *timer, void (*ready)(struct source *, uint32_t),
-		      struct moe_error *err)
-{
-	*timer = (struct source){.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK), .ready = ready};
-	if (timer->fd < 0)
-		return moe_error_sys(err, -errno, "the service manager's timer");
-	return loop_add(s->loop, timer, err);
-}
-
-/* Heard once now: something may wait already. */
-static int watch_post(struct service *s, struct moe_error *err)
-{
-	struct source *post = &s->manager.post;
-
-	*post = (struct source){.fd = handover_socket(s->handover), .ready = post_ready, .also = POLLOUT, .once = true};
-	if (post->fd < 0)
-		return 0;
-	handover_on_waiting(s->handover, await_room, s);
-	return loop_add(s->loop, post, err);
-}
-
 int service_manager_open(struct service *s, struct moe_error *err)
 {
 	struct service_manager *m = &s->manager;
-	int r = watch_post(s, err);
 
-	if (r < 0)
-		return r;
 	m->watchdog_ns = handover_watchdog_us(s->handover) * 1000 / TICKS;
-	r = open_timer(s, &m->tick, tick_ready, err);
-	if (r < 0)
-		return r;
+	m->tick = (struct source){.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK),
+				  .ready = tick_ready};
+	if (m->tick.fd < 0)
+		return moe_error_sys(err, -errno, "the service manager's timer");
 	set_tick(s);
-	return open_timer(s, &m->patience, patience_ready, err);
+	return loop_add(s->loop, &m->tick, err);
 }
 
 /* -- reloading ---------------------------------------------------------------------------------------------------- */

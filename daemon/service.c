@@ -245,6 +245,8 @@ static int watch(struct service *s, struct moe_error *err)
 	if (r == 0)
 		r = service_manager_open(s, err);
 	if (r == 0)
+		r = service_keeper_open(s, err);
+	if (r == 0)
 		r = open_sums(s, err);
 	if (r == 0 && s->config->private_mode) {
 		prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -384,9 +386,10 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 	s->config = config;
 	s->handover = handover;
 	s->started_ns = now_ns();
-	s->listener.socket = s->signal_source.fd = s->manager.tick.fd = s->manager.patience.fd = s->sums.fd =
+	s->listener.socket = s->signal_source.fd = s->manager.tick.fd = s->keeper.patience.fd = s->sums.fd =
 		s->registrar_fd = -1;
 	s->modpools.source.fd = s->modqueue.source.fd = -1;
+	s->keeper.last = &s->keeper.first;
 	s->agreements.timer.fd = -1;
 	s->heats.every = config->heat_steps;
 	s->leaves = handover_succeeds(handover);
@@ -524,7 +527,7 @@ struct service *service_free(struct service *s)
 	taps_free(&s->taps);
 	close_fd(s->signal_source.fd);
 	close_fd(s->manager.tick.fd);
-	close_fd(s->manager.patience.fd);
+	close_fd(s->keeper.patience.fd);
 	events_use_timer(-1);
 	events_tell_sums();
 	close_fd(s->sums.fd);

@@ -44,15 +44,19 @@ struct peer;
 
 /* What the service manager was told of it. */
 struct service_manager {
-	struct source tick;     /* a timer */
-	struct source post;     /* its socket, while descriptors wait for room in it */
-	struct source patience; /* a timer, for answers that wait for that too ... */
-	bool awaited;           /* ... of which there are some */
-	uint64_t watchdog_ns;   /* between two looks; 0: none are wanted */
-	bool stuck;             /* no WATCHDOG=1 was sent at the last look */
-	bool unheard;           /* it had no room for READY=1: it is told again */
-	uint64_t status_ns;     /* when it last heard of the load */
-	uint64_t moved;         /* of the load, then */
+	struct source tick;   /* a timer */
+	uint64_t watchdog_ns; /* between two looks; 0: none are wanted */
+	bool stuck;           /* no WATCHDOG=1 was sent at the last look */
+	bool unheard;         /* it had no room for READY=1: it is told again */
+	uint64_t status_ns;   /* when it last heard of the load */
+	uint64_t moved;       /* of the load, then */
+};
+
+/* What goes to the keeper, and who waits for that. */
+struct service_keeper {
+	struct source post;         /* its socket, while descriptors wait for room in it */
+	struct source patience;     /* a timer */
+	struct peer *first, **last; /* by next_waiting, the longest first */
 };
 
 struct service {
@@ -82,6 +86,7 @@ struct service {
 	struct source signal_source, parent_source;
 	struct source sums; /* a timer: events have sums to be told */
 	struct service_manager manager;
+	struct service_keeper keeper;
 	bool trim; /* the last session has left since the loop slept */
 	struct peer *peers;
 	uint32_t n_peers;
@@ -143,8 +148,11 @@ void service_tell_end(struct service *service);
 /* READY=1 is said again until the manager has room for it; with WATCHDOG_USEC, WATCHDOG=1 from the reactor, as long as
  * the pool moves. */
 int service_manager_open(struct service *service, struct moe_error *err);
-/* A peer's answer waits until the keeper has what went to it: peer_kept() is called when it has, or takes nothing. */
-void service_await_keeper(struct service *service);
+int service_keeper_open(struct service *service, struct moe_error *err);
+/* peer_kept() is called when the keeper has what went to it before peer->kept_ns, or takes nothing: maybe at once. The
+ * peer stays until then, or service_forget_waiting(). */
+void service_await_keeper(struct service *service, struct peer *peer);
+void service_forget_waiting(struct service *service, struct peer *peer); /* who may wait, or not */
 
 /* Reads the configuration once more; the log says what came of it. */
 void service_reload(struct service *service);

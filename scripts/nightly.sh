@@ -101,7 +101,7 @@ run_step() {
 		;;
 	adversary)
 		built build-asan -Dwerror=true -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 -- \
-			tests/test-adversary daemon/moe-expertd &&
+			tests/test-adversary daemon/moe-expertd tools/moectl &&
 			run_of build-asan test-adversary ADVERSARY_CLAIMS="$(part 100000000)" MOE_SANITIZED=1
 		;;
 	soak)

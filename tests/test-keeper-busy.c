@@ -2,8 +2,10 @@
 /*
  * A keeper that takes no messages for a while, as a service manager that is busy: sessions begin, work and leave
  * meanwhile, and when it goes on, those that are left outlive their daemon like all others. Where it is busy for less
- * than an answer waits for it (HANDOVER_PATIENCE_NS), who has been answered is kept: a daemon may die right then.
+ * than an answer waits for it (HANDOVER_PATIENCE_NS), who has been answered is kept: a daemon may die right then. Where
+ * it is busy for longer, those that it has not taken end with their daemon, and see that.
  */
+#include <poll.h>
 #include <signal.h>
 
 #include "base/util.h"
@@ -104,6 +106,99 @@ static void kill_when_answered(uint32_t n, int before)
 	ok(comes_to_hold(before), "their files go with them as well");
 }
 
+static bool readable(int sock, int ms)
+{
+	struct pollfd p = {.fd = sock, .events = POLLIN};
+
+	return poll(&p, 1, ms) > 0;
+}
+
+/* Connections ask for sessions, one after the other, until one is not answered; how many. */
+static uint32_t attach_until_one_waits(int *socks, uint32_t most)
+{
+	struct moe_msg_attach m = good_attach();
+	uint32_t n = 0;
+
+	begin(&m, sizeof m, MOE_MSG_ATTACH, 0);
+	while (n < most) {
+		const int sock = socks[n++] = connect_greeted();
+
+		require(sock >= 0 && fdmsg_send(sock, &m, sizeof m, NULL, 0, 0) == 0, "asks for a session");
+		while (!readable(sock, 1))
+			if (asked("status", "keeper_waits") > 0)
+				return n;
+	}
+	return n;
+}
+
+static unsigned int received(int sock)
+{
+	const long n = fdmsg_recv(sock, answer, sizeof answer, answer_fds, &n_answer_fds, 0);
+
+	return n >= (long)sizeof(struct moe_msg) ? ((struct moe_msg *)answer)->type : 0;
+}
+
+/* False: this machine was so slow that the answer waited no more. */
+static bool refused_too_early(int before)
+{
+	const struct moe_msg *said = (const struct moe_msg *)answer;
+	struct moe_msg early;
+	int socks[SESSIONS];
+	bool refused;
+	uint32_t n;
+
+	stop_keeper();
+	n = attach_until_one_waits(socks, SESSIONS);
+	begin(&early, sizeof early, MOE_MSG_REGISTRAR, 0);
+	refused = exchange(socks[n - 1], &early, sizeof early, NULL, 0) == MOE_MSG_ERROR && said->status == -EBUSY;
+	kill(fixture.pid, SIGCONT);
+	if (refused)
+		ok(received(socks[n - 1]) == (MOE_MSG_ATTACH | MOE_MSG_REPLY),
+		   "the answer comes when the keeper goes on");
+	for (uint32_t i = 0; i < n; i++)
+		close(socks[i]);
+	require(comes_to_hold(before), "all leave");
+	return refused;
+}
+
+static void speak_too_early(int before)
+{
+	bool refused = false;
+	uint64_t end = 0;
+
+	while (!refused && tap_wait(&end))
+		refused = refused_too_early(before);
+	ok(refused, "a message before the answer to attach is refused");
+}
+
+static uint32_t count_ended(uint32_t n)
+{
+	uint32_t count = 0;
+	char byte;
+
+	for (uint32_t i = 0; i < n; i++)
+		count += recv(rings[i].sock, &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 0;
+	return count;
+}
+
+/* The keeper is busy for longer than anybody waits, and the daemon dies before it goes on. */
+static void lose_what_was_not_taken(uint32_t n)
+{
+	long kept;
+
+	stop_keeper();
+	begin_sessions(n);
+	kill_daemon();
+	kill(fixture.pid, SIGCONT);
+	kept = asked("status", "sessions");
+	ok(kept >= 1 && kept < (long)(n + 1), "a keeper that took nothing for long has %ld of %u sessions", kept,
+	   n + 1);
+	ok(answers(&first), "the one from before goes on");
+	ok(count_ended(n) == n + 1 - (uint32_t)kept, "those that it has not got have ended, and see that");
+	for (uint32_t i = 0; i < n; i++)
+		ring_close(&rings[i]);
+}
+
 int main(void)
 {
 	static const char *const options[] = {"--keep", NULL};
@@ -139,6 +234,8 @@ int main(void)
 		ring_close(&rings[i]);
 	ok(comes_to_hold(before), "their files go with them");
 	kill_when_answered(n, before);
+	speak_too_early(before);
+	lose_what_was_not_taken(n);
 	ring_close(&first);
 	ok(fixture_stop(&fixture) == 0, "SIGTERM ends both");
 	return tap_done();
