@@ -60,8 +60,7 @@ void service_await_keeper(struct service *s, struct peer *peer)
 	peer->next_waiting = NULL;
 	*s->keeper.last = peer;
 	s->keeper.last = &peer->next_waiting;
-	if (alone)
-		answer_sent(s);
+	answer_sent(s);
 	if (alone && s->keeper.first)
 		look_again(s);
 }
