@@ -219,12 +219,30 @@ static struct moe_step *step_reserve(struct engine *e)
 	return found;
 }
 
+/* A slot that a guess is on its way to has a place that the guess's copies write: no other copy may change it. */
+static int check_overtaken(const struct cache *cache, const struct moe_plan *plan, struct moe_error *err)
+{
+	uint32_t i;
+
+	for (i = 0; i < plan->n_cache_copies && !plan->speculative; i++)
+		if (cache->slot_expert[plan->copies[i].slot] == CACHE_RESERVED)
+			return moe_error_set(
+				err, -ESTALE,
+				"layer %u: slot %d, which the plan fills, was given to a prefetch after the "
+				"plan was made; plan this step again",
+				plan->layer, plan->copies[i].slot);
+	return 0;
+}
+
 /* Under both locks: every slot that the plan's map names holds what it says, or will by the plan's own copies. */
 static int check_content(struct engine *e, uint32_t row, const struct moe_plan *plan, struct moe_error *err)
 {
 	const struct engine_row *r = &e->rows[row];
 	uint32_t i, copy = 0;
+	int ret = check_overtaken(r->cache, plan, err);
 
+	if (ret < 0)
+		return ret;
 	for (i = 0; i < plan->n_requests; i++) {
 		const int32_t expert = plan->requests[i].expert, slot = plan->expert_map[expert];
 

@@ -351,6 +351,43 @@ static void test_failed_guess(void)
 	fake_free(f);
 }
 
+/* A plan fills a slot; before it is submitted a guess takes the slot, whose place it then writes. */
+static void test_overtaken(uint32_t slots, uint32_t updates)
+{
+	struct moe_attach_params p = default_params();
+	struct moe_copy guess = {.expert = 9};
+	struct moe_error err = {0};
+	struct moe_plan_view view;
+	struct moe_plan *plan;
+	struct moe_step *step;
+	bool good = true;
+	struct fake *f;
+	struct job job;
+
+	p.cache_expert_num = slots;
+	p.update_expert_num = updates;
+	f = open_chunked(&p);
+	job_of(&job, 1, 7, 8);
+	require(job_plan(f, &job, MOE_MODE_DECODE, &plan, NULL) == 0, "planned");
+	moe_plan_view(plan, &view);
+	require(view.n_copies > 0, "which copies");
+	guess.slot = view.copy_map[0].slot;
+	f->hold = true;
+	require(moe_prefetch(&f->session, 1, &guess, 1, &step, &err) == 0, "a guess: %s", err.text);
+	ok(moe_submit(&f->session, plan, job.x, &job.step, &err) == -ESTALE && strstr(err.text, "prefetch"),
+	   "a plan whose slot a guess has taken is refused: %s", err.text);
+	for (int i = 0; i < 8; i++) {
+		job_of(&job, 1 + i % 2, 9, i); /* what is chosen is not taken back */
+		good = good && job_run(f, &job, MOE_MODE_DECODE) == 0;
+	}
+	f->hold = false;
+	good = moe_wait(step, NULL, 0, NULL) == 0 && good;
+	for (int i = 0; i < 8; i++)
+		good = good && job_run(f, &job, MOE_MODE_DECODE) == 0;
+	ok(good && books_good(f), "and the steps after it are right");
+	fake_free(f);
+}
+
 /* -- by chance ---------------------------------------------------------------------------------------------------- */
 
 static struct moe_step *guess_at_random(struct fake *f, uint32_t *refused)
@@ -419,6 +456,8 @@ int main(void)
 	test_dual_batch();
 	test_refused();
 	test_failed_guess();
+	test_overtaken(SLOTS, 2);
+	test_overtaken(EXPERTS, EXPERTS);
 	test_random();
 	return tap_done();
 }

@@ -329,7 +329,8 @@ struct moe_plan *moe_plan_free(struct moe_plan *plan);
 void moe_set_n_copy(struct moe_session *session, uint32_t n_copy);
 
 /* x is copied before the call returns. At most max_steps steps may be unwaited: -EBUSY. -ESTALE: the plan counts on
- * a slot whose fill has failed, or on a plan that was not submitted; plan the step again. */
+ * a slot whose fill has failed, or on a plan that was not submitted, or a moe_prefetch was given a slot that it fills
+ * after it was made; plan the step again. */
 int moe_submit(struct moe_session *session, struct moe_plan *plan, const float *x, struct moe_step **ret,
 	       struct moe_error *err);
 
