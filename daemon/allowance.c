@@ -10,7 +10,7 @@
 
 #define FDS_OWN 256 /* descriptors that the daemon keeps for itself: models, loads, rings */
 
-/* A session takes five descriptors: as many as the administrator allows, not as many as shells start with. */
+/* A session takes six descriptors or more: as many as the administrator allows, not as many as shells start with. */
 void allowance_raise(void)
 {
 	struct rlimit files;

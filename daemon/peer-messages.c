@@ -23,12 +23,22 @@
 
 /* -- replies ------------------------------------------------------------------------------------------------------ */
 
+bool peer_has_unread(const struct peer *peer)
+{
+	int bytes;
+
+	return ioctl(peer->source.fd, SIOCOUTQ, &bytes) == 0 && bytes > 0;
+}
+
 /* Never waits. */
 static int send_message(struct peer *peer, void *message, size_t bytes, enum moe_msg_type type, const int *fds,
 			size_t n_fds)
 {
 	struct moe_msg *msg = message;
 
+	if (n_fds > 0 && !peer_has_unread(peer))
+		peer->in_flight = 0;
+	peer->in_flight += (uint32_t)n_fds;
 	*msg = (struct moe_msg){.magic = MOE_PROTO_MAGIC,
 				.type = (__u16)type,
 				.fds = (__u16)n_fds,
@@ -41,9 +51,12 @@ static int send_message(struct peer *peer, void *message, size_t bytes, enum moe
 static int reply(struct peer *peer, void *message, size_t bytes, enum moe_msg_type type, const int *fds, size_t n_fds)
 {
 	const int r = send_message(peer, message, bytes, type, fds, n_fds);
+	char why[96];
 
-	if (r < 0 && type != MOE_MSG_PROGRESS)
-		peer_close(peer, "cannot send a reply");
+	if (r < 0 && type != MOE_MSG_PROGRESS) {
+		snprintf(why, sizeof why, "cannot send a reply: %s", strerror(-r));
+		peer_close(peer, why);
+	}
 	return r;
 }
 
@@ -318,16 +331,11 @@ static int on_registrar(struct peer *peer, struct moe_error *err)
 
 	if (!peer->session)
 		return moe_error_set(err, -ENOTCONN, "registrar: attach first");
+	if (peer_has_unread(peer))
+		return moe_error_set(err, -EBUSY,
+				     "registrar: the last answer has not been read: read it, then ask again");
 	reply(peer, &answer, sizeof answer, MOE_MSG_REGISTRAR | MOE_MSG_REPLY, &peer->service->registrar_fd, 1);
 	return 0;
-}
-
-/* Not where the kernel does not tell. */
-static bool has_unread(const struct peer *peer)
-{
-	int bytes;
-
-	return ioctl(peer->source.fd, SIOCOUTQ, &bytes) == 0 && bytes > 0;
 }
 
 /* A document that waits to be read is the daemon's memory: one a connection. */
@@ -336,7 +344,7 @@ static int on_query(struct peer *peer, const struct moe_msg_query *query, struct
 	if (query->what == 0 || query->what >= DOCUMENT_KINDS)
 		return moe_error_set(err, -EINVAL, "query: document %u found, 1 to %u expected", query->what,
 				     DOCUMENT_KINDS - 1);
-	if (has_unread(peer))
+	if (peer_has_unread(peer))
 		return moe_error_set(err, -EBUSY, "query: the last answer has not been read: read it, then ask again");
 	if (peer->asks)
 		return moe_error_set(err, -EBUSY, "query: the last one is not answered yet: one at a time");

@@ -33,4 +33,7 @@ void peer_send_error(struct peer *peer, int code, const char *text);
 /* The same of a daemon that leaves: the connection stays, whether or not it arrives. */
 void peer_send_goodbye(struct peer *peer, int code, const char *text);
 
+/* Whether answers wait in the socket to be read. False where the kernel does not tell. */
+bool peer_has_unread(const struct peer *peer);
+
 #endif

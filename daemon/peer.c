@@ -31,6 +31,8 @@
 #define SEND_BUFFER 16384
 /* The socket and the pidfd. */
 #define PEER_FDS 2
+/* In the answer to ATTACH, beside those of the pools, and in one other. */
+#define ATTACHED_FDS 5
 #define CLOSER_FULL "too many file descriptors that this user has sent wait to be closed"
 
 /* -- the socket --------------------------------------------------------------------------------------------------- */
@@ -116,18 +118,55 @@ static void pidfd_ready(struct source *source, uint32_t events)
 	peer_close(container_of(source, struct peer, pidfd), NULL);
 }
 
-static void source_gone(struct peer *peer)
+static void free_peer(struct peer *peer)
 {
-	if (--peer->sources > 0)
-		return;
 	if (peer->unread)
 		closer_take_socket(peer->source.fd, peer->uid);
 	else
 		close_fd(peer->source.fd);
-	close_fd(peer->pidfd.fd);
-	close_fd(peer->region);
 	charge_close(&peer->charge);
 	free(peer);
+}
+
+/* What its session had on the account for them is given back with the session. */
+static void charge_in_flight(struct peer *peer)
+{
+	const uint64_t held = peer->charge.held[ACCOUNT_FDS];
+
+	peer->charge.granted = true;
+	if (peer->in_flight > held)
+		charge_take(&peer->charge, ACCOUNT_FDS, peer->in_flight - held, "connect", NULL);
+}
+
+static void source_gone(struct peer *peer)
+{
+	if (--peer->sources > 0)
+		return;
+	close_fd(peer->pidfd.fd);
+	close_fd(peer->region);
+	if (peer->in_flight == 0 || !peer_has_unread(peer)) {
+		free_peer(peer);
+		return;
+	}
+	charge_in_flight(peer);
+	peer->next = peer->service->unheard;
+	peer->service->unheard = peer;
+}
+
+void peers_look(struct service *service, bool all)
+{
+	struct peer **at = &service->unheard;
+
+	while (*at) {
+		struct peer *peer = *at;
+
+		if (all || !peer_has_unread(peer)) {
+			*at = peer->next;
+			free_peer(peer);
+		} else {
+			at = &peer->next;
+		}
+	}
 }
 
 static void socket_gone(struct source *source)
@@ -257,6 +296,7 @@ int peer_revive(struct service *service, int sock, struct session *session, stru
 	service->peers->hello = true;
 	service->door.strangers--;
 	service->peers->session = session;
+	service->peers->in_flight = ATTACHED_FDS + session->entry->model->n_pools; /* they may be unread still */
 	session->pid = service->peers->pid;
 	if (session->attach.dp_size)
 		r = agreement_join(&service->agreements, session, err);

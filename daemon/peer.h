@@ -4,6 +4,9 @@
  *
  * Law: messages are taken one after the other (peer-messages.h); a peer that breaks the protocol is closed. One that
  * has died (its socket hangs up, or its process ends while a child holds the socket) takes its session with it at once.
+ * Descriptors in an answer that it has not read count against the kernel's limit for all of this daemon (unix(7),
+ * ETOOMANYREFS), also when the connection is closed: the socket stays open then, and on its user's account, until the
+ * answer was read or dropped. So all users together have no more of them in flight than their accounts allow.
  * What it sends may be a file whose closing never ends: the closer has that, and nothing is asked of a descriptor but
  * its seals until it is known to be a memfd.
  * Everybody who may connect may attach and ask; loading and unloading is for root and the daemon's own user.
@@ -34,10 +37,11 @@ struct peer {
 	uint64_t kept_ns; /* when its session last gave something to the keeper, which an answer waits for; 0: none */
 	int region;       /* that goes with the answer to ATTACH; -1: it is ARENA's */
 	bool hello, closed;
-	bool unread;   /* closed with messages in its socket */
-	uint32_t asks; /* the document that it waits for (enum moe_query), 0: none, ... */
-	bool drafted;  /* ... and will get what is being made now */
-	int sources;   /* that the kernel still holds */
+	bool unread;        /* closed with messages in its socket */
+	uint32_t in_flight; /* descriptors in answers that it may not have read */
+	uint32_t asks;      /* the document that it waits for (enum moe_query), 0: none, ... */
+	bool drafted;       /* ... and will get what is being made now */
+	int sources;        /* that the kernel still holds */
 	struct peer *next;
 	struct peer *next_waiting; /* for the keeper */
 };
@@ -58,5 +62,8 @@ void peer_close(struct peer *peer, const char *why);
 /* Lets go of a connection and a session that stay with the keeper: the client sees nothing. A connection without a
  * session ends. */
 void peer_leave(struct peer *peer);
+
+/* Those who were closed before they had read their answers: frees who has read them, or all. */
+void peers_look(struct service *service, bool all);
 
 #endif

@@ -100,6 +100,7 @@ static void look_at_heat(struct service *s)
 		return;
 	s->heats.looked_ns = now;
 	closer_retry();
+	peers_look(s, false);
 	service_take_heat(s);
 	heats_look(&s->heats, now);
 }
@@ -512,7 +513,8 @@ struct service *service_free(struct service *s)
 	registry_clear(&s->registry);
 	handover_on_waiting(s->handover, NULL, NULL);
 	loop_free(s->loop); /* where io_uring takes nothing any more, the last sources go only now */
-	closer_settle();    /* what they gave to the closer is let go of as well */
+	peers_look(s, true);
+	closer_settle(); /* what they gave to the closer is let go of as well */
 	accounts_free(s->accounts);
 	guard_stop();
 	if (!s->leaves) {

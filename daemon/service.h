@@ -87,8 +87,8 @@ struct service {
 	struct source sums; /* a timer: events have sums to be told */
 	struct service_manager manager;
 	struct service_keeper keeper;
-	bool trim; /* the last session has left since the loop slept */
-	struct peer *peers;
+	bool trim;                    /* the last session has left since the loop slept */
+	struct peer *peers, *unheard; /* unheard: closed, with answers that were not read */
 	uint32_t n_peers;
 	struct session *sessions;
 	struct pollset rings;

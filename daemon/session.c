@@ -20,7 +20,8 @@
 #include "daemon/modqueue.h"
 #include "daemon/ringsrv.h"
 
-/* Client region, daemon region, doorbell, journal. Arenas are mapped, and their descriptors closed. */
+/* Client region, daemon region, doorbell, journal. Arenas are mapped, and their descriptors closed. One more for each
+ * further pool: with those of its connection they cover what may be in flight to a client that reads no answer. */
 #define SESSION_FDS 4
 /* Places for leases are made, and charged, so many at a time. */
 #define LEASES_BLOCK 64
@@ -175,7 +176,7 @@ static int charge_session(struct session *s, struct moe_error *err)
 	int r = charge_take(&s->charge, ACCOUNT_SESSIONS, 1, "attach", err);
 
 	if (r == 0)
-		r = charge_take(&s->charge, ACCOUNT_FDS, SESSION_FDS, "attach", err);
+		r = charge_take(&s->charge, ACCOUNT_FDS, SESSION_FDS + s->entry->model->n_pools - 1, "attach", err);
 	if (r == 0)
 		r = charge_take(&s->charge, ACCOUNT_REQUESTS, s->entries, "attach", err);
 	if (r == 0)

@@ -2,9 +2,10 @@
 /*
  * A user's limits in a real daemon: each one holds to the unit, the refusal reaches the client with the option that
  * raises it, and what is given back can be had again. Memory without pages is refused. A user who wants sessions
- * without end does not keep another one from attaching and working (as root only).
+ * without end, or reads no answer, does not keep another one from attaching and working (as root only).
  */
 #include <grp.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -17,6 +18,8 @@
 
 #define NOBODY 65534
 #define WANTED 1500
+#define FLIGHT_LIMIT 1024 /* files of a daemon */
+#define FLIGHT_SOCKETS 400
 
 static bool said(unsigned int type, const char *words)
 {
@@ -92,15 +95,19 @@ static void test_connections(void)
 
 static void test_fds(void)
 {
+	const struct moe_msg_attached *attached = (const struct moe_msg_attached *)answer;
 	int first, second;
+	uint32_t each;
 
 	fixture_start(&fixture, fixture_sample(),
 		      (const char *const[]){"--threads", "1", "--uid-limit", "fds=8", NULL});
 	first = connected();
 	second = connected();
-	ok(attach_with(first, 16) == (MOE_MSG_ATTACH | MOE_MSG_REPLY) &&
-		   said(attach_with(second, 16), "--uid-limit fds="),
-	   "two connections and one session are 8 descriptors, a second session would make 12 of 8");
+	require(attach_with(first, 16) == (MOE_MSG_ATTACH | MOE_MSG_REPLY), "attached");
+	each = 3 + attached->n_pools;
+	ok(said(attach_with(second, 16), "--uid-limit fds="),
+	   "two connections and a session are %u of 8 descriptors, a second session would make %u", 4 + each,
+	   4 + 2 * each);
 	close(first);
 	close(second);
 	ok(fixture_stop(&fixture) == 0, "the books balance");
@@ -275,6 +282,154 @@ static void test_two_users(void)
 	ok(fixture_stop(&fixture) == 0, "the books balance");
 }
 
+/* -- answers that nobody reads ------------------------------------------------------------------------------------- */
+
+static void ask_registrar(int sock, int times)
+{
+	struct moe_msg m;
+
+	begin(&m, sizeof m, MOE_MSG_REGISTRAR, 0);
+	while (times-- > 0)
+		fdmsg_send(sock, &m, sizeof m, NULL, 0, 1);
+}
+
+static unsigned int next_answer(int sock)
+{
+	fdmsg_close_fds(answer_fds, n_answer_fds);
+	n_answer_fds = 0;
+	if (fdmsg_recv(sock, answer, sizeof answer, answer_fds, &n_answer_fds, 0) < (long)sizeof(struct moe_msg))
+		return 0;
+	return ((struct moe_msg *)answer)->type;
+}
+
+/* In all the messages that wait. */
+static int bytes_to_read(int sock)
+{
+	int bytes = 0;
+
+	return ioctl(sock, FIONREAD, &bytes) == 0 ? bytes : 0;
+}
+
+/* Of a connection that the daemon has closed: its account has it back when its answer is read. */
+static void test_unread(void)
+{
+	const struct moe_msg *said = (const struct moe_msg *)answer;
+	struct moe_msg nonsense = {0};
+	int first, second, third;
+	uint64_t end = 0, again = 0;
+	bool good;
+
+	fixture_start(&fixture, fixture_sample(),
+		      (const char *const[]){"--threads", "1", "--uid-limit", "connections=2", NULL});
+	first = connected();
+	require(attach_with(first, 16) == (MOE_MSG_ATTACH | MOE_MSG_REPLY), "attached");
+	ask_registrar(first, 2);
+	while (bytes_to_read(first) < (int)(sizeof(struct moe_msg) + sizeof(struct moe_msg_error)) && tap_wait(&end))
+		;
+	ok(next_answer(first) == (MOE_MSG_REGISTRAR | MOE_MSG_REPLY) && n_answer_fds == 1 &&
+		   next_answer(first) == MOE_MSG_ERROR && said->status == -EBUSY,
+	   "one descriptor at a time waits to be read");
+	ask_registrar(first, 1);
+	send(first, &nonsense, sizeof nonsense, MSG_NOSIGNAL);
+	second = connect_raw();
+	require(hello(second) == (MOE_MSG_HELLO | MOE_MSG_REPLY), "a second connection");
+	for (int i = 0; i < 5; i++) { /* the daemon looks at what it waits for five times a second */
+		usleep(100000);
+		third = connect_raw();
+		good = hello(third) != (MOE_MSG_HELLO | MOE_MSG_REPLY);
+		close(third);
+		if (!good)
+			break;
+	}
+	ok(good, "a connection that was closed with a descriptor unread is on its user's account still");
+	ok(next_answer(first) == (MOE_MSG_REGISTRAR | MOE_MSG_REPLY) && next_answer(first) == 0, "it is read");
+	do {
+		third = connect_raw();
+		good = hello(third) == (MOE_MSG_HELLO | MOE_MSG_REPLY);
+		close(third);
+	} while (!good && tap_wait(&again));
+	ok(good, "then another one can be made");
+	close(first);
+	close(second);
+	ok(fixture_stop(&fixture) == 0, "the books balance");
+}
+
+/* The kernel counts descriptors in flight for the daemon's user, not for the one that does not read them. */
+static void fill_flight(int out, int in)
+{
+	char byte = 0;
+
+	for (int i = 0; i < FLIGHT_SOCKETS; i++) {
+		struct moe_msg_attach a = good_attach();
+		const int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+		if (sock < 0 || !greet(sock))
+			break;
+		a.entries = 16;
+		begin(&a, sizeof a, MOE_MSG_ATTACH, 0);
+		fdmsg_send(sock, &a, sizeof a, NULL, 0, 0);
+		ask_registrar(sock, 40);
+	}
+	if (write(out, &byte, 1) != 1 || read(in, &byte, 1) < 0)
+		_exit(1);
+	_exit(0);
+}
+
+/* False: a daemon of another user cannot be started here. The limit stays: not everybody who is root may raise it. */
+static bool start_as_nobody(void)
+{
+	const struct rlimit files = {FLIGHT_LIMIT, FLIGHT_LIMIT};
+	char program[512];
+	bool can;
+
+	snprintf(program, sizeof program, "%s/daemon/moe-expertd", fixture_env("MOE_BUILD"));
+	require(setegid(NOBODY) == 0 && seteuid(NOBODY) == 0, "as another user");
+	can = faccessat(AT_FDCWD, program, X_OK, AT_EACCESS) == 0 &&
+	      faccessat(AT_FDCWD, fixture_sample(), R_OK | X_OK, AT_EACCESS) == 0;
+	if (can && setrlimit(RLIMIT_NOFILE, &files) == 0)
+		fixture_start(&fixture, fixture_sample(),
+			      (const char *const[]){"--threads", "1", "--socket-mode", "0666", NULL});
+	require(seteuid(0) == 0 && setegid(0) == 0, "and back");
+	return can;
+}
+
+static void test_in_flight(void)
+{
+	struct moe_sqe nop = {.op = MOE_OP_NOP};
+	int up[2], down[2], status;
+	struct ring r;
+	pid_t child;
+	char byte;
+
+	if (geteuid() != 0) {
+		tap_skip("a daemon of another user: not root");
+		return;
+	}
+	if (!start_as_nobody()) {
+		tap_skip("a daemon of another user: uid %d may not read the build, or the sample model", NOBODY);
+		return;
+	}
+	require(chmod(fixture.folder, 0711) == 0 && pipe(up) == 0 && pipe(down) == 0, "a socket for everybody");
+	child = fork();
+	if (child == 0) {
+		close(up[0]);
+		close(down[1]);
+		fill_flight(up[1], down[0]);
+	}
+	close(up[1]);
+	close(down[0]);
+	require(read(up[0], &byte, 1) == 1, "a user asks for descriptors and reads none");
+	require(seteuid(NOBODY) == 0, "as another user");
+	ring_open(&r);
+	ok(ring_call(&r, &nop, NULL) == 0 && alive(), "another user attaches and works");
+	ring_close(&r);
+	require(seteuid(0) == 0, "and back");
+	close(down[1]);
+	ok(waitpid(child, &status, 0) == child && status == 0, "the first one leaves");
+	close(up[0]);
+	ok(fixture_stop(&fixture) == 0, "the books balance");
+}
+
 int main(void)
 {
 	if (ACCEPT_ONE_SHOT)
@@ -287,6 +442,8 @@ int main(void)
 		test_requests();
 		test_leases();
 		test_bytes();
+		test_unread();
+		test_in_flight();
 	}
 	fdmsg_close_fds(answer_fds, n_answer_fds);
 	return tap_done();

@@ -30,7 +30,9 @@ for i in 1 2; do
 	wait_for have_sessions $i
 	ok $? "worker $i is attached" "$dir/err.$i"
 done
-is "$(user fds)" 18 'two workers with a connection and a session each, and moectl: 2 x (2 + 6) + 2 descriptors'
+pools=$("$moectl" --socket "$socket" models --json | tr ',' '\n' | grep -c '"node"')
+is "$(user fds)" $((16 + 2 * pools)) \
+	'two workers with a connection and a session each, and moectl: 2 x (2 + 6 + one for each further pool) + 2 descriptors'
 ok "$([ "$(user bytes)" -gt 1000000 ]; echo $?)" 'their arenas are counted'
 "$worker" score --model "$sample" --daemon "$socket" --text "$sample/text.txt" >"$dir/text" 2>"$dir/err"
 is $? 1 'a third worker fails'
