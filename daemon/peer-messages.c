@@ -177,7 +177,7 @@ void peer_kept(struct peer *peer)
 		send_attached(peer, peer->session, region);
 	else
 		reply(peer, &answer, sizeof answer, MOE_MSG_ARENA | MOE_MSG_REPLY, NULL, 0);
-	peer_asking(peer, peer->asks);
+	peer_asking(peer, false);
 }
 
 /* Another rank of its group: of what ranks cache in common all must have been told the same. */
@@ -363,7 +363,7 @@ void peer_send_document(struct peer *peer, int fd, uint64_t bytes, const struct 
 		peer_send_error(peer, fd, err->text);
 	else
 		reply(peer, &answer, sizeof answer, MOE_MSG_QUERY | MOE_MSG_REPLY, &fd, 1);
-	peer_asking(peer, peer->kept_ns);
+	peer_asking(peer, false);
 }
 
 static int check_steers(const struct peer *peer, const char *what, struct moe_error *err)

@@ -37,10 +37,17 @@
 
 /* -- the socket --------------------------------------------------------------------------------------------------- */
 
-void peer_asking(struct peer *peer, bool is)
+static bool waits_for_answer(const struct peer *peer)
 {
+	return peer->asks || peer->kept_ns || peer->service->load_peer == peer || peer->service->trace_peer == peer;
+}
+
+void peer_asking(struct peer *peer, bool takes)
+{
+	const bool asks = takes || waits_for_answer(peer);
+
 	if (peer->session)
-		peer->session->journal.page->asked = peer->session->journal.page->answered + is;
+		peer->session->journal.page->asked = peer->session->journal.page->answered + asks;
 }
 
 /* Before its descriptors are taken, so that those of a broken message never are: NULL, or what is wrong with it. */
@@ -86,7 +93,7 @@ static bool receive_one(struct peer *peer)
 	peer_asking(peer, true);
 	n = fdmsg_peek(peer->source.fd, buffer, sizeof buffer, &has_fds);
 	if (n == -EAGAIN) {
-		peer_asking(peer, peer->asks || peer->kept_ns);
+		peer_asking(peer, false);
 		return false;
 	}
 	if (n <= 0) {
@@ -99,7 +106,7 @@ static bool receive_one(struct peer *peer)
 		peer_close(peer, wrong);
 	else
 		take_message(peer);
-	peer_asking(peer, peer->asks || peer->kept_ns);
+	peer_asking(peer, false);
 	return !peer->closed;
 }
 

@@ -53,8 +53,9 @@ int peer_new(struct service *service, int sock);
  * -EBUSY): then the session is one without a peer. */
 int peer_revive(struct service *service, int sock, struct session *session, struct moe_error *err);
 
-/* From before a message is taken until it is answered: a successor could not know whether it was. */
-void peer_asking(struct peer *peer, bool is);
+/* From before a message is taken (`takes`) until it is answered, which may be much later: whether one is not answered
+ * yet goes into the session's journal. A successor could not know whether it was. */
+void peer_asking(struct peer *peer, bool takes);
 
 /* Ends the connection and the session. The struct is freed when the kernel has let go of its sources. */
 void peer_close(struct peer *peer, const char *why);

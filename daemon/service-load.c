@@ -219,6 +219,8 @@ void service_finish_load(struct service *s)
 	else if (peer)
 		peer_send_loaded(peer, entry->model->manifest, registry_model_bytes(entry->model),
 				 entry->model->load_ns);
+	if (peer)
+		peer_asking(peer, false);
 	jobs_end(&s->jobs, job, r, &err);
 	bus_note(s->bus);
 	load_free(load);

@@ -70,6 +70,7 @@ static const char *reason_of(const struct moe_msg_traced *t)
 static void finish(struct service *s)
 {
 	struct moe_error err = {0};
+	struct peer *peer = s->trace_peer;
 	struct moe_msg_traced traced;
 	const int r = trace_result(s->trace, &traced, &err);
 
@@ -79,11 +80,13 @@ static void finish(struct service *s)
 		  "recorded %llu routes in %llu bytes, %llu lost: %s", (unsigned long long)traced.routes,
 		  (unsigned long long)traced.bytes, (unsigned long long)traced.lost,
 		  r < 0 ? err.text : reason_of(&traced));
-	if (s->trace_peer && r < 0)
-		peer_send_error(s->trace_peer, r, err.text);
-	else if (s->trace_peer)
-		peer_send_traced(s->trace_peer, &traced);
 	s->trace_peer = NULL;
+	if (peer && r < 0)
+		peer_send_error(peer, r, err.text);
+	else if (peer)
+		peer_send_traced(peer, &traced);
+	if (peer)
+		peer_asking(peer, false);
 	jobs_end(&s->jobs, s->trace_job, r, &err);
 	s->trace_job = NULL;
 	s->trace = trace_free(s->trace);

@@ -5,8 +5,10 @@
  * than an answer waits for it (HANDOVER_PATIENCE_NS), who has been answered is kept: a daemon may die right then. Where
  * it is busy for longer, those that it has not taken end with their daemon, and see that.
  */
+#include <linux/sockios.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 
 #include "base/util.h"
 #include "tests/raw-client.h"
@@ -199,6 +201,37 @@ static void lose_what_was_not_taken(uint32_t n)
 		ring_close(&rings[i]);
 }
 
+/* And has done with it, as one thread takes messages and serves rings. */
+static bool has_taken(int sock)
+{
+	uint64_t end = 0;
+	int bytes = 1;
+
+	while (ioctl(sock, SIOCOUTQ, &bytes) == 0 && bytes > 0 && tap_wait(&end))
+		;
+	return bytes == 0 && answers(&first);
+}
+
+/* One that is answered only when it has ended, on a session's own connection. */
+static void lose_a_recording(void)
+{
+	struct moe_msg_trace m = {.max_bytes = 1 << 20};
+	const int file = memfd_new("trace", 0, NULL);
+	struct ring r;
+	char byte;
+
+	ring_open(&r);
+	begin(&m, sizeof m, MOE_MSG_TRACE, 1);
+	require(file >= 0 && fdmsg_send(r.sock, &m, sizeof m, &file, 1, 0) == 0, "a recording is asked for");
+	require(has_taken(r.sock), "the daemon has heard that");
+	kill_daemon();
+	ok(readable(r.sock, (int)(TAP_SOON_NS / 1000000)) && recv(r.sock, &byte, 1, MSG_DONTWAIT) == 0,
+	   "who waits for a recording's end sees that its daemon has died");
+	ok(answers(&first), "others go on");
+	ring_close(&r);
+	close(file);
+}
+
 int main(void)
 {
 	static const char *const options[] = {"--keep", NULL};
@@ -234,6 +267,7 @@ int main(void)
 		ring_close(&rings[i]);
 	ok(comes_to_hold(before), "their files go with them");
 	kill_when_answered(n, before);
+	lose_a_recording();
 	speak_too_early(before);
 	lose_what_was_not_taken(n);
 	ring_close(&first);
