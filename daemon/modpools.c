@@ -422,7 +422,9 @@ static int take_pools(struct modpools *m, struct found *f, struct moe_error *err
 	while (r >= 0 && (r = next_pool(m, &pool)) > 0)
 		if (pool.epoch == f->epoch)
 			r = take_pool(m, f, &pool, err);
-	if (r == 0 && f->n != f->left.n_pools)
+	if (r == 0 && f->n == 0)
+		r = moe_error_set(err, -ENOENT, "its pools were there a moment ago, and are gone");
+	else if (r == 0 && f->n != f->left.n_pools)
 		r = moe_error_set(err, -EBADMSG, "%u of its %u pools are there", f->n, f->left.n_pools);
 	return r;
 }

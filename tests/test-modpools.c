@@ -465,6 +465,11 @@ static void test_refusals(void)
 	is_int(succeed(&m, &other, &next_epoch, -EIO), 0, "POOL fails");
 	modpools_close(&m, false);
 	good_device();
+	fail(MOE_KMOD_POOL, ENOENT);
+	fake.spared = there() + 1;
+	is_int(succeed(&m, &other, &next_epoch, 0), 0, "pools that go while they are looked at are no model");
+	modpools_close(&m, false);
+	good_device();
 	fake.pools[0].owner++;
 	is_int(succeed(&m, &other, &next_epoch, 0), 0, "another user's pool is not ours");
 	modpools_settle(&m);
