@@ -262,7 +262,7 @@ void ringsrv_tier_kill(struct session *s)
 		ringsrv_tier_cancel(s, q);
 		ringsrv_drop(q);
 	}
-	while (journal_next_lease(&s->journal, &cursor, &key))
+	while (!s->unrevived && journal_next_lease(&s->journal, &cursor, &key))
 		frames_unlease(frames_of_session(s), s->tier_user, leased_record(s, key));
 	for (uint32_t row = 0; row < s->entry->model->manifest->n_moe_layers; row++)
 		frames_hint(frames_of_session(s), s->ahead, row, NULL, NULL);

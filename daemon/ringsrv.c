@@ -519,6 +519,7 @@ static void revive_leases(struct session *s)
 {
 	if (s->entry->tier && !ringsrv_tier_revive(s))
 		s->broken = "a record that it has leased is not in memory any more";
+	s->unrevived = false;
 	s->entry->model->leases += journal_leases(&s->journal) - s->leases_held;
 	s->leases_held = journal_leases(&s->journal);
 }

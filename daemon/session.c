@@ -523,6 +523,7 @@ int session_revive(struct session **ret, struct registry *registry, struct sessi
 		return r;
 	}
 	revive_books(s);
+	s->unrevived = true;
 	*ret = s;
 	return 0;
 }

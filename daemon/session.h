@@ -94,6 +94,7 @@ struct session {
 
 	struct journal journal;
 	uint32_t leases_held;
+	bool unrevived;                /* of a daemon before: ringsrv_revive has not taken its leases again */
 	uint64_t *hinted;              /* [n_layers][bitset of experts] */
 	uint64_t *ahead;               /* of a tiered model, behind them: as of frames_hint */
 	uint16_t *chances;             /* of a tiered model, behind them: [experts] of the HINT that is claimed */

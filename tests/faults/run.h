@@ -125,8 +125,7 @@ static void set_faults(const struct run *run)
 
 static void become_daemon(const struct run *run, int ready_fd)
 {
-	const char *more = restarts      ? "--keep"
-			   : tiered      ? "--pool-max"
+	const char *more = tiered        ? "--pool-max"
 			   : watched     ? "--metrics"
 			   : pushes      ? "--push-cuda"
 			   : moves       ? "--replica-max"
@@ -159,7 +158,8 @@ static void become_daemon(const struct run *run, int ready_fd)
 	if (moves)
 		setenv("PRETEND_NODES", "2", 1);
 	execl(program, program, "--socket", run->f.socket, "--ready-fd", fd, "--threads", moves ? "2" : "1", "--model",
-	      model_path, "--name", "small", more, value, (char *)NULL);
+	      model_path, "--name", "small", restarts ? "--keep" : more, restarts ? more : value,
+	      restarts ? value : NULL, (char *)NULL);
 	_exit(127);
 }
 
