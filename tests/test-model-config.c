@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/util.h"
 #include "model/index.h"
@@ -433,6 +434,75 @@ static void test_long_name(void)
 	   "index, a name of 272 bytes: %s", err.text);
 }
 
+/* `part` again and again, # being a number, between head and tail. malloc'ed. */
+static char *repeat(const char *head, const char *part, const char *tail, unsigned times)
+{
+	char *text = NULL;
+	size_t bytes;
+	FILE *f = open_memstream(&text, &bytes);
+
+	fputs(head, f);
+	for (unsigned i = 0; i < times; i++)
+		for (const char *c = part; *c; c++)
+			if (*c == '#')
+				fprintf(f, "%x", i);
+			else
+				fputc(*c, f);
+	fputs(tail, f);
+	fclose(f);
+	return text;
+}
+
+static uint64_t rss_max_kib(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return (uint64_t)usage.ru_maxrss;
+}
+
+static const struct {
+	const char *what, *head, *part, *tail;
+	unsigned times;
+	bool is_index;
+	int code;
+	const char *word;
+} many[] = {
+	{"lists in an index", "{\"weight_map\":[[]", ",[]", "]}", 2000000, true, -EINVAL, "expected at most 64"},
+	{"objects in an index", "{\"weight_map\":{\"first\":{}", ",\"#\":{}", "}}", 200000, true, -EINVAL,
+	 "expected at most 64"},
+	{"an index that never ends", "", "[", "", 2000000, true, -EINVAL, "expected at most 64"},
+	{"tensors in an index", "{\"weight_map\":{\"first\":\"m.safetensors\"", ",\"#\":\"\"", "}}", 1100000, true,
+	 -E2BIG, "expected at most 1048576"},
+	{"brackets in an index's names", "{\"weight_map\":{\"first\":\"m.safetensors\"",
+	 ",\"[{#,\\\"{[\":\"m.safetensors\"", "}}", 1000, true, 0, ""},
+	{"lists in a config", "{\"x\":[[]", ",[]", "]}", 2000000, false, -E2BIG, "expected at most 262144"},
+	{"numbers in a config", "{\"x\":[0", ",0", "]}", 2000000, false, -E2BIG, "expected at most 1048576"},
+};
+
+/* Whoever made a file decides over its bytes, not over many times as much memory of whoever reads it. */
+static void test_many_values(void)
+{
+	const uint64_t before = rss_max_kib();
+
+	for (size_t i = 0; i < ARRAY_LEN(many); i++) {
+		char *text = repeat(many[i].head, many[i].part, many[i].tail, many[i].times);
+		struct index index = {0};
+		struct model_config config = {0};
+		struct moe_error err = {0};
+		int r = many[i].is_index ? index_parse(&index, "dir/index", text, strlen(text), &err)
+					 : parse(text, strlen(text), &config, &err);
+
+		ok(r == many[i].code && (r == 0 || strstr(err.text, many[i].word)), "many %s: %d, %s", many[i].what, r,
+		   r ? err.text : "taken");
+		index_free(&index);
+		free(text);
+	}
+	ok(getenv("MOE_SANITIZED") || rss_max_kib() < before + (96u << 10),
+	   "none of them took 96 MiB: %llu KiB, before %llu", (unsigned long long)rss_max_kib(),
+	   (unsigned long long)before);
+}
+
 /* Bytes changed, left out and doubled, of each published config and of an index. */
 static void test_mutations(void)
 {
@@ -478,6 +548,7 @@ int main(void)
 	test_layers();
 	test_indexes();
 	test_long_name();
+	test_many_values();
 	test_mutations();
 	return tap_done();
 }

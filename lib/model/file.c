@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,13 +81,50 @@ char *file_join(const char *folder, const char *name)
 	return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
 }
 
+void file_count_values(const char *text, size_t bytes, uint64_t *ret_values, uint64_t *ret_containers)
+{
+	uint64_t commas = 0, containers = 0;
+	bool string = false;
+
+	for (size_t i = 0; i < bytes; i++) {
+		if (text[i] == '"')
+			string = !string;
+		else if (string)
+			i += text[i] == '\\';
+		else if (text[i] == ',')
+			commas++;
+		else if (text[i] == '{' || text[i] == '[')
+			containers++;
+	}
+	*ret_values = 1 + commas + containers; /* it is the first of all, or of a container, or behind a comma */
+	*ret_containers = containers;
+}
+
+/* Before anything is parsed. */
+static int check_values(const char *file, const char *text, size_t bytes, struct moe_error *err)
+{
+	uint64_t values, containers;
+
+	file_count_values(text, bytes, &values, &containers);
+	if (containers > FILE_CONTAINERS_MAX)
+		return moe_error_set(err, -E2BIG,
+				     "%s: found %llu objects and lists; expected at most %u (is the file damaged?)",
+				     file, (unsigned long long)containers, FILE_CONTAINERS_MAX);
+	if (values > FILE_VALUES_MAX)
+		return moe_error_set(err, -E2BIG, "%s: found %llu values; expected at most %u (is the file damaged?)",
+				     file, (unsigned long long)values, FILE_VALUES_MAX);
+	return 0;
+}
+
 int file_parse_object(json_t **ret, const char *file, const char *text, size_t bytes, struct moe_error *err)
 {
 	_cleanup_json_ json_t *json = NULL;
 	json_error_t why;
 	char words[JSON_ERROR_TEXT_LENGTH], found[64];
-	int r;
+	int r = check_values(file, text, bytes, err);
 
+	if (r < 0)
+		return r;
 	r = json_memory_parse(&json, text, bytes, JSON_REJECT_DUPLICATES, &why);
 	if (r == -ENOMEM)
 		return moe_error_sys(err, r, "%s: memory for its values", file);

@@ -26,7 +26,16 @@ int file_read(char **ret, size_t *ret_bytes, const char *path, uint64_t max, str
 /* "folder/name", malloc'ed; NULL when memory is short. */
 char *file_join(const char *folder, const char *name);
 
-/* A JSON object; duplicate keys are refused. Errors name line and column. */
+/* What a text may hold at most. A value of JSON takes up to 260 bytes of memory and may have three of the file: one of
+ * 64 MiB took 5.8 GB, and whoever made it is a stranger. 65,536 tensors of a shard, each an object with two lists and
+ * up to ten numbers, are 917,504 values. */
+#define FILE_VALUES_MAX (1u << 20)
+#define FILE_CONTAINERS_MAX (1u << 18)
+
+/* How many values a text of JSON has at most (an empty object or list counts twice), and how many objects and lists. */
+void file_count_values(const char *text, size_t bytes, uint64_t *ret_values, uint64_t *ret_containers);
+
+/* A JSON object; duplicate keys and more values than above are refused. Errors name line and column. */
 int file_parse_object(json_t **ret, const char *file, const char *text, size_t bytes, struct moe_error *err);
 
 static inline void cleanup_json(json_t **json)

@@ -35,6 +35,19 @@ static int compare_names(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+/* An index is flat; what is not would take many times its size of memory before anybody could say that it is none. */
+static int check_flat(const char *file, const char *text, size_t bytes, struct moe_error *err)
+{
+	uint64_t values, containers;
+
+	file_count_values(text, bytes, &values, &containers);
+	if (containers <= INDEX_CONTAINERS_MAX)
+		return 0;
+	return moe_error_set(err, -EINVAL,
+			     "%s: found %llu objects and lists; expected at most %u, of which one is \"weight_map\"",
+			     file, (unsigned long long)containers, INDEX_CONTAINERS_MAX);
+}
+
 /* Fills shards and n_shards: each file name of the map once. */
 static int collect_shards(struct index *index, const char *file, struct moe_error *err)
 {
@@ -58,10 +71,11 @@ static int collect_shards(struct index *index, const char *file, struct moe_erro
 			return ret;
 		if (json_object_set(seen, json_string_value(value), value) < 0)
 			return moe_error_sys(err, -ENOMEM, "%s", file);
+		if (json_object_size(seen) > MODEL_SHARDS_MAX)
+			return moe_error_set(err, -E2BIG,
+					     "%s: field \"weight_map\": found more than %u shards; expected no more",
+					     file, MODEL_SHARDS_MAX);
 	}
-	if (json_object_size(seen) > MODEL_SHARDS_MAX)
-		return moe_error_set(err, -E2BIG, "%s: field \"weight_map\": found %zu shards; expected at most %u",
-				     file, json_object_size(seen), MODEL_SHARDS_MAX);
 	index->shards = calloc(json_object_size(seen), sizeof *index->shards);
 	if (!index->shards)
 		return moe_error_sys(err, -ENOMEM, "%s", file);
@@ -76,8 +90,10 @@ int index_parse(struct index *ret, const char *file, const char *text, size_t by
 {
 	_cleanup_(index_free) struct index index = {0};
 	char found[80];
-	int r;
+	int r = check_flat(file, text, bytes, err);
 
+	if (r < 0)
+		return r;
 	r = file_parse_object(&index.json, file, text, bytes, err);
 	if (r < 0)
 		return r;

@@ -16,7 +16,8 @@
 
 #define INDEX_FILE "model.safetensors.index.json"
 #define SINGLE_FILE "model.safetensors" /* where there is no index */
-#define INDEX_BYTES_MAX (256u << 20)
+#define INDEX_BYTES_MAX (64u << 20)     /* published ones have up to 9 MiB, some 100 bytes for each tensor */
+#define INDEX_CONTAINERS_MAX 64u        /* objects and lists: the whole, "metadata", "weight_map" */
 
 struct index {
 	json_t *json;
