@@ -19,6 +19,7 @@ json_t *digest_json(const uint8_t *digest);
 json_t *status_json(const struct service *service);
 json_t *models_json(const struct service *service);
 json_t *accounts_json(const struct service *service);
+json_t *loading_json(const struct service *service); /* of the load in progress; null: there is none */
 
 /* Of a model that is all there null. */
 json_t *tier_json(const struct entry *entry);

@@ -61,7 +61,7 @@ static json_t *model_json(const struct resident *r)
 	for (uint32_t i = 0; i < r->n_pools; i++)
 		json_array_append_new(pools, pool_json(&r->pools[i]));
 	return json_pack("{s:s, s:o, s:o, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:b, "
-			 "s:i, s:i, s:I, s:o}",
+			 "s:i, s:i, s:I, s:o, s:I}",
 			 "name", m->name, "digest", digest_json(m->digest), "path", path_json(r->path), "family",
 			 r->family, "layers", (int)m->n_layers, "moe_layers", (int)m->n_moe_layers, "experts",
 			 (int)m->n_experts, "topk", (int)m->topk, "hidden", (int)m->hidden, "inter", (int)m->inter,
@@ -69,7 +69,8 @@ static json_t *model_json(const struct resident *r)
 			 activation_names[m->activation], "record_bytes", (json_int_t)(m->record_bytes * m->n_pools),
 			 "bytes", (json_int_t)registry_model_bytes(r), "read_bytes", (json_int_t)r->read_bytes,
 			 "load_ns", (json_int_t)r->load_ns, "direct", r->direct, "sessions", (int)r->sessions, "leases",
-			 (int)r->leases, "epoch", (json_int_t)m->epoch, "pools", pools);
+			 (int)r->leases, "epoch", (json_int_t)m->epoch, "pools", pools, "read_ns",
+			 (json_int_t)r->read_ns);
 }
 
 /* A model that is all there has none. */
@@ -110,5 +111,5 @@ json_t *models_json(const struct service *s)
 
 	for (const struct entry *e = s->registry.head; e; e = e->next)
 		json_array_append_new(models, model_with_tier(s, e));
-	return json_pack("{s:o}", "models", models);
+	return json_pack("{s:o, s:o}", "models", models, "loading", loading_json(s));
 }

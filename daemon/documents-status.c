@@ -36,16 +36,18 @@ json_t *accounts_json(const struct service *s)
 	return json_pack("{s:o, s:o}", "limits", resources_json(limits), "users", users);
 }
 
-static json_t *loading_json(const struct service *s)
+json_t *loading_json(const struct service *s)
 {
 	const struct load *load = s->load;
+	uint64_t done;
 
 	if (!load)
 		return json_null();
-	return json_pack("{s:o, s:I, s:I, s:I, s:I}", "path", path_json(load->path), "done_bytes",
-			 (json_int_t)atomic_load(&load->done_bytes), "total_bytes",
-			 (json_int_t)atomic_load(&load->total_bytes), "elapsed_ns",
-			 (json_int_t)atomic_load(&load->elapsed_ns), "eta_ns", (json_int_t)load_eta_ns(load));
+	done = atomic_load(&load->done_bytes);
+	return json_pack("{s:o, s:o, s:I, s:I, s:I, s:o}", "name", path_json(load->name), "path", path_json(load->path),
+			 "done_bytes", (json_int_t)done, "total_bytes", (json_int_t)atomic_load(&load->total_bytes),
+			 "elapsed_ns", (json_int_t)atomic_load(&load->elapsed_ns), "eta_ns",
+			 done ? integer(load_eta_ns(load)) : json_null()); /* nothing is known of the rate */
 }
 
 /* By name: what the reactor uses, what else is there, and what this kernel has not. */

@@ -258,6 +258,12 @@ int service_unload(struct service *s, const char *name, struct moe_error *err)
 	struct entry *entry;
 	int r;
 
+	if (s->load && strcmp(name, s->load->name) == 0)
+		return moe_error_set(
+			err, -EBUSY,
+			"model '%s' is being loaded: unload it when it is there (moectl status says when), "
+			"or cancel its job on the bus",
+			name);
 	if (*name && registry_find(&s->registry, name, NULL, &entry, err) == 0 && entry->model->sessions == 0) {
 		estate_drop_model(s->handover, entry);
 		heats_part(&s->heats, s->handover, entry);

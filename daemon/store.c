@@ -451,6 +451,7 @@ int store_load(struct resident **ret, const struct store_params *params, struct 
 	load.resident->read_bytes = result.read_bytes;
 	load.resident->direct = result.direct;
 	load.resident->load_ns = now_ns() - load.start_ns;
+	load.resident->read_ns = read_ns;
 	log_loaded(&load, &result, read_ns);
 	tiered_say(load.resident);
 	*ret = steal_ptr(load.resident);
@@ -472,6 +473,7 @@ void store_fill_books(struct model_books *b, const struct resident *r)
 {
 	b->read_bytes = r->read_bytes;
 	b->load_ns = r->load_ns;
+	b->beside_ms = (uint32_t)MIN((r->load_ns - r->read_ns) / 1000000u, (uint64_t)UINT32_MAX);
 	b->direct = r->direct;
 	b->n_pools = r->n_pools;
 	b->frames = r->frames;
@@ -549,6 +551,7 @@ int store_adopt(struct resident **ret, struct store_left *left, const struct hos
 		snprintf(r->family, sizeof r->family, "%s", left->books->family);
 		r->read_bytes = left->books->read_bytes;
 		r->load_ns = left->books->load_ns;
+		r->read_ns = r->load_ns - MIN(left->books->beside_ms * 1000000u, r->load_ns);
 		r->direct = left->books->direct;
 		r->frames = left->books->frames;
 		c = r->path ? adopt_manifest(r, left, err) : moe_error_set(err, -ENOMEM, "no memory");

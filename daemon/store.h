@@ -38,11 +38,11 @@ struct resident {
 	struct replicas *replicas; /* NULL: no copies of hot experts; the mover's */
 	char *path;
 	char family[32];
-	uint64_t read_bytes; /* from disk, supersets included */
-	uint64_t load_ns;
-	bool direct;       /* O_DIRECT was in force */
-	uint32_t sessions; /* attached; the reactor's */
-	uint32_t leases;   /* held; the reactor's */
+	uint64_t read_bytes;       /* from disk, supersets included */
+	uint64_t load_ns, read_ns; /* from the first look at its files until it was served; what of that was reading */
+	bool direct;               /* O_DIRECT was in force */
+	uint32_t sessions;         /* attached; the reactor's */
+	uint32_t leases;           /* held; the reactor's */
 };
 
 #define RESIDENT_NOWHERE UINT64_MAX
@@ -81,8 +81,9 @@ struct model_books {
 	uint64_t read_bytes, load_ns;
 	uint32_t direct, n_pools;
 	uint32_t frames;
-	uint32_t policy;          /* of the frames: its place in the table of policy.h */
-	uint32_t cells, reserved; /* of the heat */
+	uint32_t policy;    /* of the frames: its place in the table of policy.h */
+	uint32_t cells;     /* of the heat */
+	uint32_t beside_ms; /* what of load_ns was not reading; 0 of daemons that did not count it */
 	struct {
 		uint64_t bytes, huge_bytes;
 		int32_t rung, node;

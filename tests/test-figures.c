@@ -289,6 +289,7 @@ static const struct {
 	{METRICS_STATS, "models.ghosts.caches.slots"},
 	{METRICS_STATS, "models.ghosts.bounds.slots"},
 	{METRICS_STATS, "sessions.ghosts.caches.slots"},
+	{METRICS_MODELS, "loading"}, /* as in the status */
 	{METRICS_MODELS, "models.epoch"},
 	{METRICS_MODELS, "models.replicas"}, /* null: none are made here */
 	{METRICS_MODELS, "models.layers"},

@@ -169,6 +169,8 @@ const struct metrics_family metrics_families[] = {
 		"Memory of its pool files"},
 	{"moe_expertd_model_load_seconds", GAUGE, METRICS_MODEL, "load_ns", NULL, NS,
 		"How long its load took"},
+	{"moe_expertd_model_load_read_seconds", GAUGE, METRICS_MODEL, "read_ns", NULL, NS,
+		"How long of that it was read"},
 	{"moe_expertd_model_load_read_bytes", GAUGE, METRICS_MODEL, "read_bytes", NULL, PLAIN,
 		"What its load read"},
 	{"moe_expertd_model_sessions", GAUGE, METRICS_MODEL, "sessions", NULL, PLAIN,

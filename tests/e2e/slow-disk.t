@@ -66,7 +66,47 @@ is "$(json "$dir/models.json" 'models.#')/$(json "$dir/models.json" models.0.nam
 generate "$dir/other" "$dir/second"
 ok $? 'a worker of it works' "$dir/err"
 
+# A load that waits for the disk: nothing of its weights is read yet.
 kill -USR2 "$disk"
+sleep 1 # what was unloaded lets go of its reads
+kill -USR1 "$disk"
+# sh ignores SIGINT in what it begins in the background
+perl -e '$SIG{INT} = "DEFAULT"; exec @ARGV' "$moectl" --socket "$socket" load "$dir/disk/tinymoe" >"$dir/loaded" 2>"$dir/load" &
+load=$!
+started="$started $load"
+# shellcheck disable=SC2317 # wait_for calls it
+is_loading() {
+	"$moectl" --socket "$socket" models --json >"$dir/models.json" 2>"$dir/err" &&
+		[ "$(json "$dir/models.json" loading.name)" = tinymoe ]
+}
+wait_for is_loading
+ok $? 'a load waits for the disk: the models say so' "$dir/models.json"
+is "$(json "$dir/models.json" loading.eta_ns)" null 'it is not known how long' "$dir/models.json"
+"$moectl" --socket "$socket" status >"$dir/status" 2>&1
+grep -q '^  loading .*/tinymoe: looking at its files$' "$dir/status"
+ok $? 'moectl status says what it does' "$dir/status"
+"$moectl" --socket "$socket" models >"$dir/models" 2>&1
+grep -q '^    is being loaded: looking at its files$' "$dir/models"
+ok $? 'moectl models, too' "$dir/models"
+"$moectl" --socket "$socket" unload tinymoe >"$dir/out" 2>&1
+is $? 1 'it cannot be unloaded yet' "$dir/out"
+grep -q "'tinymoe' is being loaded" "$dir/out"
+ok $? 'which is said' "$dir/out"
+kill -INT "$load"
+wait "$load" 2>/dev/null
+is $? 130 'whoever interrupts moectl ends it'
+forget "$load"
+grep -q 'goes on without moectl: see moectl status' "$dir/load"
+ok $? 'and reads that the load goes on' "$dir/load"
+kill -USR2 "$disk"
+# shellcheck disable=SC2317 # wait_for calls it
+is_there() { "$moectl" --socket "$socket" models --json >"$dir/models.json" && [ "$(json "$dir/models.json" 'models.#')" = 2 ]; }
+wait_for is_there
+ok $? 'as it does' "$dir/models.json"
+perl -MJSON::PP -e 'local $/; $d = decode_json(<>); $_->{read_ns} > 0 && $_->{read_ns} < $_->{load_ns} or exit 1 for @{$d->{models}}' \
+	"$dir/models.json"
+ok $? 'reading is a part of the load' "$dir/models.json"
+
 stop_daemon
 is $? 0 'the disk answers again: the daemon ends with 0' "$dir/daemon.log"
 umount "$dir/disk/tinymoe" 2>"$dir/err"

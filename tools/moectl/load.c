@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* load, unload - bring a model into memory with a progress bar; take it out. */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,27 @@ static void print_progress(const struct moe_progress *p, void *userdata)
 		show_bytes(total, (double)p->total_bytes), rate, show_time(eta, (double)p->eta_ns));
 }
 
+/* The daemon loads on when we leave: whoever interrupts us would not know. */
+static void say_it_goes_on(int number)
+{
+	static const char text[] = "\nmoectl: a load that has begun goes on without moectl: see moectl status\n";
+
+	if (write(STDERR_FILENO, text, sizeof text - 1) < 0)
+		_exit(128 + number);
+	raise(number); /* SA_RESETHAND, SA_NODEFER: it ends us */
+}
+
+static void catch_interrupts(void)
+{
+	const struct sigaction action = {.sa_handler = say_it_goes_on, .sa_flags = (int)(SA_RESETHAND | SA_NODEFER)};
+	const int numbers[] = {SIGINT, SIGTERM};
+	struct sigaction before;
+
+	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+		if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+			sigaction(numbers[i], &action, NULL);
+}
+
 int verb_load(const struct arguments *arg)
 {
 	bool terminal = isatty(STDERR_FILENO) && !arg->json;
@@ -45,6 +67,7 @@ int verb_load(const struct arguments *arg)
 	}
 	r = moe_open(&client, arg->socket, &err);
 	if (r == 0) {
+		catch_interrupts();
 		r = moe_load(client, path, arg->name, print_progress, &terminal, &err);
 		if (terminal)
 			fputs("\r\033[K", stderr);

@@ -44,8 +44,8 @@ static void print_layouts(const json_t *layouts)
 
 static void print_model(const json_t *m)
 {
-	const double read = get_number(m, "read_bytes"), ns = get_number(m, "load_ns");
-	char size[SHOW_TEXT], record[SHOW_TEXT], time[SHOW_TEXT], formats[SHOW_TEXT * 8];
+	const double read = get_number(m, "read_bytes"), ns = get_number(m, "read_ns");
+	char size[SHOW_TEXT], record[SHOW_TEXT], time[SHOW_TEXT], all[SHOW_TEXT], formats[SHOW_TEXT * 8];
 	const json_t *pool;
 	size_t i;
 
@@ -56,9 +56,9 @@ static void print_model(const json_t *m)
 	       get_number(m, "moe_layers"), get_number(m, "layers"), get_number(m, "experts"), get_number(m, "topk"),
 	       get_number(m, "hidden"), get_number(m, "inter"), formats, get_text(m, "activation"));
 	print_layouts(json_object_get(m, "layouts"));
-	printf("    %s read in %s (%.2f GB/s%s); %s%s a record; %.0f sessions, %.0f leases\n", show_bytes(size, read),
-	       show_time(time, ns), ns > 0 ? read / ns : 0,
-	       json_is_true(json_object_get(m, "direct")) ? "" : ", buffered",
+	printf("    %s read in %s (%.2f GB/s%s), loaded in %s; %s%s a record; %.0f sessions, %.0f leases\n",
+	       show_bytes(size, read), show_time(time, ns), ns > 0 ? read / ns : 0,
+	       json_is_true(json_object_get(m, "direct")) ? "" : ", buffered", show_time(all, get_number(m, "load_ns")),
 	       json_array_size(json_object_get(m, "layouts")) > 1 ? "up to " : "",
 	       show_bytes(record, get_number(m, "record_bytes")), get_number(m, "sessions"), get_number(m, "leases"));
 	print_tier("    ", json_object_get(m, "tier"));
@@ -67,10 +67,19 @@ static void print_model(const json_t *m)
 		print_pool(pool);
 }
 
+static void print_loading(const json_t *loading)
+{
+	char state[SHOW_LOADING];
+
+	printf("%s (%s)\n    is being loaded: %s\n", get_text(loading, "name"), get_text(loading, "path"),
+	       show_loading(state, loading));
+}
+
 int verb_models(const struct arguments *arg)
 {
 	json_t *document = ask(arg, MOE_DOCUMENT_MODELS);
-	const json_t *models = json_object_get(document, "models"), *model;
+	const json_t *models = json_object_get(document, "models"), *loading = json_object_get(document, "loading");
+	const json_t *model;
 	size_t i;
 
 	if (!document)
@@ -78,10 +87,12 @@ int verb_models(const struct arguments *arg)
 	if (arg->json) {
 		print_json(document);
 	} else {
-		if (json_array_size(models) == 0)
+		if (json_array_size(models) == 0 && !json_is_object(loading))
 			printf("no model is loaded: moectl load PATH\n");
 		json_array_foreach (models, i, model)
 			print_model(model);
+		if (json_is_object(loading))
+			print_loading(loading);
 	}
 	json_decref(document);
 	return EXIT_DONE;

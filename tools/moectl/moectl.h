@@ -68,6 +68,10 @@ char *show_bytes(char to[SHOW_TEXT], double bytes);
 char *show_time(char to[SHOW_TEXT], double nanoseconds);
 char *show_share(char to[SHOW_TEXT], double part, double whole);
 
+#define SHOW_LOADING (4 * SHOW_TEXT)
+/* How far a load is: "making memory for 1.25 GB", "34.0 % of 1.25 GB, 2.10 s to go". Returns `to`. */
+char *show_loading(char to[SHOW_LOADING], const json_t *loading);
+
 /* What a tiered model's frames have done; nothing of a model that is all there (null). */
 void print_tier(const char *indent, const json_t *tier);
 /* A model's copies of hot experts, if it may have any. */

@@ -55,6 +55,22 @@ char *show_share(char to[SHOW_TEXT], double part, double whole)
 	return to;
 }
 
+char *show_loading(char to[SHOW_LOADING], const json_t *loading)
+{
+	const double done = get_number(loading, "done_bytes"), total = get_number(loading, "total_bytes");
+	char size[SHOW_TEXT], share[SHOW_TEXT], eta[SHOW_TEXT];
+
+	show_bytes(size, total);
+	if (total <= 0)
+		snprintf(to, SHOW_LOADING, "looking at its files");
+	else if (json_is_number(json_object_get(loading, "eta_ns")) && done > 0)
+		snprintf(to, SHOW_LOADING, "%s of %s, %s to go", show_share(share, done, total), size,
+			 show_time(eta, get_number(loading, "eta_ns")));
+	else
+		snprintf(to, SHOW_LOADING, "making memory for %s", size);
+	return to;
+}
+
 void print_tier(const char *indent, const json_t *t)
 {
 	const double found = get_number(t, "hits"), missed = get_number(t, "misses");

@@ -6,11 +6,9 @@
 
 static void print_loading(const json_t *loading)
 {
-	const double done = get_number(loading, "done_bytes"), total = get_number(loading, "total_bytes");
-	char size[SHOW_TEXT], share[SHOW_TEXT], eta[SHOW_TEXT];
+	char state[SHOW_LOADING];
 
-	printf("  loading   %s: %s of %s, %s to go\n", get_text(loading, "path"), show_share(share, done, total),
-	       show_bytes(size, total), show_time(eta, get_number(loading, "eta_ns")));
+	printf("  loading   %s: %s\n", get_text(loading, "path"), show_loading(state, loading));
 }
 
 /* Who holds something: what, and how often more was refused. */

@@ -288,6 +288,10 @@ static void draw_daemon(struct frame *f, const struct top_view *v)
 	    show_time(up, v->uptime_ns), v->n_models, show_bytes(bytes, v->bytes), v->n_sessions);
 	if (!*v->loading)
 		return;
+	if (v->loading_eta_ns < 0) {
+		put(f, FRAME_PLAIN, "loading, memory is being made: %s", v->loading);
+		return;
+	}
 	cell_share(share, v->loading_share);
 	put(f, FRAME_PLAIN, "loading %s, %s to go: %s", share, show_time(eta, v->loading_eta_ns), v->loading);
 }

@@ -150,6 +150,7 @@ void top_view_make(struct top_view *ret, const struct top_documents *before, con
 
 	*ret = (struct top_view){
 		.loading_share = TOP_UNKNOWN,
+		.loading_eta_ns = TOP_UNKNOWN,
 		.pid = get_number(status, "pid"),
 		.uptime_ns = get_number(status, "uptime_ns"),
 		.bytes = get_number(status, "bytes"),
@@ -164,7 +165,8 @@ void top_view_make(struct top_view *ret, const struct top_documents *before, con
 
 		plain(ret->loading, get_text(loading, "path"));
 		ret->loading_share = total > 0 ? get_number(loading, "done_bytes") / total : 0;
-		ret->loading_eta_ns = get_number(loading, "eta_ns");
+		if (json_is_number(json_object_get(loading, "eta_ns")))
+			ret->loading_eta_ns = get_number(loading, "eta_ns");
 	}
 	make_sessions(ret, json_object_get(was_stats, "sessions"), json_object_get(stats, "sessions"), stats_seconds);
 	make_models(ret, json_object_get(was_stats, "models"), json_object_get(stats, "models"), stats_seconds);
