@@ -84,9 +84,23 @@ static uint64_t read_overcommit(enum pages_rung rung)
 	return allowed > MAX(used, 0) ? (uint64_t)(allowed - MAX(used, 0)) : 0;
 }
 
-static void write_command(char *ret, uint32_t size, enum pages_rung rung, const struct reserve *reserve, int node)
+/* Pages that the node's reserve must have so that these are free. */
+static uint64_t reserve_wanted(const struct reserve *reserve)
 {
 	const uint64_t missing = reserve->needed - MIN(reserve->needed, (uint64_t)MAX(reserve->free, 0));
+
+	return (uint64_t)MAX(reserve->total, 0) + missing;
+}
+
+/* Whether the node has so much memory at all: a reserve of more is advice that nobody can follow. */
+static bool beyond_node(enum pages_rung rung, const struct reserve *reserve, const struct host_node *now)
+{
+	return now->mem_total >= 0 && (reserve_wanted(reserve) > INT64_MAX / pages_rung_bytes(rung) ||
+				       lacks(now->mem_total, reserve_wanted(reserve) * pages_rung_bytes(rung)));
+}
+
+static void write_command(char *ret, uint32_t size, enum pages_rung rung, const struct reserve *reserve, int node)
+{
 	const bool hidden = access("/sys/kernel", F_OK) != 0;
 	char folder[128];
 
@@ -95,7 +109,7 @@ static void write_command(char *ret, uint32_t size, enum pages_rung rung, const 
 		return; /* the kernel has no pages of this size */
 	host_hugepages_path(folder, sizeof folder, node, pages_rung_bytes(rung));
 	snprintf(ret, size, "%secho %" PRIu64 " > %s/nr_hugepages", hidden ? "mount -t sysfs sysfs /sys; " : "",
-		 (uint64_t)MAX(reserve->total, 0) + missing, folder);
+		 reserve_wanted(reserve), folder);
 }
 
 void room_command(char *ret, uint32_t size, enum pages_rung rung, uint64_t bytes, const struct host_node *node)
@@ -105,7 +119,9 @@ void room_command(char *ret, uint32_t size, enum pages_rung rung, uint64_t bytes
 
 	host_read_node_memory(&now);
 	reserve = reserve_of(rung, bytes, &now);
-	write_command(ret, size, rung, &reserve, node->id);
+	ret[0] = '\0';
+	if (!beyond_node(rung, &reserve, &now))
+		write_command(ret, size, rung, &reserve, node->id);
 }
 
 static int check_reserve(enum pages_rung rung, uint64_t bytes, const struct host_node *now, struct moe_error *err)
@@ -119,7 +135,14 @@ static int check_reserve(enum pages_rung rung, uint64_t bytes, const struct host
 	missing = reserve.needed - (uint64_t)reserve.free;
 	if (missing <= read_overcommit(rung))
 		return check_ordinary(missing * pages_rung_bytes(rung), now, err);
-	write_command(command, sizeof command, rung, &reserve, now->id);
+	if (beyond_node(rung, &reserve, now))
+		snprintf(command, sizeof command,
+			 "that node has %.2f GiB of memory in all, and the reserve would have to be %.2f: load a "
+			 "smaller model",
+			 gib((uint64_t)now->mem_total),
+			 (double)reserve_wanted(&reserve) * (double)pages_rung_bytes(rung) / (1u << 30));
+	else
+		write_command(command, sizeof command, rung, &reserve, now->id);
 	return moe_error_set(err, -ENOMEM, "%s hugepages on NUMA node %d: %" PRIu64 " needed, %" PRId64 " free: %s",
 			     rung == PAGES_1G ? "1 GiB" : "2 MiB", now->id, reserve.needed, reserve.free, command);
 }

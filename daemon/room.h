@@ -24,7 +24,7 @@ int room_check(enum pages_rung rung, uint64_t bytes, const struct host_node *nod
 int room_check_all(const uint64_t *bytes, const struct host_node *nodes, uint32_t n, int want, struct moe_error *err);
 
 /* The shell command that makes room on a hugetlb rung (1g, 2m) for `bytes` more on the node; "" when the kernel has no
- * pages of that size. */
+ * pages of that size, or the node less memory than that. */
 void room_command(char *ret, uint32_t size, enum pages_rung rung, uint64_t bytes, const struct host_node *node);
 
 #endif

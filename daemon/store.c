@@ -176,13 +176,14 @@ static int check_room(const struct load *load, struct moe_error *err)
 		return moe_error_set(err, -ENOMEM,
 				     "%s: %.2f GiB (%" PRIu64 " bytes) needed, at most %.2f GiB (%" PRIu64
 				     " bytes) allowed: raise the memory limit, load a smaller model, or let what does "
-				     "not fit stay on disk (--pool-max)",
+				     "not fit stay on disk (--pool-max, PoolMax=)",
 				     load->params->path, gib(needed), needed, gib(max), max);
 	r = room_check_all(bytes, load->params->host->nodes, m->n_pools, load->params->pages, &why);
 	if (r < 0 && load->resident->frames)
 		return moe_error_set(err, r, "%s", why.text);
 	if (r < 0)
-		return moe_error_set(err, r, "%s; or let what does not fit stay on disk (--pool-max)", why.text);
+		return moe_error_set(err, r, "%s; or let what does not fit stay on disk (--pool-max, PoolMax=)",
+				     why.text);
 	return 0;
 }
 

@@ -224,10 +224,35 @@ static void check_refused(uint64_t bytes, int want, int code)
 	ok(after.ru_minflt - before.ru_minflt < 500, "%s: memory was not touched", name);
 }
 
+/* More than the node has is no matter of its reserve. */
+static void test_beyond(enum pages_rung rung)
+{
+	struct host_node now = {.id = node->id};
+	struct moe_error err = {0};
+	char command[192] = "";
+	uint64_t bytes;
+
+	host_read_node_memory(&now);
+	if (now.mem_total < 0 || (rung == PAGES_1G ? now.huge_1g_total : now.huge_2m_total) < 0) {
+		tap_skip("%s pages beyond the node: neither are known here", pages_rung_name(rung));
+		return;
+	}
+	bytes = ALIGN_UP((uint64_t)now.mem_total + 1, pages_rung_bytes(rung));
+	room_command(command, sizeof command, rung, bytes, node);
+	ok(!command[0] && room_check(rung, bytes, node, &err) == -ENOMEM && strstr(err.text, "a smaller model") &&
+		   !strstr(err.text, "nr_hugepages"),
+	   "%s pages of all memory and more: no reserve is advised: %s", pages_rung_name(rung), err.text);
+	room_command(command, sizeof command, rung, pages_rung_bytes(rung), node);
+	ok(room_check(rung, pages_rung_bytes(rung), node, NULL) == 0 || strstr(command, "nr_hugepages"),
+	   "%s pages, one: %s", pages_rung_name(rung), command);
+}
+
 static void test_too_much(void)
 {
 	struct moe_error err;
 
+	test_beyond(PAGES_2M);
+	test_beyond(PAGES_1G);
 	check_refused(1ull << 45, PAGES_AUTO, -ENOMEM);
 	check_refused(1ull << 45, PAGES_4K, -ENOMEM);
 	check_refused(1ull << 45, PAGES_THP, -ENOMEM);
