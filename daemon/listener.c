@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
@@ -35,7 +36,9 @@ static int take_lock(const char *path, const char *lock_path, struct moe_error *
 
 	if (fd < 0)
 		return moe_error_sys(err, -errno,
-				     "%s: cannot make the lock file of the socket (does its folder exist?)", lock_path);
+				     "%s: cannot make the lock file of the socket (does its folder exist? may uid %u "
+				     "write there? --socket PATH names another place)",
+				     lock_path, (unsigned)geteuid());
 	if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
 		if (errno != EWOULDBLOCK)
 			return moe_error_sys(err, -errno, "%s: flock", lock_path);

@@ -2,6 +2,7 @@
 #include "daemon/load.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,6 +26,18 @@ static int on_progress(uint64_t done, uint64_t total, uint64_t elapsed_ns, void 
 	return atomic_load(&load->cancelled) ? -ECANCELED : 0;
 }
 
+void load_say_who(int code, struct moe_error *err)
+{
+	const size_t used = err ? strlen(err->text) : 0;
+	const unsigned uid = (unsigned)geteuid();
+
+	if (code == -EACCES && err)
+		snprintf(err->text + used, sizeof err->text - used,
+			 ": the daemon reads with the rights of its own user, uid %u: setfacl -m u:%u:rX on the files "
+			 "and all folders above (below /home a unit with ProtectHome= sees nothing)",
+			 uid, uid);
+}
+
 static void *run(void *userdata)
 {
 	struct load *load = userdata;
@@ -33,6 +46,8 @@ static void *run(void *userdata)
 	while (closer_is_freeing() && !atomic_load(&load->cancelled))
 		usleep(FREEING_US); /* a model that was unloaded just now still has memory that this one may need */
 	load->code = store_load(&load->result, &load->params, &load->error);
+	if (load->error.text[0] == '/') /* of a file; memory may be refused so, too */
+		load_say_who(load->code, &load->error);
 	if (load->code == 0 && load->after.run)
 		load->after.run(load->result, load->after.userdata);
 	atomic_store(&load->finished, true);

@@ -42,6 +42,9 @@ int load_start(struct load **ret, const struct store_params *params, const struc
 /* Of a load that has finished: 0, or the error and its text. One that was cancelled after its last look, too. */
 int load_code(const struct load *load, struct moe_error *err);
 
+/* Of what may not be read: adds to *err whose rights were asked for, which are not those of whoever typed it. */
+void load_say_who(int code, struct moe_error *err);
+
 /* Waits for the thread; frees the result if nobody took it. Takes NULL, returns NULL. */
 struct load *load_free(struct load *load);
 

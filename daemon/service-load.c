@@ -126,15 +126,21 @@ static const char *name_of(const char *path, const char *name)
 	return name && *name ? name : strrchr(path, '/') + 1; /* the path is absolute */
 }
 
+static int refuse_path(const struct service *s, uint32_t i, int code, struct moe_error *err)
+{
+	moe_error_sys(err, code, "--model %s: a folder with config.json and safetensors files expected",
+		      s->config->models[i]);
+	load_say_who(code, err);
+	return code;
+}
+
 int service_check_models(const struct service *s, struct moe_error *err)
 {
 	for (uint32_t i = 0; i < s->config->n_models; i++) {
 		_cleanup_free_ char *path = realpath(s->config->models[i], NULL);
 
 		if (!path)
-			return moe_error_sys(err, -errno,
-					     "--model %s: a folder with config.json and safetensors files expected",
-					     s->config->models[i]);
+			return refuse_path(s, i, -errno, err);
 	}
 	return 0;
 }
@@ -153,9 +159,7 @@ int service_load_next(struct service *s, struct moe_error *err)
 	s->models_next++;
 	path = realpath(s->config->models[i], NULL);
 	if (!path)
-		return moe_error_sys(err, -errno,
-				     "--model %s: a folder with config.json and safetensors files expected",
-				     s->config->models[i]);
+		return refuse_path(s, i, -errno, err);
 	if (registry_by_path(&s->registry, path, name_of(path, s->config->names[i])))
 		return service_load_next(s, err); /* the daemon before has loaded it */
 	return service_load(s, NULL, path, s->config->names[i], err);

@@ -209,6 +209,25 @@ if [ $# -gt 0 ]; then
 		skip 'another user cannot reach the programs here'
 	fi
 	chmod 600 "$socket"
+	if [ "$1" = env ] || "$@" test -x "$expertd"; then
+		mkdir -p "$dir/theirs" "$dir/secret/model" "$dir/shut"
+		chmod 777 "$dir/theirs"
+		ln -s "$root/$sample"/* "$dir/secret/model/"
+		rm "$dir/secret/model/config.json"
+		cp $sample/config.json "$dir/secret/model/"
+		chmod 0 "$dir/secret/model/config.json"
+		chmod 555 "$dir/shut"
+		refused 1 'a file that the daemon may not read' config.json 'uid [0-9]+' setfacl -- \
+			"$@" "$expertd" --socket "$dir/theirs/socket" --model "$dir/secret/model"
+		chmod 0 "$dir/secret"
+		refused 1 'a folder that the daemon may not enter' "$dir/secret/model" 'uid [0-9]+' setfacl -- \
+			"$@" "$expertd" --socket "$dir/theirs/socket" --model "$dir/secret/model"
+		refused 1 'a socket in a folder of others' "$dir/shut" 'uid [0-9]+' '--socket PATH' -- \
+			"$@" "$expertd" --socket "$dir/shut/socket"
+		chmod 755 "$dir/secret"
+	else
+		skip 'another user cannot reach the daemon here'
+	fi
 else
 	skip 'no setpriv here to become another user'
 fi
