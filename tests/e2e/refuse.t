@@ -149,6 +149,20 @@ fi
 wrong_models
 
 refused 1 'name taken' tinymoe loaded -- "$moectl" --socket "$socket" load "$root/$sample"
+long=$(printf '%064d' 0)
+for given in 'two
+lines' "$(printf 'a\033[2Jb')" "$(printf 'a\302\233b')" "$(printf 'a\177')" a/b "$long" "$(printf 'caf\351')"; do
+	case $given in
+	a/b) set -- 'a/b' 'no slash' ;;
+	"$long") set -- '(at most|1 to) 63' ;;
+	caf*) set -- 'not UTF-8' ;;
+	*) set -- 'control character .0x' ;;
+	esac
+	shown=$(printf %s "$given" | tr -cd 'a-z0-9/' | cut -c 1-12)
+	refused 1 "the name $shown" "$@" 'name' -- "$moectl" --socket "$socket" load "$root/$sample" --name "$given"
+	! grep -q "$(printf '[\033\177]')" "$dir/out"
+	ok $? "the name $shown: nothing that a terminal would obey is printed"
+done
 refused 1 'unload of an unknown model' nosuch tinymoe -- "$moectl" --socket "$socket" unload nosuch
 refused 1 'second daemon on the socket' "$socket" another "$daemon" -- "$expertd" --socket "$socket" --model "$sample"
 refused 1 'too little memory' '--memory-max|memory' -- \
