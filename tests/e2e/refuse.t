@@ -160,9 +160,22 @@ lines' "$(printf 'a\033[2Jb')" "$(printf 'a\302\233b')" "$(printf 'a\177')" a/b 
 	esac
 	shown=$(printf %s "$given" | tr -cd 'a-z0-9/' | cut -c 1-12)
 	refused 1 "the name $shown" "$@" 'name' -- "$moectl" --socket "$socket" load "$root/$sample" --name "$given"
+	refused 1 "the name $shown at the start" "$@" '--model' -- \
+		"$expertd" --socket "$dir/other" --model "$sample" --name "$given"
 	! grep -q "$(printf '[\033\177]')" "$dir/out"
 	ok $? "the name $shown: nothing that a terminal would obey is printed"
 done
+path=$(folder twin)
+refused 1 'two models of one name' "'twice'" 'another model of the start' -- \
+	"$expertd" --socket "$dir/other" --model "$sample" --name twice --model "$path" --name twice
+! grep -q loading "$dir/out"
+ok $? 'before one of them is loaded' "$dir/out"
+printf '[Models]\nModel=%s\nModel=tinymoe:%s\n' "$root/$sample" "$path" >"$dir/conf"
+refused 1 'two of one name in a file' "$dir/conf:3: Model=tinymoe:$path" "$dir/conf:2" -- \
+	"$expertd" --config "$dir/conf" --socket "$dir/other"
+printf '[Models]\n\nModel=%s\n' "$dir/nosuch" >"$dir/conf"
+refused 1 'no such folder, in a file' "$dir/conf:3: Model=$dir/nosuch: a folder" -- \
+	"$expertd" --config "$dir/conf" --socket "$dir/other"
 refused 1 'unload of an unknown model' nosuch tinymoe -- "$moectl" --socket "$socket" unload nosuch
 refused 1 'second daemon on the socket' "$socket" another "$daemon" -- "$expertd" --socket "$socket" --model "$sample"
 refused 1 'too little memory' '--memory-max|memory' -- \
