@@ -552,7 +552,7 @@ int store_adopt(struct resident **ret, struct store_left *left, const struct hos
 		snprintf(r->family, sizeof r->family, "%s", left->books->family);
 		r->read_bytes = left->books->read_bytes;
 		r->load_ns = left->books->load_ns;
-		r->read_ns = r->load_ns - MIN(left->books->beside_ms * 1000000u, r->load_ns);
+		r->read_ns = r->load_ns - MIN((uint64_t)left->books->beside_ms * 1000000u, r->load_ns);
 		r->direct = left->books->direct;
 		r->frames = left->books->frames;
 		c = r->path ? adopt_manifest(r, left, err) : moe_error_set(err, -ENOMEM, "no memory");
