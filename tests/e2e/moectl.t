@@ -167,6 +167,50 @@ fi
 exits 0 unload tiny
 "$moectl" status >/dev/full 2>"$dir/err"
 is $? 1 'where the output cannot be written: 1' "$dir/err"
+
+# -- a daemon that is stopped: its kernel still accepts connections -------------------------------------------------
+
+kill -STOP "$daemon"
+silent='status
+stats
+models
+sessions
+top --once
+heat tiny
+heat tiny --forget
+unload tiny
+set-policy tiny lru
+trace stop
+doctor'
+n=0
+asking=
+while read -r words; do
+	n=$((n + 1))
+	# shellcheck disable=SC2086 # words
+	timeout 100 "$moectl" $words >"$dir/silent.$n" 2>"$dir/silent.$n.err" </dev/null &
+	asking="$asking $!"
+	started="$started $!"
+done <<END
+$silent
+END
+wait_for grep -q '^[a-z]* *kernel' "$dir/silent.$n" && ! grep -q '^[a-z]* *daemon ' "$dir/silent.$n"
+ok $? 'doctor says what it knows of the machine while it waits for the daemon' "$dir/silent.$n"
+n=0
+for process in $asking; do
+	n=$((n + 1))
+	words=$(echo "$silent" | sed -n ${n}p)
+	wait "$process"
+	is $? 1 "of a daemon that is stopped $words gives up" "$dir/silent.$n.err"
+	forget "$process"
+	said=$dir/silent.$n.err
+	[ "$words" != doctor ] || said=$dir/silent.$n
+	grep -q "$socket: the daemon (pid $daemon) is there but has not answered for [0-9]* s: it is stopped, and kill -CONT $daemon lets" "$said"
+	ok $? 'and says so, and what to type' "$said"
+done
+grep -q '^problem *daemon ' "$dir/silent.$n"
+ok $? 'to doctor that is a problem' "$dir/silent.$n"
+kill -CONT "$daemon"
+exits 0 status
 stop_daemon
 is $? 0 'the daemon ends'
 finish

@@ -2,6 +2,7 @@
 #include "daemon-pid.h"
 
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -13,10 +14,10 @@
 
 #define PATIENCE_MS 10000
 
-static int connect_to(const char *path)
+static int connect_to(const char *path, int flags)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	_cleanup_(cleanup_close) int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	_cleanup_(cleanup_close) int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0);
 	const int one = 1;
 
 	if (sock < 0 || strlen(path) >= sizeof address.sun_path)
@@ -41,12 +42,44 @@ static int pid_of(struct msghdr *message)
 	return 0;
 }
 
+const char *daemon_path(const char *socket)
+{
+	const char *named = getenv("MOE_EXPERTD_SOCKET");
+
+	return socket ? socket : named && *named ? named : MOE_SOCKET_DEFAULT;
+}
+
+/* "4711 (moe-expertd) T 1 ...": 0 where it is another program by now, else the letter of its state. */
+static char state_of(int pid)
+{
+	char path[64], line[256], state = 0;
+	_cleanup_fclose_ FILE *file = NULL;
+
+	snprintf(path, sizeof path, "/proc/%d/stat", pid);
+	file = fopen(path, "re");
+	if (file && fgets(line, sizeof line, file) && sscanf(line, "%*d (moe-expertd) %c", &state) != 1)
+		state = 0;
+	return state;
+}
+
+struct daemon_listener daemon_listener(const char *socket)
+{
+	_cleanup_(cleanup_close) int sock = connect_to(daemon_path(socket), SOCK_NONBLOCK);
+	socklen_t bytes = sizeof(struct ucred);
+	struct ucred who;
+	char state;
+
+	if (sock < 0 || getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &bytes) < 0)
+		return (struct daemon_listener){0};
+	state = state_of(who.pid);
+	return (struct daemon_listener){.pid = state ? who.pid : 0, .stopped = state == 'T' || state == 't'};
+}
+
 int daemon_pid(const char *socket)
 {
 	struct moe_msg_hello hello = {.msg = {.magic = MOE_PROTO_MAGIC, .type = MOE_MSG_HELLO, .bytes = sizeof hello},
 				      .features = MOE_FEATURES_ALL};
-	const char *named = getenv("MOE_EXPERTD_SOCKET");
-	_cleanup_(cleanup_close) int sock = connect_to(socket ? socket : named && *named ? named : MOE_SOCKET_DEFAULT);
+	_cleanup_(cleanup_close) int sock = connect_to(daemon_path(socket), 0);
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(struct ucred))];
 	struct iovec room = {&hello, sizeof hello};
 	struct msghdr message = {

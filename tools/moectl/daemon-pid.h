@@ -9,7 +9,19 @@
 #ifndef TOOLS_DAEMON_PID_H
 #define TOOLS_DAEMON_PID_H
 
+#include <stdbool.h>
+
 /* socket: NULL is the default. 0: nobody answers, or a process that is not to be seen from here. */
 int daemon_pid(const char *socket);
+
+/* Where the daemon is looked for: `socket`, unless it is NULL. */
+const char *daemon_path(const char *socket);
+
+/* Of a daemon that does not answer nothing else can be known: who began to listen. */
+struct daemon_listener {
+	int pid; /* 0: nobody, or no moe-expertd that is to be seen from here */
+	bool stopped;
+};
+struct daemon_listener daemon_listener(const char *socket);
 
 #endif

@@ -179,13 +179,16 @@ static void check_daemon(struct report *r, const struct arguments *arg, const st
 			 const struct settings *s)
 {
 	struct moe_error err = {0};
-	struct moe_client *client;
-	char *text = NULL;
-	json_t *models;
+	json_t *document = ask_quietly(arg, MOE_DOCUMENT_MODELS, &err), *models;
 
-	if (moe_open(&client, arg->socket, &err) < 0) {
-		check(r, NOTE, "daemon", "systemctl start moe-expertd, or moe-expertd --model DIR", "%s", err.text);
-		check_memlock(r, host, 0);
+	if (!document) {
+		const bool silent = err.code == -ETIMEDOUT;
+
+		check(r, silent ? PROBLEM : NOTE, "daemon",
+		      silent ? "systemctl restart moe-expertd, or end that process and start it anew"
+			     : "systemctl start moe-expertd, or moe-expertd --model DIR",
+		      "%s", err.text);
+		check_memlock(r, host, silent ? daemon_listener(arg->socket).pid : 0);
 		models = configured(r, s);
 		check_disks(r, models);
 		json_decref(models);
@@ -193,14 +196,9 @@ static void check_daemon(struct report *r, const struct arguments *arg, const st
 	}
 	check(r, FINE, "daemon", NULL, "answers");
 	check_memlock(r, host, daemon_pid(arg->socket));
-	if (moe_query(client, MOE_DOCUMENT_MODELS, &text, &err) == 0) {
-		models = json_loads(text, 0, NULL);
-		check_pools(r, json_object_get(models, "models"));
-		check_disks(r, json_object_get(models, "models"));
-		json_decref(models);
-		free(text);
-	}
-	moe_close(client);
+	check_pools(r, json_object_get(document, "models"));
+	check_disks(r, json_object_get(document, "models"));
+	json_decref(document);
 }
 
 /* The files of expertd.conf(5), into `s`. */
@@ -216,12 +214,12 @@ static void check_settings(struct report *r, const struct arguments *arg, struct
 		check(r, FINE, "configuration", NULL, "%u files, %u models", s->n_files, s->n_models);
 }
 
-static void print_report(const struct report *r)
+/* What has not been printed yet. */
+static void print_report(struct report *r)
 {
-	const json_t *line;
-	size_t i;
+	for (; r->printed < json_array_size(r->checks); r->printed++) {
+		const json_t *line = json_array_get(r->checks, r->printed);
 
-	json_array_foreach (r->checks, i, line) {
 		printf("%-8s %-28s %s\n", get_text(line, "verdict"), get_text(line, "check"), get_text(line, "found"));
 		if (*get_text(line, "fix"))
 			printf("%-8s %-28s -> %s\n", "", "", get_text(line, "fix"));
@@ -258,6 +256,11 @@ static int check_all(struct report *r, const struct arguments *arg, struct host 
 	check_transparent(r, host);
 	check_gpu(r);
 	check_module(r);
+	/* What this machine offers is no secret while the daemon is waited for. */
+	if (!arg->json) {
+		print_report(r);
+		fflush(stdout);
+	}
 	check_daemon(r, arg, host, s);
 	return 0;
 }

@@ -18,6 +18,7 @@ enum verdict { FINE, NOTE, PROBLEM };
 
 struct report {
 	json_t *checks;
+	size_t printed; /* of them */
 	int problems;
 	const char *root; /* before the paths of files that are read and written; "" is the system itself */
 	struct remedies remedies;

@@ -81,17 +81,9 @@ static void print_map(const struct heat_map *map, const json_t *model)
 	print_origin(model);
 }
 
-static int forget(const struct arguments *arg)
+static int forget(struct moe_client *client, const struct arguments *arg, struct moe_error *err)
 {
-	struct moe_client *client;
-	struct moe_error err = {0};
-	int r = moe_open(&client, arg->socket, &err);
-
-	if (r == 0) {
-		r = moe_forget_heat(client, arg->words[0], &err);
-		moe_close(client);
-	}
-	return r < 0 ? fail(&err) : EXIT_DONE;
+	return moe_forget_heat(client, arg->words[0], err);
 }
 
 int verb_heat(const struct arguments *arg)
@@ -103,7 +95,7 @@ int verb_heat(const struct arguments *arg)
 	int r = EXIT_FAILED;
 
 	if (arg->forget)
-		return forget(arg);
+		return tell(arg, forget);
 	if (model && arg->json) {
 		json_dumpf(model, stdout, JSON_COMPACT);
 		putchar('\n');

@@ -79,15 +79,12 @@ int verb_load(const struct arguments *arg)
 	return verb_models(arg);
 }
 
+static int unload(struct moe_client *client, const struct arguments *arg, struct moe_error *err)
+{
+	return moe_unload(client, arg->words[0], err);
+}
+
 int verb_unload(const struct arguments *arg)
 {
-	struct moe_client *client;
-	struct moe_error err = {0};
-	int r = moe_open(&client, arg->socket, &err);
-
-	if (r == 0) {
-		r = moe_unload(client, arg->words[0], &err);
-		moe_close(client);
-	}
-	return r < 0 ? fail(&err) : EXIT_DONE;
+	return tell(arg, unload);
 }

@@ -52,10 +52,17 @@ int plan_write_map(const struct arguments *arg, const char *name, json_t *loads,
 /* Prints "moectl: TEXT" to stderr and returns EXIT_FAILED. */
 int fail(const struct moe_error *err);
 
-/* The parsed document, or NULL after fail(). */
+/* The parsed document, or NULL after fail(): also when the daemon does not answer in time. */
 json_t *ask(const struct arguments *arg, enum moe_document what);
-/* The same without a word to stderr. */
+/* The same without a word to stderr; -ETIMEDOUT: somebody is there, and there was no answer in time. */
 json_t *ask_quietly(const struct arguments *arg, enum moe_document what, struct moe_error *err);
+/* The same as long as it takes. */
+json_t *ask_for_ever(const struct arguments *arg, enum moe_document what, struct moe_error *err);
+
+/* What is done at once: it may be given up while it waits for the answer, so it looks at nothing but `arg`. */
+typedef int daemon_order(struct moe_client *client, const struct arguments *arg, struct moe_error *err);
+/* Returns the exit status, after fail() if need be. */
+int tell(const struct arguments *arg, daemon_order *order);
 
 /* -- show.c: values for a person ---------------------------------------------------------------------------------- */
 

@@ -21,12 +21,14 @@ struct top_fetch {
 	int r;
 };
 
-int top_fetch_now(const struct arguments *arg, struct top_documents *ret, struct moe_error *err)
+typedef json_t *asker(const struct arguments *, enum moe_document, struct moe_error *);
+
+static int fetch(const struct arguments *arg, asker *asks, struct top_documents *ret, struct moe_error *err)
 {
-	struct top_documents d = {ask_quietly(arg, MOE_DOCUMENT_STATUS, err), NULL};
+	struct top_documents d = {asks(arg, MOE_DOCUMENT_STATUS, err), NULL};
 
 	if (d.status)
-		d.stats = ask_quietly(arg, MOE_DOCUMENT_STATS, err);
+		d.stats = asks(arg, MOE_DOCUMENT_STATS, err);
 	if (!d.stats) {
 		top_documents_free(&d);
 		return -EIO;
@@ -35,6 +37,12 @@ int top_fetch_now(const struct arguments *arg, struct top_documents *ret, struct
 	return 0;
 }
 
+int top_fetch_now(const struct arguments *arg, struct top_documents *ret, struct moe_error *err)
+{
+	return fetch(arg, ask_quietly, ret, err);
+}
+
+/* The screen tells how long the daemon has been silent. */
 static void *run(void *userdata)
 {
 	struct top_fetch *f = userdata;
@@ -43,7 +51,7 @@ static void *run(void *userdata)
 	for (;;) {
 		if (sem_wait(&f->asked) < 0)
 			continue;
-		f->r = top_fetch_now(f->arg, &f->documents, &f->err);
+		f->r = fetch(f->arg, ask_for_ever, &f->documents, &f->err);
 		if (write(f->fd, &one, sizeof one) < 0)
 			return NULL;
 	}

@@ -206,17 +206,14 @@ int trace_record(const struct arguments *arg)
 	return record(arg, arg->output ? arg->output : named, &params);
 }
 
+static int stop(struct moe_client *client, const struct arguments *arg, struct moe_error *err)
+{
+	return moe_trace_stop(client, err);
+}
+
 int trace_stop(const struct arguments *arg)
 {
-	struct moe_client *client;
-	struct moe_error err = {0};
-	int r = moe_open(&client, arg->socket, &err);
-
-	if (r == 0) {
-		r = moe_trace_stop(client, &err);
-		moe_close(client);
-	}
-	return r < 0 ? fail(&err) : EXIT_DONE;
+	return tell(arg, stop);
 }
 
 /* What the form has no words for is lost, and said. */
