@@ -13,10 +13,10 @@
 #include <stdint.h>
 
 #include "daemon/accounts.h"
-#include "daemon/exporter-address.h"
 #include "kernels/kernels.h"
 #include "moe-error.h"
 #include "policy/policy.h"
+#include "settings/exporter-address.h"
 #include "settings/settings.h"
 
 #define CONFIG_MODELS_MAX SETTINGS_MODELS_MAX

@@ -17,7 +17,7 @@
 #include <stdbool.h>
 
 #include "daemon/documents.h"
-#include "daemon/exporter-address.h"
+#include "settings/exporter-address.h"
 
 struct exporter;
 

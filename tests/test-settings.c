@@ -60,6 +60,22 @@ static const char *origin(enum setting which)
 	return settings_origin(&s, which, to, sizeof to) + (strncmp(to, root, strlen(root)) == 0 ? strlen(root) : 0);
 }
 
+static const char *no_level(const char *level)
+{
+	return strcmp(level, "amx") == 0 ? "not here" : NULL;
+}
+
+/* What is well formed, and refused by settings_check. */
+static bool unfit(const char *text, const char *why)
+{
+	const int r = parse(text) < 0 ? 1 : settings_check(&s, no_level, &err);
+
+	if (why ? r == -EINVAL && strcmp(err.text, why) == 0 : r == 0)
+		return true;
+	printf("# %d, %s\n", r, err.text);
+	return false;
+}
+
 /* -- one file ----------------------------------------------------------------------------------------------------- */
 
 static void test_defaults(void)
@@ -75,6 +91,32 @@ static void test_defaults(void)
 	for (int i = 0; i < SETTINGS; i++)
 		if (!settings_table[i].preset == !settings_table[i].computed || !settings_table[i].help)
 			ok(false, "%s has a default of one kind, and help", settings_table[i].key);
+}
+
+static void test_check(void)
+{
+	ok(unfit("", NULL), "a daemon starts with the defaults");
+	ok(unfit("[Daemon]\nMetrics=9464\nBus=unix:path=/b\nBusName=org.moeexpertd.b_2\n[Pool]\nIsa=ref\n", NULL),
+	   "and with what is right");
+	begin();
+	ok(settings_set(&s, SETTING_SOCKET,
+			"/a/path/of/a/socket/that/is/so/long/that/the/kernel/has/no/room/for/it/in/"
+			"its/address/which/takes/a/hundred/and/seven/bytes",
+			&(struct settings_from){.kind = SETTINGS_FROM_OPTION}, &err) == 0 &&
+		   settings_check(&s, no_level, &err) == -EINVAL &&
+		   strstr(err.text, "bytes': a path of at most 107 bytes expected"),
+	   "the kernel has room for so long a path: %s", err.text);
+	ok(unfit("[Pool]\nIsa=amx\n", "f.conf:2: Isa=amx: not here"), "a level is asked for");
+	ok(unfit("[Daemon]\nMetrics=70000\n",
+		 "f.conf:2: Metrics=70000: PORT, ADDRESS:PORT (numbers, IPv6 in brackets) or /PATH expected, e.g. "
+		 "127.0.0.1:9464"),
+	   "a port is at most 65535");
+	ok(unfit("[Daemon]\nBus=foo\n", "f.conf:2: Bus=foo: off, system, user or unix:path=... expected"),
+	   "a bus has a name");
+	ok(unfit("[Daemon]\nBusName=org.moeexpertd.2\n",
+		 "f.conf:2: BusName=org.moeexpertd.2: org.moeexpertd or org.moeexpertd.X expected, X of letters, "
+		 "digits and _, not beginning with a digit, 255 bytes in all"),
+	   "and the daemon a name there");
 }
 
 static void test_types(void)
@@ -268,6 +310,7 @@ int main(void)
 	snprintf(root, sizeof root, "%s/moe-settings.XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
 	require(mkdtemp(root), "a folder");
 	test_defaults();
+	test_check();
 	test_types();
 	test_refusals();
 	test_unknown();

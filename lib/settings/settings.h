@@ -62,7 +62,7 @@ enum setting_type {
 	SETTING_TYPE_BYTES, /* with K, M, G or T, powers of 1024, and a fraction */
 	SETTING_TYPE_BOOL,  /* yes or no; also true, on, 1, false, off, 0 */
 	SETTING_TYPE_WORD,  /* one of `words` */
-	SETTING_TYPE_TEXT,  /* what `words` says; the daemon alone can tell whether it is */
+	SETTING_TYPE_TEXT,  /* what `words` says; settings_check tells whether it is */
 };
 
 struct setting_def {
@@ -144,6 +144,12 @@ int settings_read(struct settings *s, const char *root, struct moe_error *err);
 
 /* `file`, else $MOE_EXPERTD_CONFIG, else settings_read below `root`. */
 int settings_load(struct settings *s, const char *file, const char *root, struct moe_error *err);
+
+/* What is wrong with the level of Isa= on the machine that is meant; NULL: nothing. */
+typedef const char *settings_isa_wrong(const char *level);
+/* What a type cannot tell, of the daemon's start, of its reload and of whoever asks beforehand: 0, or -EINVAL and the
+ * place and what is expected in *err. */
+int settings_check(const struct settings *s, settings_isa_wrong *isa_wrong, struct moe_error *err);
 
 /* Where a value is from: "FILE:LINE", "command line" or "default". Returns `to`. */
 const char *settings_origin(const struct settings *s, enum setting which, char *to, size_t size);

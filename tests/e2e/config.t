@@ -70,6 +70,20 @@ kill -HUP "$daemon"
 wait_for grep -q "reloading: $conf:10: .*everything stays as it was" "$log"
 ok $? 'a wrong line is an error that names its place' "$log"
 sed -i '$d' "$conf"
+for wrong in Daemon.Metrics=70000 Daemon.Metrics=foo Daemon.Bus=foo Daemon.BusName=foo Pool.Isa=sse9; do
+	cp "$conf" "$dir/right.conf"
+	printf '[%s]\n%s\n' "${wrong%%.*}" "${wrong#*.}" >>"$conf"
+	kill -HUP "$daemon"
+	wait_for grep -q "reloading: $conf:11: ${wrong#*.}: .* expected.*; everything stays as it was" "$log"
+	ok $? "SIGHUP refuses ${wrong#*.}" "$log"
+	timeout 60 "$expertd" --socket "$dir/other" --config "$conf" >"$dir/out" 2>&1
+	is "$?:$(grep -c "$conf:11: ${wrong#*.}: " "$dir/out")" 2:1 'as a daemon that starts does' "$dir/out"
+	"$moectl" config --config "$conf" >"$dir/out" 2>&1
+	is "$?:$(grep -c "$conf:11: ${wrong#*.}: " "$dir/out")" 1:1 'and moectl config' "$dir/out"
+	"$moectl" --socket "$socket" doctor --config "$conf" >"$dir/out" 2>&1
+	is "$?:$(grep -c "^problem *configuration *$conf:11: ${wrong#*.}: " "$dir/out")" 1:1 'and doctor' "$dir/out"
+	mv "$dir/right.conf" "$conf"
+done
 sed -i -e '/UidSessions/d' -e 's/MemoryMax=.*/Pages=4k/' "$conf"
 reload 'the line is gone, and two settings with it'
 is "$(status memory_max)" 0 'what no file says any more has its default'

@@ -4,10 +4,12 @@
  *
  * It needs no daemon and asks none: what a daemon that runs was told on its command line goes before this.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/kernels.h"
 #include "moectl.h"
 #include "settings/settings.h"
 
@@ -136,6 +138,28 @@ static void print_document(const struct settings *s, json_t *warnings)
 	json_decref(document);
 }
 
+static const char *isa_wrong(const char *level)
+{
+	enum isa isa;
+
+	return isa_from_name(level, &isa) < 0 ? isa_why_not(level) : NULL;
+}
+
+/* Of another machine's files only that there is such a level: it is that machine's CPU that counts. */
+static const char *isa_unknown(const char *level)
+{
+	enum isa isa;
+
+	return isa_from_name(level, &isa) == -EINVAL ? isa_why_not(level) : NULL;
+}
+
+int config_load(struct settings *s, const struct arguments *arg, struct moe_error *err)
+{
+	const int r = settings_load(s, arg->config, arg->root ? arg->root : "", err);
+
+	return r < 0 ? r : settings_check(s, arg->root ? isa_unknown : isa_wrong, err);
+}
+
 int verb_config(const struct arguments *arg)
 {
 	struct warnings w = {.list = json_array()};
@@ -146,7 +170,7 @@ int verb_config(const struct arguments *arg)
 	settings_init(&s);
 	s.warn = warn;
 	s.userdata = &w;
-	r = settings_load(&s, arg->config, arg->root ? arg->root : "", &err);
+	r = config_load(&s, arg, &err);
 	if (r < 0)
 		r = fail(&err);
 	else if (arg->json)

@@ -207,7 +207,7 @@ static void check_settings(struct report *r, const struct arguments *arg, struct
 	struct moe_error err = {0};
 
 	settings_init(s);
-	if (settings_load(s, arg->config, r->root, &err) < 0)
+	if (config_load(s, arg, &err) < 0)
 		check(r, PROBLEM, "configuration", "mend that place; moectl config tells when it is right", "%s",
 		      err.text);
 	else

@@ -47,6 +47,12 @@ int verb_plan(const struct arguments *arg);
  * options of plan, into `path`. Returns the exit status. */
 int plan_write_map(const struct arguments *arg, const char *name, json_t *loads, const char *path);
 
+/* -- config.c: what a daemon would be configured by ---------------------------------------------------------------- */
+
+struct settings;
+/* The files that the command line means, with which a daemon would start: 0 or -errno. */
+int config_load(struct settings *s, const struct arguments *arg, struct moe_error *err);
+
 /* -- ask.c: one question to the daemon ---------------------------------------------------------------------------- */
 
 /* Prints "moectl: TEXT" to stderr and returns EXIT_FAILED. */

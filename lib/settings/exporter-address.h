@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* exporter-address - where --metrics listens, as it is written on the command line. Pure. */
-#ifndef DAEMON_EXPORTER_ADDRESS_H
-#define DAEMON_EXPORTER_ADDRESS_H
+/* exporter-address - where --metrics listens, as it is written in a file or on the command line. Pure. */
+#ifndef SETTINGS_EXPORTER_ADDRESS_H
+#define SETTINGS_EXPORTER_ADDRESS_H
 
 #include <stdbool.h>
 #include <sys/socket.h>

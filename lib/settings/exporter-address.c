@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/exporter-address.h"
+#include "settings/exporter-address.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
