@@ -220,6 +220,78 @@ for words in '' x 7:1G 1G,,1G 0:; do
 	is $? 2 "--huge-pages '$words' is refused"
 done
 
+# -- what a daemon would not load ---------------------------------------------------------------------------------
+
+# both SAID NAME LINE...: moectl doctor and a daemon say the same of these lines: nothing (0), or that it cannot be (1).
+both() {
+	expected=$1 name=$2
+	shift 2
+	printf '[Models]\n' >"$dir/both.conf"
+	printf '%s\n' "$@" >>"$dir/both.conf"
+	"$moectl" --socket "$dir/nobody" doctor --config "$dir/both.conf" >"$dir/out" 2>"$dir/err"
+	grep -qE '^problem +(configured model|huge pages wanted)' "$dir/out"
+	is "$((! $?))" "$expected" "doctor: $name" "$dir/out"
+	rm -f "$dir/ready"
+	mkfifo "$dir/ready"
+	"$real" --socket "$dir/both" --config "$dir/both.conf" --ready-fd 3 3>"$dir/ready" 2>"$dir/both.log" >&2 &
+	daemon=$!
+	started="$started $daemon"
+	# shellcheck disable=SC2034 # READY, or the end
+	read -r line <"$dir/ready"
+	is "$((! $?))" "$((! expected))" 'and the daemon agrees' "$dir/both.log"
+	kill "$daemon" 2>/dev/null
+	wait "$daemon"
+	forget "$daemon"
+}
+
+printf '[Models]\nModel=%s\nPages=4k\n' "$root/$sample" >"$dir/one.conf"
+"$moectl" --socket "$dir/nobody" doctor --config "$dir/one.conf" --json >"$dir/report" 2>"$dir/err"
+bytes=$(found 'configured model 1' | sed 's/.*(\([0-9]*\) bytes) on each of \([0-9]*\) nodes/\1 \2/' | awk '{ print $1 * $2 }')
+both 0 'all that the model takes' Pages=4k "MemoryMax=$bytes" "Model=$root/$sample"
+both 1 'a byte less' Pages=4k "MemoryMax=$((bytes - 1))" "Model=$root/$sample"
+both 1 'two models, where one has room' Pages=4k "MemoryMax=$((bytes + 1000000))" "Model=a:$root/$sample" "Model=b:$root/$sample"
+both 1 '1 MiB' Pages=4k MemoryMax=1M "Model=$root/$sample"
+both 1 'a few records' Pages=4k PoolMax=100K "Model=$root/$sample"
+sed -i 's/^Pages.*/PoolMax=100K/' "$dir/one.conf"
+"$moectl" --socket "$dir/nobody" doctor --config "$dir/one.conf" --json >"$dir/report" 2>"$dir/err"
+least=$(found 'configured model 1' | sed -n 's/^problem: .* at least: \([0-9]*\) bytes$/\1/p')
+both 0 'as many records as it needs at least' Pages=4k "PoolMax=$least" "Model=$root/$sample"
+both 1 'a byte less' Pages=4k "PoolMax=$((least - 1))" "Model=$root/$sample"
+
+# A model of 12 TB, all holes: no machine has so much memory.
+mkdir "$dir/large"
+perl -MJSON::PP -e '
+	my ($dir, $hidden, $inter) = (shift, 65536, 16777216);
+	my ($at, %h) = (0);
+	my $add = sub {
+		my ($name, @shape) = @_;
+		my $n = 2;
+		$n *= $_ for @shape;
+		$h{$name} = {dtype => "BF16", shape => \@shape, data_offsets => [$at, $at + $n]};
+		$at += $n;
+	};
+	for my $e (0, 1) {
+		$add->("model.layers.0.block_sparse_moe.experts.$e.w$_", $_ == 2 ? ($hidden, $inter) : ($inter, $hidden)) for 1 .. 3;
+	}
+	my %named = map { ("$_.weight" => $h{$_}) } keys %h;
+	my $header = encode_json(\%named);
+	open(my $out, ">", "$dir/model.safetensors") or die;
+	print $out pack("Q<", length $header), $header;
+	close $out;
+	truncate("$dir/model.safetensors", 8 + length($header) + $at) or exit 1;
+	open(my $config, ">", "$dir/config.json") or die;
+	print $config encode_json({architectures => ["MixtralForCausalLM"], model_type => "mixtral", hidden_size => $hidden,
+		intermediate_size => $inter, num_local_experts => 2, num_experts_per_tok => 1, num_hidden_layers => 1,
+		num_attention_heads => 1, num_key_value_heads => 1, vocab_size => 2, torch_dtype => "bfloat16"});
+' "$dir/large" 2>"$dir/err" || rm -r "$dir/large"
+if [ -d "$dir/large" ]; then
+	for pages in 4k thp auto 2m; do
+		both 1 "Pages=$pages, and more than there is" "Pages=$pages" "Model=$dir/large"
+	done
+else
+	skip 'this file system has no files of 12 TB'
+fi
+
 # -- what else a file mends ---------------------------------------------------------------------------------------
 
 echo 2 >"$tree/proc/sys/kernel/io_uring_disabled"

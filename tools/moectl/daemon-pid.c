@@ -70,9 +70,10 @@ struct daemon_listener daemon_listener(const char *socket)
 	char state;
 
 	if (sock < 0 || getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &bytes) < 0)
-		return (struct daemon_listener){0};
+		return (struct daemon_listener){.there = sock >= 0};
 	state = state_of(who.pid);
-	return (struct daemon_listener){.pid = state ? who.pid : 0, .stopped = state == 'T' || state == 't'};
+	return (struct daemon_listener){
+		.there = true, .pid = state ? who.pid : 0, .stopped = state == 'T' || state == 't'};
 }
 
 int daemon_pid(const char *socket)

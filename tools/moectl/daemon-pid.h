@@ -19,6 +19,7 @@ const char *daemon_path(const char *socket);
 
 /* Of a daemon that does not answer nothing else can be known: who began to listen. */
 struct daemon_listener {
+	bool there;
 	int pid; /* 0: nobody, or no moe-expertd that is to be seen from here */
 	bool stopped;
 };

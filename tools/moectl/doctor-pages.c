@@ -2,15 +2,16 @@
 /*
  * doctor-pages - the huge pages that the configured models want on each NUMA node, and the files that reserve them.
  *
- * As the daemon lays models out (daemon/manifest.c, tiered.c, pages.c): each model has a file of equal size on each
- * node, on pages of 1 GiB from 512 MiB on where the machine has such, else of 2 MiB. tests/e2e/doctor.t compares the
- * sizes with those of a daemon.
+ * As the daemon lays models out (daemon/manifest.c, tiered.c, room.c, pages.c): each model has a file of equal size on
+ * each node, on pages of 1 GiB from 512 MiB on where the machine has such, else of 2 MiB. What a daemon would not load
+ * is a problem. tests/e2e/doctor.t compares both with what a daemon does.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "base/small.h"
 #include "base/util.h"
 #include "doctor.h"
@@ -38,7 +39,7 @@ static void add_bytes(struct want *w, const struct host_node *node, uint64_t byt
 		w->small += (bytes + HOST_HUGE_2M - 1) / HOST_HUGE_2M;
 }
 
-/* -- of models ---------------------------------------------------------------------------------------------------- */
+/* -- of a model ---------------------------------------------------------------------------------------------------- */
 
 /* In how many files its records are cut. */
 static uint32_t count_pools(const struct model *model, uint32_t nodes)
@@ -56,12 +57,17 @@ static uint32_t count_pools(const struct model *model, uint32_t nodes)
 	return pools;
 }
 
-/* Of each of these files. */
-static uint64_t pool_bytes(const struct model *model, uint32_t pools, const struct settings *s)
+/* What a model takes, in bytes. */
+struct size {
+	uint32_t pools;
+	uint64_t all;    /* of its records, in each file */
+	uint64_t record; /* the largest one, of all files together */
+	uint64_t file;   /* each file, when it is loaded */
+};
+
+static struct size measure(const struct model *model, uint32_t nodes)
 {
-	const uint64_t limit = s->values[SETTING_MEMORY_MAX].number, tier = s->values[SETTING_POOL_MAX].number;
-	const uint64_t max = limit ? MIN(limit, tier) : tier;
-	uint64_t bytes = 0, largest = 0, records = (uint64_t)model->config.n_moe_layers * model->config.n_experts;
+	struct size size = {.pools = count_pools(model, nodes)};
 
 	for (uint32_t layer = 0; layer < model->config.n_layers; layer++) {
 		struct moe_layout layout = {0};
@@ -69,24 +75,156 @@ static uint64_t pool_bytes(const struct model *model, uint32_t pools, const stru
 		if (!model->config.is_moe[layer])
 			continue;
 		expert_layout(model, layer, &layout);
-		layout_spread(&layout, &layout, pools);
-		bytes += layout.record_bytes * model->config.n_experts;
-		largest = MAX(largest, layout.record_bytes);
+		layout_spread(&layout, &layout, size.pools);
+		size.all += layout.record_bytes * model->config.n_experts;
+		size.record = MAX(size.record, layout.record_bytes * size.pools);
 	}
-	if (tier == 0 || largest == 0 || bytes * pools <= max)
-		return bytes;
-	return MIN(max / (largest * pools), records) * largest;
+	size.file = size.all;
+	return size;
 }
 
-static void add_models(struct report *r, const struct host *host, const struct settings *s, struct want *wants)
+/* -- would a daemon load them? ------------------------------------------------------------------------------------ */
+
+/* What is there for the models, less those that were looked at. */
+struct left {
+	uint64_t limit;                                /* of MemoryMax=, and more than there is where it says nothing */
+	int64_t machine, group, nodes[HOST_NODES_MAX]; /* ordinary memory, -1 unknown */
+	int64_t large[HOST_NODES_MAX], small[HOST_NODES_MAX]; /* reserved pages */
+};
+
+/* A daemon that runs has its models in memory already: then it is what there is in all that counts. */
+static struct left left_on(const struct host *host, const struct settings *s, bool served)
 {
+	const uint64_t limit = s->values[SETTING_MEMORY_MAX].number;
+	struct left left = {.limit = limit ? limit : UINT64_MAX,
+			    .machine = served ? 0 : host->mem_available,
+			    .group = served ? host->mem_limit : host->mem_limit_left};
+
+	for (uint32_t i = 0; i < host->n_nodes; i++) {
+		const struct host_node *n = &host->nodes[i];
+
+		left.nodes[i] = served ? n->mem_total : n->mem_available;
+		left.large[i] = served ? n->huge_1g_total : n->huge_1g_free;
+		left.small[i] = served ? n->huge_2m_total : n->huge_2m_free;
+		if (served)
+			left.machine = left.machine < 0 || n->mem_total < 0 ? -1 : left.machine + n->mem_total;
+	}
+	return left;
+}
+
+/* Which part of it stays in memory. False, and why: too little for a daemon to begin with (daemon/tiered.c). */
+static bool fits_limits(struct size *size, const struct model *model, const struct settings *s, uint64_t limit,
+			struct moe_error *err)
+{
+	const uint64_t records = (uint64_t)model->config.n_moe_layers * model->config.n_experts;
+	const uint64_t least = MIN(model->config.n_experts + MAX(model->config.topk, 1u), records);
+	const uint64_t tier = s->values[SETTING_POOL_MAX].number, max = MIN(limit, tier);
+
+	if (tier == 0 || size->record == 0 || size->all * size->pools <= max) {
+		if (size->all * size->pools <= limit)
+			return true;
+		moe_error_set(err, -ENOMEM, "%llu bytes needed, and MemoryMax= leaves %llu",
+			      (unsigned long long)size->all * size->pools, (unsigned long long)limit);
+		return false;
+	}
+	size->file = MIN(max / size->record, records) * (size->record / size->pools);
+	if (max / size->record >= least)
+		return true;
+	moe_error_set(err, -ENOMEM,
+		      "%llu bytes (PoolMax=, MemoryMax=) hold %llu records of %llu bytes, and it needs %llu at least: "
+		      "%llu bytes",
+		      (unsigned long long)max, (unsigned long long)(max / size->record),
+		      (unsigned long long)size->record, (unsigned long long)least,
+		      (unsigned long long)(least * size->record));
+	return false;
+}
+
+/* Of ordinary memory something must be left besides (daemon/room.c). */
+static bool take(int64_t *left, uint64_t bytes)
+{
+	const uint64_t besides = bytes / 256 + (64u << 20);
+
+	if (*left < 0)
+		return true;
+	if (bytes > INT64_MAX / 2 || (uint64_t)*left < bytes + besides)
+		return false;
+	*left -= (int64_t)bytes;
+	return true;
+}
+
+static bool take_reserved(struct left *left, uint32_t node, const struct want *w)
+{
+	if (left->large[node] < (int64_t)w->large || left->small[node] < (int64_t)w->small)
+		return false;
+	left->large[node] -= (int64_t)w->large;
+	left->small[node] -= (int64_t)w->small;
+	return true;
+}
+
+/* What is on no huge pages that are reserved; those of Pages=1g and 2m are looked at with what all models want. */
+static bool fits_memory(struct left *left, const struct size *size, const struct host *host, uint64_t rung,
+			struct moe_error *err)
+{
+	for (uint32_t i = 0; i < size->pools; i++) {
+		const int64_t there = left->nodes[i], all = left->machine;
+		struct want w = {0};
+
+		if (rung == RUNG_1G || rung == RUNG_2M)
+			continue;
+		add_bytes(&w, &host->nodes[i], size->file, rung);
+		if (rung == RUNG_AUTO && take_reserved(left, i, &w))
+			continue;
+		if (take(&left->nodes[i], size->file) && take(&left->machine, size->file) &&
+		    take(&left->group, size->file))
+			continue;
+		moe_error_set(err, -ENOMEM,
+			      "%llu bytes needed on node %d, which has %lld of ordinary memory for them, the machine "
+			      "%lld, and the cgroup %lld (-1: no limit is known)",
+			      (unsigned long long)size->file, host->nodes[i].id, (long long)there, (long long)all,
+			      (long long)left->group);
+		return false;
+	}
+	return true;
+}
+
+#define FIX_LIMITS "raise it; or let what does not fit stay on disk (PoolMax= in expertd.conf(5)); or a smaller model"
+#define FIX_MEMORY                                                                                                     \
+	"free memory; or let what does not fit stay on disk (PoolMax= in expertd.conf(5)); or a smaller model"
+
+static void add_model(struct report *r, const char *what, const struct settings_model *m, const struct model *model,
+		      const struct host *host, const struct settings *s, struct left *left, struct want *wants)
+{
+	const uint64_t rung = s->values[SETTING_PAGES].number;
+	struct size size = measure(model, host->n_nodes);
+	struct moe_error why = {0};
+	char text[SHOW_TEXT];
+
+	if (!fits_limits(&size, model, s, left->limit, &why)) {
+		check(r, PROBLEM, what, FIX_LIMITS, "%s: %s", m->path, why.text);
+		return;
+	}
+	if (!fits_memory(left, &size, host, rung, &why)) {
+		check(r, PROBLEM, what, FIX_MEMORY, "%s: %s", m->path, why.text);
+		return;
+	}
+	if (left->limit != UINT64_MAX)
+		left->limit -= size.file * size.pools;
+	check(r, FINE, what, NULL, "%s: %s (%llu bytes) on each of %u nodes", m->path,
+	      show_bytes(text, (double)size.file), (unsigned long long)size.file, size.pools);
+	for (uint32_t node = 0; node < size.pools; node++)
+		add_bytes(&wants[node], &host->nodes[node], size.file, rung);
+}
+
+static void add_models(struct report *r, const struct host *host, const struct settings *s, bool served,
+		       struct want *wants)
+{
+	struct left left = left_on(host, s, served);
+
 	for (uint32_t i = 0; i < s->n_models; i++) {
 		const struct settings_model *m = &s->models[i];
 		struct moe_error err = {0};
 		struct model *model = NULL;
-		char path[PATH_MAX], what[128], size[SHOW_TEXT];
-		uint32_t pools;
-		uint64_t bytes;
+		char path[PATH_MAX], what[128];
 
 		snprintf(path, sizeof path, "%s%s", r->root, m->path);
 		snprintf(what, sizeof what, "configured model %u", i + 1);
@@ -95,12 +233,7 @@ static void add_models(struct report *r, const struct host *host, const struct s
 			      err.text);
 			continue;
 		}
-		pools = count_pools(model, host->n_nodes);
-		bytes = pool_bytes(model, pools, s);
-		check(r, FINE, what, NULL, "%s: %s (%llu bytes) on each of %u nodes", m->path,
-		      show_bytes(size, (double)bytes), (unsigned long long)bytes, pools);
-		for (uint32_t node = 0; node < pools; node++)
-			add_bytes(&wants[node], &host->nodes[node], bytes, s->values[SETTING_PAGES].number);
+		add_model(r, what, m, model, host, s, &left, wants);
 		model_free(model);
 	}
 }
@@ -193,8 +326,18 @@ static void add_remedy(struct report *r, const char *what, const struct host_nod
 		 node->id, node->id);
 }
 
-/* `told`: by the command line; then it is to be there after the next boot as well. */
-static void check_want(struct report *r, const struct host_node *node, const struct want *w, bool told)
+/* Pages=1g and 2m: on nothing else, and none can be made when they are asked for. */
+static bool must_be_reserved(uint64_t rung, const struct host *host)
+{
+	if (rung == RUNG_1G)
+		return host_read_number("/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_overcommit_hugepages") <= 0;
+	return rung == RUNG_2M && host->overcommit_2m <= 0;
+}
+
+/* `told`: by the command line; then it is to be there after the next boot as well. `lacking`: what it is when there is
+ * less. */
+static void check_want(struct report *r, const struct host_node *node, const struct want *w, bool told,
+		       enum verdict lacking)
 {
 	const uint64_t bytes = w->large * HOST_HUGE_1G + w->small * HOST_HUGE_2M;
 	const uint64_t large = (uint64_t)MAX(node->huge_1g_total, 0), small = (uint64_t)MAX(node->huge_2m_total, 0);
@@ -208,29 +351,30 @@ static void check_want(struct report *r, const struct host_node *node, const str
 	snprintf(fix, sizeof fix, "systemctl restart moe-expertd-hugepages@%d.service; or reboot", node->id);
 	show_want(pages, sizeof pages, w);
 	if (node->mem_total >= 0 && (double)bytes > NODE_SHARE * (double)node->mem_total) {
-		check(r, NOTE, what, "PoolMax= in expertd.conf(5) leaves the rest on disk; or serve a smaller model",
+		check(r, lacking, what, "PoolMax= in expertd.conf(5) leaves the rest on disk; or serve a smaller model",
 		      "%s are %s, and the node has %s", pages, show_bytes(size, (double)bytes),
 		      show_bytes(total, (double)node->mem_total));
 	} else if (large >= w->large && small >= w->small && (is_said || !told)) {
 		check(r, FINE, what, NULL, "%s, which are reserved", pages);
 	} else if (is_said) {
-		check(r, NOTE, what, fix, "%s: the file for it is there, but not the pages", pages);
+		check(r, lacking, what, fix, "%s: the file for it is there, but not the pages", pages);
 	} else {
-		check(r, NOTE, what, "moectl doctor --fix", "%s; %llu of 1 GiB and %llu of 2 MiB are reserved", pages,
-		      (unsigned long long)large, (unsigned long long)small);
+		check(r, lacking, what, "moectl doctor --fix", "%s; %llu of 1 GiB and %llu of 2 MiB are reserved",
+		      pages, (unsigned long long)large, (unsigned long long)small);
 		add_remedy(r, what, node, w);
 	}
 }
 
-int check_wanted(struct report *r, const struct host *host, const struct settings *s, const char *words)
+int check_wanted(struct report *r, const struct host *host, const struct settings *s, const char *words, bool served)
 {
 	struct want wants[HOST_NODES_MAX] = {0};
 	const uint64_t rung = s->values[SETTING_PAGES].number;
+	const enum verdict lacking = !words && must_be_reserved(rung, host) ? PROBLEM : NOTE;
 
-	add_models(r, host, s, wants);
+	add_models(r, host, s, served, wants);
 	if (words && read_words(words, host, MIN(rung, RUNG_2M), wants) < 0)
 		return -EINVAL;
 	for (uint32_t i = 0; i < host->n_nodes; i++)
-		check_want(r, &host->nodes[i], &wants[i], words != NULL);
+		check_want(r, &host->nodes[i], &wants[i], words != NULL, lacking);
 	return 0;
 }

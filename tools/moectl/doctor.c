@@ -249,7 +249,7 @@ static int check_all(struct report *r, const struct arguments *arg, struct host 
 	check_cores(r, host);
 	check_nodes(r, host);
 	check_settings(r, arg, s);
-	if (check_wanted(r, host, s, arg->huge_pages) < 0)
+	if (check_wanted(r, host, s, arg->huge_pages, daemon_listener(arg->socket).there) < 0)
 		return -EINVAL;
 	check_numa_balancing(r, host);
 	check_memory_limit(r, host);

@@ -45,7 +45,8 @@ void add_sysctl(struct report *r, const char *check, const char *name, const cha
 
 /* -- doctor-pages.c: what the configured models want -------------------------------------------------------------- */
 
-/* `words`: of --huge-pages, or NULL; then the models say it. -EINVAL: wrong words. */
-int check_wanted(struct report *r, const struct host *host, const struct settings *s, const char *words);
+/* `words`: of --huge-pages, or NULL; then the models say it. `served`: by a daemon that may have them in memory.
+ * -EINVAL: wrong words. */
+int check_wanted(struct report *r, const struct host *host, const struct settings *s, const char *words, bool served);
 
 #endif
