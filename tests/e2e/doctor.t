@@ -220,6 +220,25 @@ for words in '' x 7:1G 1G,,1G 0:; do
 	is $? 2 "--huge-pages '$words' is refused"
 done
 
+# -- names that are no UTF-8, and those that are cut ----------------------------------------------------------------
+
+ln -s "$tree" "$dir/$(printf 'tr\351')"
+n=$(remedies | wc -w)
+env -u MOE_EXPERTD_CONFIG PRETEND_NODES=2 LD_PRELOAD="$pretend" prlimit --memlock=65536 "$moectl" --socket "$socket" \
+	doctor --json --root "$dir/$(printf 'tr\351')" >"$dir/report" 2>"$dir/err"
+is "$(json "$dir/report" 'remedies.#')" "$n" 'a root whose name is no UTF-8 loses no remedy' "$dir/report"
+is "$(json "$dir/report" remedies.0.file)" "$dir/tr?/etc/sysctl.d/60-moe-expertd-numa.conf" 'and is told as well as can be'
+umlauts=$(printf '%0300d' 0 | sed "s/0/$(printf '\303\244')/g")
+for pad in '' x; do
+	printf '[Models]\nModel=/%s%s\n' "$pad" "$umlauts" >"$dir/long.conf"
+	"$moectl" --socket "$dir/nobody" doctor --config "$dir/long.conf" --json >"$dir/report" 2>"$dir/err"
+	found 'configured model 1' >"$dir/out"
+	grep -q "/$pad" "$dir/out" && ! grep -q '?' "$dir/out"
+	ok $? 'a text that is cut ends with a letter' "$dir/out"
+	grep -q "disk of /$pad$(printf '\303\244\303\244')" "$dir/report"
+	ok $? 'and so does a name' "$dir/report"
+done
+
 # -- what a daemon would not load ---------------------------------------------------------------------------------
 
 # both SAID NAME LINE...: moectl doctor and a daemon say the same of these lines: nothing (0), or that it cannot be (1).

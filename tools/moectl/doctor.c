@@ -14,18 +14,37 @@
 
 static const char *const verdict_names[] = {"ok", "note", "problem"};
 
+/* What had no room has been cut off: half a letter is none, and would make all others unreadable. */
+static char *cut_letter(char *text)
+{
+	const size_t n = strlen(text);
+	size_t at = n;
+
+	while (at > 0 && n - at < 3 && ((unsigned char)text[at - 1] & 0xc0) == 0x80)
+		at--;
+	if (at > 0 && (unsigned char)text[at - 1] >= 0xc0) {
+		const unsigned char first = (unsigned char)text[at - 1];
+		const size_t letter = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+
+		if (n - (at - 1) < letter)
+			text[at - 1] = '\0';
+	}
+	return text;
+}
+
 void check(struct report *r, enum verdict verdict, const char *what, const char *fix, const char *format, ...)
 {
-	char found[512];
+	char found[512], name[128];
 	va_list args;
 
 	va_start(args, format);
 	vsnprintf(found, sizeof found, format, args);
 	va_end(args);
+	snprintf(name, sizeof name, "%s", what);
 	r->problems += verdict == PROBLEM;
-	json_array_append_new(r->checks,
-			      json_pack("{s:s, s:s, s:o, s:o}", "check", what, "verdict", verdict_names[verdict],
-					"found", text_json(found), "fix", text_json(fix ? fix : "")));
+	json_array_append_new(r->checks, json_pack("{s:o, s:s, s:o, s:o}", "check", text_json(cut_letter(name)),
+						   "verdict", verdict_names[verdict], "found",
+						   text_json(cut_letter(found)), "fix", text_json(fix ? fix : "")));
 }
 
 static void check_kernel(struct report *r, const struct host *h)
@@ -233,8 +252,9 @@ static void print_document(const struct report *r)
 	for (unsigned i = 0; i < r->remedies.n; i++) {
 		const struct remedy *m = &r->remedies.list[i];
 
-		json_array_append_new(remedies, json_pack("{s:s, s:s, s:s, s:s}", "check", m->check, "file", m->path,
-							  "text", m->text, "next", m->next));
+		json_array_append_new(remedies, json_pack("{s:o, s:o, s:o, s:o}", "check", text_json(m->check), "file",
+							  text_json(m->path), "text", text_json(m->text), "next",
+							  text_json(m->next)));
 	}
 	document = json_pack("{s:O, s:i, s:o}", "checks", r->checks, "problems", r->problems, "remedies", remedies);
 	print_json(document);
