@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/stdout.h"
 #include "daemon/config.h"
 #include "daemon/crash.h"
 #include "daemon/handover.h"
@@ -80,7 +81,7 @@ int main(int argc, char **argv)
 	log_open("moe-expertd", LOG_LEVEL_INFO);
 	r = config_parse(&config, argc, argv, &err);
 	if (r > 0)
-		return 0;
+		return stdout_end("moe-expertd", 0);
 	if (r < 0) {
 		log_err("%s", err.text);
 		handover_refuse();

@@ -168,6 +168,32 @@ exits 0 unload tiny
 "$moectl" status >/dev/full 2>"$dir/err"
 is $? 1 'where the output cannot be written: 1' "$dir/err"
 
+# -- output that is lost ------------------------------------------------------------------------------------------
+
+# lost NAME COMMAND...: it fails where nothing can be written, and says so in one line, and not that the disk is broken
+lost() {
+	name=$1
+	shift
+	"$@" >/dev/full 2>"$dir/err"
+	is "$?:$(grep -c 'cannot write' "$dir/err"):$(grep -c 'Input/output error' "$dir/err")" 1:1:0 "$name: what is lost is told" "$dir/err"
+}
+for program in "$moectl" "$worker" "$bench" "$expertd"; do
+	for option in --help --version; do
+		lost "${program##*/} $option" "$program" $option
+	done
+done
+lost 'moectl VERB --help' "$moectl" status --help
+lost moe-mkmodel "$mkmodel" --help
+for json in '' --json; do
+	# shellcheck disable=SC2086 # a word, or none
+	lost "moe-worker generate $json" "$worker" generate --model "$sample" --prompt a --tokens 2 $json
+	# shellcheck disable=SC2086
+	lost "moe-worker score $json" "$worker" score --model "$sample" --text "$sample/text.txt" $json
+done
+lost 'moe-bench policy' "$bench" policy --samples 1 --json
+lost 'moe-bench plan' "$bench" plan --samples 1 --json
+lost 'moe-bench ffn' "$bench" ffn --samples 1 --json --hidden 64 --inter 64 --experts 4 --topk 1 --bytes 1M
+
 # -- a daemon that is stopped: its kernel still accepts connections -------------------------------------------------
 
 kill -STOP "$daemon"

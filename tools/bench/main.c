@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "base/cleanup.h"
+#include "base/stdout.h"
 #include "bench.h"
 
 /* Long options without a letter. */
@@ -230,7 +231,7 @@ static int set_option(struct options *o, int id, char *word)
 	}
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{"daemon", required_argument, NULL, 'd'},
@@ -286,4 +287,9 @@ int main(int argc, char **argv)
 	if (optind + 1 + (strcmp(argv[optind], "load") == 0) < argc)
 		return usage("unexpected argument", argv[argc - 1]);
 	return run_verb(&o, argv[optind]);
+}
+
+int main(int argc, char **argv)
+{
+	return stdout_end("moe-bench", run(argc, argv));
 }

@@ -4,15 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/stdout.h"
 #include "tools/mkmodel/folder.h"
 #include "tools/mkmodel/options.h"
 #include "tools/mkmodel/verbs.h"
-
-/* Everything printed has reached its place. */
-static int finish(void)
-{
-	return fflush(stdout) == 0 && !ferror(stdout) ? EXIT_DONE : EXIT_FAILED;
-}
 
 static int make(int argc, char **argv)
 {
@@ -51,5 +46,5 @@ int main(int argc, char **argv)
 		code = verb_widen(argc - 1, argv + 1);
 	else
 		code = make(argc, argv);
-	return code == EXIT_DONE ? finish() : code;
+	return stdout_end("moe-mkmodel", code);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/stdout.h"
 #include "moectl.h"
 #include "settings/settings.h"
 
@@ -227,10 +227,9 @@ static int help(const char *name)
 	return EXIT_DONE;
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
 	struct arguments arg;
-	int r;
 
 	switch (arguments_parse(&arg, argc, argv)) {
 	case ARGUMENTS_HELP:
@@ -243,11 +242,11 @@ int main(int argc, char **argv)
 	case ARGUMENTS_VERB:
 		break;
 	}
+	return run_verb(&arg);
+}
+
+int main(int argc, char **argv)
+{
 	signal(SIGPIPE, SIG_IGN);
-	r = run_verb(&arg);
-	if (fflush(stdout) != 0 || ferror(stdout)) {
-		fprintf(stderr, "moectl: cannot write the output: %s\n", strerror(errno));
-		return EXIT_FAILED;
-	}
-	return r;
+	return stdout_end("moectl", run(argc, argv));
 }

@@ -53,7 +53,10 @@ int output_end(struct output *o, int r)
 {
 	if (o->to == stdout)
 		return r;
-	if (ferror(o->to) && r == 0)
+	/* Why, while it is known. */
+	if (r == 0 && fflush(o->to) != 0)
+		r = -errno;
+	if (r == 0 && ferror(o->to))
 		r = -EIO;
 	if (fclose(o->to) != 0 && r == 0)
 		r = -errno;

@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/stdout.h"
 #include "base/util.h"
 #include "tools/worker/sample.h"
 #include "tools/worker/stats.h"
@@ -23,9 +24,14 @@ static int write_token(struct output *out, int32_t id, struct moe_error *err)
 {
 	char text[16];
 	const size_t n = token_text(text, id);
+	int r = 0;
 
-	if (out->stream && (fwrite(text, 1, n, stdout) != n || fflush(stdout) != 0))
-		return moe_error_sys(err, -EIO, "cannot write to standard output");
+	if (out->stream) {
+		fwrite(text, 1, n, stdout);
+		r = stdout_flush();
+	}
+	if (r < 0)
+		return moe_error_sys(err, r, "cannot write to standard output");
 	if (!out->keep)
 		return 0;
 	if (out->room - out->bytes < n) {
@@ -145,8 +151,12 @@ static int print_json(const struct run *run, const struct output *out, const int
 		       json_object_set_new(object, "decode_seconds", json_real((double)t->decode_ns / 1e9)) < 0))
 		r = -ENOMEM;
 	if (r == 0) {
-		r = json_dumpf(object, stdout, JSON_COMPACT) < 0 ? -EIO : 0;
+		const bool whole = json_dumpf(object, stdout, JSON_COMPACT) == 0;
+
 		putchar('\n');
+		r = stdout_flush();
+		if (r == 0 && !whole)
+			r = -ENOMEM;
 	}
 	json_decref(object);
 	json_decref(list);
@@ -156,6 +166,8 @@ static int print_json(const struct run *run, const struct output *out, const int
 static int report(const struct run *run, const struct output *out, const int32_t *ids, uint32_t n,
 		  const struct stats_times *times, struct moe_error *err)
 {
+	int r;
+
 	if (run->options->json)
 		return print_json(run, out, ids, n, times, err);
 	putchar('\n');
@@ -163,9 +175,8 @@ static int report(const struct run *run, const struct output *out, const int32_t
 		putchar('\n');
 		stats_print(run, times);
 	}
-	if (fflush(stdout) != 0)
-		return moe_error_sys(err, -EIO, "cannot write to standard output");
-	return 0;
+	r = stdout_flush();
+	return r < 0 ? moe_error_sys(err, r, "cannot write to standard output") : 0;
 }
 
 int run_generate(struct run *run, struct moe_error *err)

@@ -10,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/stdout.h"
 #include "base/util.h"
 #include "tools/worker/loaded.h"
 #include "tools/worker/spawn.h"
@@ -256,7 +257,7 @@ int main(int argc, char **argv)
 
 	r = options_parse(&w.options, argc, argv);
 	if (r != 0)
-		return r < 0 ? EXIT_USAGE : EXIT_SUCCESS;
+		return stdout_end("moe-worker", r < 0 ? EXIT_USAGE : EXIT_SUCCESS);
 	catch_signals();
 	r = run_worker(&w, &err);
 	if (r < 0 && w.group.rank == 0) {

@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/stdout.h"
 #include "base/util.h"
 #include "tools/worker/stats.h"
 
@@ -95,13 +96,22 @@ static int print_score(const struct run *run, const struct score *score, uint64_
 		       (unsigned long long)score->tokens, (unsigned long long)score->windows, run->window, nll,
 		       nll / M_LN2);
 		stats_print(run, &times);
-		return fflush(stdout) == 0 ? 0 : moe_error_sys(err, -EIO, "cannot write to standard output");
+		r = stdout_flush();
+		return r < 0 ? moe_error_sys(err, r, "cannot write to standard output") : 0;
 	}
 	object = json_pack("{s:I,s:f,s:I,s:i,s:f}", "tokens", (json_int_t)score->tokens, "nll_per_token", nll,
 			   "windows", (json_int_t)score->windows, "window", (int)run->window, "seconds", seconds);
 	r = object ? stats_add(run, object, err) : moe_error_set(err, -ENOMEM, "no memory for the JSON");
-	if (r == 0 && (json_dumpf(object, stdout, JSON_COMPACT) < 0 || putchar('\n') < 0 || fflush(stdout) != 0))
-		r = moe_error_sys(err, -EIO, "cannot write to standard output");
+	if (r == 0) {
+		const bool whole = json_dumpf(object, stdout, JSON_COMPACT) == 0;
+
+		putchar('\n');
+		r = stdout_flush();
+		if (r == 0 && !whole)
+			r = -ENOMEM;
+		if (r < 0)
+			moe_error_sys(err, r, "cannot write to standard output");
+	}
 	json_decref(object);
 	return r;
 }
