@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/exporter.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -171,6 +172,33 @@ static unsigned port_of(const struct sockaddr_storage *sock)
 						: ((const struct sockaddr_in6 *)sock)->sin6_port);
 }
 
+static const char *way_out(int r)
+{
+	switch (r) {
+	case -EADDRINUSE:
+		return "is another program there? Name another port or path: ";
+	case -EADDRNOTAVAIL:
+		return "this machine must have the address (ip address): ";
+	case -EACCES:
+		return "ports below 1024 are root's: ";
+	default:
+		return "";
+	}
+}
+
+static int refuse_address(const struct sockaddr_storage *sock, int r, struct moe_error *err)
+{
+	const bool v6 = sock->ss_family == AF_INET6;
+	char host[INET6_ADDRSTRLEN] = "?";
+
+	inet_ntop(sock->ss_family,
+		  v6 ? (const void *)&((const struct sockaddr_in6 *)sock)->sin6_addr
+		     : (const void *)&((const struct sockaddr_in *)sock)->sin_addr,
+		  host, sizeof host);
+	return moe_error_set(err, r, "--metrics %s%s%s:%u: cannot listen there; %s%s", v6 ? "[" : "", host,
+			     v6 ? "]" : "", port_of(sock), way_out(r), strerror(-r));
+}
+
 static int open_socket(const struct exporter_address *address, uint32_t mode, struct moe_error *err)
 {
 	const char *path = path_of(address);
@@ -192,10 +220,7 @@ static int open_socket(const struct exporter_address *address, uint32_t mode, st
 	if (r < 0 && path)
 		return moe_error_sys(err, r, "--metrics %s: cannot listen", path);
 	if (r < 0)
-		return moe_error_sys(err, r,
-				     "--metrics: cannot listen on port %u; is another program there? Name another "
-				     "port or path",
-				     port_of(&address->sock));
+		return refuse_address(&address->sock, r, err);
 	return steal_fd(&sock);
 }
 

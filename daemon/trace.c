@@ -376,8 +376,10 @@ int trace_start(struct trace **ret, struct taps *taps, int fd, const struct trac
 	if (r < 0)
 		return r;
 	if (params->max_bytes && params->max_bytes < sizeof head + sizeof(struct moe_trace_end))
-		return moe_error_set(err, -EINVAL, "trace: %llu bytes found, %zu at least expected",
-				     (unsigned long long)params->max_bytes, sizeof head + sizeof(struct moe_trace_end));
+		return moe_error_set(
+			err, -EINVAL,
+			"trace: a file of at most %llu bytes asked for (max_bytes, --max-bytes), at least %zu expected",
+			(unsigned long long)params->max_bytes, sizeof head + sizeof(struct moe_trace_end));
 	t = trace_alloc(taps, params);
 	if (!t)
 		return moe_error_sys(err, -ENOMEM, "trace");

@@ -157,6 +157,9 @@ is $? 0 'the daemon ends'
 if "$expertd" --socket "$dir/other" --metrics /nowhere/at/all 2>&1 | grep -q 'without libmicrohttpd'; then
 	skip 'built without libmicrohttpd: no listener to ask'
 else
+	# Of the documentation (RFC 5737): no machine has it.
+	timeout 60 "$expertd" --socket "$dir/other" --metrics 192.0.2.1:9464 2>"$dir/err"
+	is "$?/$(grep -c -e '--metrics 192.0.2.1:9464: cannot listen' "$dir/err")" 1/1 'an address that cannot be had is named' "$dir/err"
 	start_daemon --model "$sample" --metrics 0
 	require $? 'a daemon with --metrics' "$dir/daemon.log"
 	port=$(sed -n 's/.*metrics on port \([0-9]*\)$/\1/p' "$dir/daemon.log")

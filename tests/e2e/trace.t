@@ -137,6 +137,14 @@ is "$?/$(grep -c 'multiple of the 5 gpus' "$dir/err")" 1/1 'on 5 ranks: refused,
 "$moectl" trace convert "$dir/lru.moetrace" - --to xml >/dev/null 2>"$dir/err"
 is $? 1 'an unknown form'
 
+# Of a target that cannot be written it is the target that is named, and why.
+for form in jsonl json moetrc binary loads; do
+	"$moectl" trace convert "$dir/decode.jsonl" /dev/full --to $form 2>"$dir/err"
+	is "$?/$(cat "$dir/err")" '1/moectl: /dev/full: cannot be written: No space left on device' "$form into a full disk" "$dir/err"
+done
+"$moectl" trace convert "$dir/lru.moetrace" /dev/full --to expert-map --gpus 4 >/dev/null 2>"$dir/err"
+is "$?/$(grep -c '/dev/full: No space left on device' "$dir/err")" 1/1 'an expert map, too' "$dir/err"
+
 # What stood there stays when nothing comes of it.
 cp "$dir/form.jsonl" "$dir/kept"
 chmod 640 "$dir/kept"
@@ -173,6 +181,8 @@ is $? 0 'four KiB' "$dir/sized.err"
 is "$("$moectl" trace show "$dir/sized.moetrace" --json >"$dir/sized.json"; field "$dir/sized.json" '$d->{end}, $d->{cut_off}, $d->{bytes} <= 4096, $d->{bytes} > 2048')" \
 	'max-bytes 0 1 1' 'no more, and with an end' "$dir/sized.json"
 is "$(stat -c %s "$dir/sized.moetrace")" "$(field "$dir/sized.json" '$d->{bytes}')" 'nor is the file larger'
+"$moectl" --socket "$socket" trace record --max-bytes 5 --output "$dir/five" 2>"$dir/err"
+is "$?/$(grep -c -e '5 bytes .*--max-bytes), at least 64 expected' "$dir/err")" 1/1 'of a file too small for its head the option is named' "$dir/err"
 for words in 'record x' 'show' 'convert a b' 'record --steps 0' 'record --seconds x' 'record --max-bytes 5Q'; do
 	# shellcheck disable=SC2086
 	"$moectl" --socket "$socket" trace $words >/dev/null 2>"$dir/err"

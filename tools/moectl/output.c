@@ -49,6 +49,12 @@ int output_open(struct output *ret, const char *path)
 	return ret->to ? 0 : -errno;
 }
 
+/* An early part was lost: who asks again is told why. What is written then is no result any more. */
+static int ask_again(FILE *file)
+{
+	return write(fileno(file), "", 1) < 0 ? -errno : -EIO;
+}
+
 int output_end(struct output *o, int r)
 {
 	if (o->to == stdout)
@@ -57,7 +63,7 @@ int output_end(struct output *o, int r)
 	if (r == 0 && fflush(o->to) != 0)
 		r = -errno;
 	if (r == 0 && ferror(o->to))
-		r = -EIO;
+		r = ask_again(o->to);
 	if (fclose(o->to) != 0 && r == 0)
 		r = -errno;
 	if (!o->fresh[0])

@@ -46,9 +46,11 @@ int plan_file_write_map(const struct placement *p, const char *path, const char 
 	if (!map)
 		return moe_error_set(err, -ENOMEM, "%s: no memory for the map", word);
 	r = output_open(&out, path);
-	if (r == 0)
-		r = output_end(&out,
-			       json_dumpf(map, out.to, JSON_INDENT(4)) < 0 || fputc('\n', out.to) == EOF ? -EIO : 0);
+	if (r == 0) {
+		r = json_dumpf(map, out.to, JSON_INDENT(4)) < 0 && !ferror(out.to) ? -ENOMEM : 0;
+		fputc('\n', out.to);
+		r = output_end(&out, r);
+	}
 	return r < 0 ? moe_error_sys(err, r, "%s: %s", word, path) : 0;
 }
 

@@ -299,12 +299,10 @@ const char *trace_forms(void)
 int trace_write(FILE *to, const struct trace_case *one, const char *form, struct moe_error *err)
 {
 	size_t i = 0;
-	int r;
 
 	while (i < sizeof forms / sizeof *forms && strcmp(form, forms[i].name) != 0)
 		i++;
 	if (i == sizeof forms / sizeof *forms)
 		return moe_error_set(err, -EINVAL, "--to %s: %s expected", form, trace_forms());
-	r = forms[i].write(to, one, err);
-	return r == 0 && ferror(to) ? moe_error_set(err, -EIO, "%s: cannot be written", one->id) : r;
+	return forms[i].write(to, one, err);
 }
