@@ -114,6 +114,35 @@ bytes=$(found 'configured model 1' | sed 's/.*(\([0-9]*\) bytes) on each of 2 no
 is "$(sizes --pool-max 10M)" "$bytes $bytes" 'of a model of which only a part is in memory, too'
 pages=$(((bytes + 2097151) / 2097152))
 
+# -- what there is of them ----------------------------------------------------------------------------------------
+
+node0=$tree/sys/devices/system/node/node0/hugepages/hugepages-2048kB
+echo 7 >"$node0/nr_hugepages"
+remedies >"$dir/out"
+is "$(found 'huge pages 2 MiB, node 0')" 'ok: 7 reserved' 'of a root without the number of free ones only what is known is said'
+echo 5 >"$node0/free_hugepages"
+remedies >"$dir/out"
+is "$(found 'huge pages 2 MiB, node 0')" 'ok: 7 reserved, 5 free' 'else both are those of the root'
+rm "$node0/free_hugepages"
+echo 0 >"$node0/nr_hugepages"
+mkdir -p "$dir/lone/sys/kernel/mm/hugepages/hugepages-1048576kB"
+echo 3 >"$dir/lone/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages"
+env -u MOE_EXPERTD_CONFIG "$moectl" --socket "$socket" doctor --json --root "$dir/lone" >"$dir/report" 2>"$dir/err"
+is "$(found 'huge pages 1 GiB, node 0')" 'ok: 3 reserved' 'of a kernel without NUMA they are those of the machine' "$dir/report"
+# An image says what its machine has, but a folder that is missing there is this machine's.
+if [ -e /sys/devices/system/node/node0/hugepages/hugepages-1048576kB ]; then
+	skip 'this machine has pages of 1 GiB'
+else
+	mkdir -p "$dir/small/proc"
+	printf 'flags\t\t: fpu vme pse\n' >"$dir/small/proc/cpuinfo"
+	"$moectl" --socket "$socket" doctor --json --root "$dir/small" >"$dir/report" 2>"$dir/err"
+	found 'huge pages 1 GiB, node 0' | grep -q '^ok: none: the CPU has no pages of that size'
+	ok $? 'a CPU without pages of 1 GiB has none to reserve' "$dir/report"
+	printf 'flags\t\t: fpu vme pse pdpe1gb\n' >"$dir/small/proc/cpuinfo"
+	"$moectl" --socket "$socket" doctor --json --root "$dir/small" >"$dir/report" 2>"$dir/err"
+	is "$(found 'huge pages 1 GiB, node 0')" 'note: unknown' 'else it is not known why there are none' "$dir/report"
+fi
+
 # -- writing, after asking ----------------------------------------------------------------------------------------
 
 doctor --fix >"$dir/out" 2>"$dir/err" </dev/null

@@ -104,8 +104,8 @@ static struct left left_on(const struct host *host, const struct settings *s, bo
 		const struct host_node *n = &host->nodes[i];
 
 		left.nodes[i] = served ? n->mem_total : n->mem_available;
-		left.large[i] = served ? n->huge_1g_total : n->huge_1g_free;
-		left.small[i] = served ? n->huge_2m_total : n->huge_2m_free;
+		left.large[i] = served || n->huge_1g_free < 0 ? n->huge_1g_total : n->huge_1g_free;
+		left.small[i] = served || n->huge_2m_free < 0 ? n->huge_2m_total : n->huge_2m_free;
 		if (served)
 			left.machine = left.machine < 0 || n->mem_total < 0 ? -1 : left.machine + n->mem_total;
 	}

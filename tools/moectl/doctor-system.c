@@ -54,13 +54,39 @@ static char *chosen_word(char *line)
 	return end ? word + 1 : NULL;
 }
 
-static void look_for_pages(const char *root, int node, const char *size, int64_t *total)
+/* The word among the flags of the first CPU: the kernel's, as it may not use what the CPU itself would have. */
+bool lacks_1g(const char *root)
 {
-	char path[PATH_MAX];
+	char path[PATH_MAX], line[8192];
+	_cleanup_fclose_ FILE *file = NULL;
 
-	snprintf(path, sizeof path, "/sys/devices/system/node/node%d/hugepages/hugepages-%s/nr_hugepages", node, size);
-	if (number_below(root, path) >= 0)
-		*total = number_below(root, path);
+	snprintf(path, sizeof path, "%s/proc/cpuinfo", root);
+	file = fopen(path, "re");
+	if (!file)
+		file = fopen("/proc/cpuinfo", "re");
+	while (file && fgets(line, sizeof line, file))
+		if (strncmp(line, "flags", 5) == 0)
+			return !strstr(line, " pdpe1gb");
+	return false;
+}
+
+/* Of a kernel without NUMA the one node's are the machine's. */
+static void look_for_pages(const char *root, int node, const char *size, int64_t *total, int64_t *free_pages)
+{
+	char folder[PATH_MAX], path[PATH_MAX + 32];
+
+	snprintf(folder, sizeof folder, "%s/sys/devices/system/node", root);
+	if (access(folder, F_OK) == 0)
+		snprintf(folder, sizeof folder, "%s/sys/devices/system/node/node%d/hugepages/hugepages-%s", root, node,
+			 size);
+	else
+		snprintf(folder, sizeof folder, "%s/sys/kernel/mm/hugepages/hugepages-%s", root, size);
+	snprintf(path, sizeof path, "%s/nr_hugepages", folder);
+	if (host_read_number(path) < 0)
+		return;
+	*total = host_read_number(path);
+	snprintf(path, sizeof path, "%s/free_hugepages", folder);
+	*free_pages = host_read_number(path);
 }
 
 void host_look_below(struct host *host, const char *root)
@@ -68,8 +94,10 @@ void host_look_below(struct host *host, const char *root)
 	char line[128], *word;
 
 	for (uint32_t i = 0; i < host->n_nodes; i++) {
-		look_for_pages(root, host->nodes[i].id, "1048576kB", &host->nodes[i].huge_1g_total);
-		look_for_pages(root, host->nodes[i].id, "2048kB", &host->nodes[i].huge_2m_total);
+		struct host_node *n = &host->nodes[i];
+
+		look_for_pages(root, n->id, "1048576kB", &n->huge_1g_total, &n->huge_1g_free);
+		look_for_pages(root, n->id, "2048kB", &n->huge_2m_total, &n->huge_2m_free);
 	}
 	if (read_below(root, "/sys/kernel/mm/transparent_hugepage/shmem_enabled", line, sizeof line) &&
 	    (word = chosen_word(line)))

@@ -119,18 +119,23 @@ static void check_cores(struct report *r, const struct host *h)
 		      cpus);
 }
 
-static void check_huge(struct report *r, const struct host_node *n, const char *size, int64_t total, int64_t free_pages,
-		       long kib)
+static void check_huge(struct report *r, const struct host_node *n, uint64_t bytes, int64_t total, int64_t free_pages)
 {
-	char what[64], fix[192];
+	char what[64], folder[128], fix[192];
+	const bool large = bytes == HOST_HUGE_1G;
 
-	snprintf(what, sizeof what, "huge pages %s, node %d", size, n->id);
-	snprintf(fix, sizeof fix, "echo N > /sys/devices/system/node/node%d/hugepages/hugepages-%ldkB/nr_hugepages",
-		 n->id, kib);
-	if (total < 0)
+	snprintf(what, sizeof what, "huge pages %s, node %d", large ? "1 GiB" : "2 MiB", n->id);
+	host_hugepages_path(folder, sizeof folder, n->id, bytes);
+	snprintf(fix, sizeof fix, "echo N > %s/nr_hugepages", folder);
+	if (total < 0 && large && lacks_1g(r->root))
+		check(r, FINE, what, NULL,
+		      "none: the CPU has no pages of that size, or hides them (no pdpe1gb in /proc/cpuinfo)");
+	else if (total < 0)
 		check(r, NOTE, what, "mount /sys, or boot with huge pages enabled", "unknown");
 	else if (total == 0)
 		check(r, NOTE, what, fix, "none reserved");
+	else if (free_pages < 0)
+		check(r, FINE, what, NULL, "%lld reserved", (long long)total);
 	else
 		check(r, FINE, what, NULL, "%lld reserved, %lld free", (long long)total, (long long)free_pages);
 }
@@ -145,8 +150,8 @@ static void check_nodes(struct report *r, const struct host *h)
 		check(r, n->n_cpus ? FINE : NOTE, what, n->n_cpus ? NULL : "widen the CPU affinity of the daemon",
 		      "%u CPUs, %s memory, %s free", n->n_cpus, show_bytes(total, (double)n->mem_total),
 		      show_bytes(available, (double)n->mem_free));
-		check_huge(r, n, "1 GiB", n->huge_1g_total, n->huge_1g_free, 1048576);
-		check_huge(r, n, "2 MiB", n->huge_2m_total, n->huge_2m_free, 2048);
+		check_huge(r, n, HOST_HUGE_1G, n->huge_1g_total, n->huge_1g_free);
+		check_huge(r, n, HOST_HUGE_2M, n->huge_2m_total, n->huge_2m_free);
 	}
 }
 

@@ -32,6 +32,8 @@ void check(struct report *r, enum verdict verdict, const char *what, const char 
 
 /* What files below the root say goes before what this machine has. */
 void host_look_below(struct host *host, const char *root);
+/* The kernel finds no pages of 1 GiB in this CPU. False: it does, or is not known. */
+bool lacks_1g(const char *root);
 void check_numa_balancing(struct report *r, const struct host *host);
 void check_transparent(struct report *r, const struct host *host);
 void check_gpu(struct report *r);
