@@ -133,6 +133,10 @@ static int take_option(struct config *c, int id, const char *arg, struct moe_err
 			return moe_error_set(err, -EINVAL, "--name %s: must follow the --model that it names", arg);
 		return settings_name_model(s, arg, err);
 	case OPT_CONFIG:
+		if (!*arg)
+			return moe_error_set(err, -EINVAL,
+					     "--config '': the path of a file expected; left out, the system's files "
+					     "are read");
 		c->file = arg;
 		break;
 	case OPT_PRIVATE:

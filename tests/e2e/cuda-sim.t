@@ -78,20 +78,20 @@ knobs=CUSIM_SEED=$$
 gpu_scores $replays
 knobs=
 
-refuse() { # NAME WORDS OPTION...
-	name=$1 words=$2
-	shift 2
+refuse() { # STATUS NAME WORDS OPTION...
+	wanted=$1 name=$2 words=$3
+	shift 3
 	# shellcheck disable=SC2086 # it is a list
 	env $knobs "$worker" score --model "$sample" --text "$dir/short.txt" --daemon "$socket" --experts cache \
 		--slots 4 "$@" >"$dir/refused" 2>&1
-	is $? 1 "$name: refused"
+	is $? "$wanted" "$name: refused"
 	grep -q -e "$words" "$dir/refused"
 	ok $? "$name: it says why" "$dir/refused"
 }
-refuse 'push into a device' 'set fill to MOE_FILL_PULL' --device cuda --fill push
-refuse 'a device that is not there' '7' --device cuda:7 --fill pull
+refuse 77 'push into a device' 'set fill to MOE_FILL_PULL' --device cuda --fill push
+refuse 77 'a device that is not there' '7' --device cuda:7 --fill pull
 knobs=CUSIM_FAIL=cuMemCreate:1
-refuse 'no memory on the device' 'MiB wanted' --device cuda --fill pull
+refuse 1 'no memory on the device' 'MiB wanted' --device cuda --fill pull
 knobs=
 
 # shellcheck disable=SC2317 # wait_for calls it
@@ -154,7 +154,7 @@ done
 
 start_daemon --model "$sample"
 require $? 'a daemon with sealed weights' "$dir/daemon.log"
-refuse 'sealed weights' 'writable-weights' --device cuda --fill pull
+refuse 1 'sealed weights' 'writable-weights' --device cuda --fill pull
 # Such a driver registers read-only memory only where it is told so, and it is not: nothing of the pool is registered.
 knobs='CUSIM_PAGEABLE=1 CUSIM_DELAY=50'
 score 'the host'"'"'s page tables' --device cuda --experts cache --slots 4 --fill pull -v --daemon "$socket"

@@ -110,6 +110,41 @@ exits 2 status more
 exits 2 load
 exits 2 stats --watch=0
 exits 2 completion tcsh
+exits 2 config --config ''
+exits 2 doctor --config ''
+exits 2 plan --policy foo
+grep -q "policy: 'foo' found, eplb, .* or hot expected" "$dir/err"
+ok $? 'a policy that there is not: those that there are' "$dir/err"
+exits 2 trace convert /nowhere /nowhere --to foo
+exits 2 simulate /nowhere --policy foo
+exits 2 simulate /nowhere --mode foo
+exits 2 simulate /nowhere --capacity foo
+exits 2 simulate /nowhere --param foo
+exits 2 simulate /nowhere --cost foo
+exits 1 simulate /nowhere --policy lru,belady --mode pinned --capacity 4,8
+# The others say the same of values: moe-expertd(8), moe-worker(1), moe-bench(1).
+# code STATUS COMMAND...
+code() {
+	expected=$1
+	shift
+	timeout 60 "$@" >"$dir/out" 2>"$dir/err" </dev/null
+	is $? "$expected" "${1##*/}$(shift && printf ' %s' "$@"): $expected" "$dir/err"
+}
+code 2 "$expertd" --config '' --version
+code 2 "$worker" generate --model "$sample" --prompt a --device foo
+code 2 "$worker" generate --model "$sample" --prompt a --slots x
+code 1 "$worker" score --model "$sample" --text "$sample/text.txt" --window 100000
+code 2 "$bench" load
+code 2 "$bench" ring --transport foo
+code 1 "$bench" load /nowhere/at/all
+mkdir "$dir/llama"
+echo '{"model_type": "llama"}' >"$dir/llama/config.json"
+code 77 "$worker" generate --model "$dir/llama" --prompt a
+if "$worker" generate --model "$sample" --prompt a --tokens 1 --device cuda >"$dir/out" 2>"$dir/err"; then
+	skip 'there is a GPU'
+else
+	code 77 "$worker" generate --model "$sample" --prompt a --device cuda
+fi
 for verb in status stats models sessions; do
 	exits 1 $verb
 done

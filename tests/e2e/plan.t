@@ -181,7 +181,7 @@ for policy in dynamic swift swift-exact flashlb random; do
 	cmp "$dir/out" "$dir/without" >"$dir/diff" 2>&1 && grep -qF -- "of eplb, which packs groups on nodes: $policy plans without" "$dir/err"
 	ok $? 'make no difference, and it says so' "$dir/diff"
 done
-refused 2 '--policy: best' --policy best --weights "$dir/loads.json" --gpus 8
+refused 2 "--policy: 'best' found" --policy best --weights "$dir/loads.json" --gpus 8
 refused 2 '--weights, --from or --case is missing' --policy eplb
 refused 2 '--policy hot needs --weights, --nodes and --replicas' --policy hot --weights "$dir/loads.json" --nodes 2
 refused 2 '--policy hot goes with' --policy hot --weights "$dir/loads.json" --nodes 2 --replicas 4 --gpus 2

@@ -28,12 +28,12 @@ same() {
 		"$(awk -v x="$expected" -v e="$(slack 0.001)" 'BEGIN { printf "%.9f", x * (1 + e) }')" "$1: nll_per_token is the host's"
 }
 
-refuse() { # NAME WORDS OPTION...
-	name=$1 words=$2
-	shift 2
+refuse() { # STATUS NAME WORDS OPTION...
+	wanted=$1 name=$2 words=$3
+	shift 3
 	"$worker" score --model "$sample" --text "$dir/short.txt" --daemon "$socket" --experts cache --slots 4 --fill push \
 		--device cuda "$@" >"$dir/refused" 2>&1
-	is $? 1 "$name: refused"
+	is $? "$wanted" "$name: refused"
 	grep -q -e "$words" "$dir/refused"
 	ok $? "$name: it says why" "$dir/refused"
 }
@@ -61,13 +61,13 @@ fails() { ! kill -0 "$job" 2>/dev/null; }
 
 start_daemon --model "$sample" --writable-weights
 require $? 'a daemon that does not push' "$dir/daemon.log"
-refuse 'not asked for' 'start it with --push-cuda'
+refuse 77 'not asked for' 'start it with --push-cuda'
 stop_daemon
 is $? 0 'the daemon ends with 0'
 
 start_daemon --model "$sample" --push-cuda
 require $? 'a daemon with sealed weights' "$dir/daemon.log"
-refuse 'sealed weights' 'writable-weights'
+refuse 1 'sealed weights' 'writable-weights'
 CUSIM_READ_ONLY=1
 export CUSIM_READ_ONLY
 stop_daemon
@@ -171,7 +171,7 @@ for knob in CUSIM_DELAY=600000000 CUSIM_HANG=cuMemcpyBatchAsync; do
 	forget "$job"
 	grep -q 'pushing into GPUs has ended' "$dir/daemon.log"
 	ok $? "$knob: the daemon says so" "$dir/daemon.log"
-	refuse "$knob: another one" 'pushing into GPUs has ended'
+	refuse 1 "$knob: another one" 'pushing into GPUs has ended'
 	score "$knob: a worker that pulls" --fill pull --device cuda
 	same "$knob: a worker that pulls"
 	wait_for have_sessions 0

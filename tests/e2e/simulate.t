@@ -255,10 +255,10 @@ refuses() {
 printf '{"layers":1,"experts":4,"topk":1,"steps":[[[[4]]]]}' >"$dir/bad.json"
 refuses 'bad.json: steps.0..0..0.: id 0: 4 found, 0 to 3 expected' 1 "$dir/bad.json"
 refuses 'No such file' 1 "$dir/none"
-refuses "'mru' found, one of lru, lfu" 1 "$vectors" --policy mru
-refuses "'loose' found, pinned" 1 "$vectors" --mode loose
-refuses "'4097' found, 0 to 4096" 1 "$vectors" --capacity 4097
-refuses "'' found" 1 "$vectors" --capacity 2,
+refuses "'mru' found, one of lru, lfu" 2 "$vectors" --policy mru
+refuses "'loose' found, pinned" 2 "$vectors" --mode loose
+refuses "'4097' found, 0 to 4096" 2 "$vectors" --capacity 4097
+refuses "'' found" 2 "$vectors" --capacity 2,
 "$moectl" simulate "$dir/c-dev-003.trace" --capacity 4 --policy ema,lru --mode pinned,atomic >"$dir/table" 2>"$dir/err"
 is "$?:$(grep -c atomic "$dir/table")" 0:1 'a policy without an atomic form is left out of that mode, the others are run' "$dir/err"
 grep -q 'ema has no atomic form' "$dir/err"

@@ -87,7 +87,7 @@ for verb in status models stats; do
 	ok $? "moectl $verb says that it is tiered" "$dir/$verb.out"
 done
 score "$dir/pull" --experts cache --slots 8 --fill pull
-is $? 1 'a device cannot pull its records'
+is $? 77 'a device cannot pull its records'
 grep -q 'tiered.*MOE_FILL_PUSH' "$dir/pull.err"
 ok $? 'the error names the way out' "$dir/pull.err"
 

@@ -135,7 +135,7 @@ is $? 2 'without --gpus: usage'
 "$moectl" trace convert "$dir/lru.moetrace" "$dir/map.json" --to expert-map --gpus 5 2>"$dir/err"
 is "$?/$(grep -c 'multiple of the 5 gpus' "$dir/err")" 1/1 'on 5 ranks: refused, with the option'
 "$moectl" trace convert "$dir/lru.moetrace" - --to xml >/dev/null 2>"$dir/err"
-is $? 1 'an unknown form'
+is $? 2 'an unknown form: usage'
 
 # Of a target that cannot be written it is the target that is named, and why.
 for form in jsonl json moetrc binary loads; do

@@ -200,7 +200,7 @@ static void print_result(const struct options *o, const struct loads *l, const s
 
 int bench_load(const struct options *o)
 {
-	_cleanup_free_ char *path = o->path ? realpath(o->path, NULL) : NULL;
+	_cleanup_free_ char *path = realpath(o->path, NULL);
 	_cleanup_free_ double *samples = calloc(4 * (size_t)o->samples, sizeof *samples);
 	struct loads loads = {.rates = samples,
 			      .raws = samples + o->samples,
@@ -212,7 +212,7 @@ int bench_load(const struct options *o)
 	int r;
 
 	if (!path) {
-		moe_error_set(&err, -EINVAL, "load: PATH is missing or does not exist");
+		moe_error_sys(&err, -errno, "load: %s: a model's folder or file expected", o->path);
 		return bench_fail(&err);
 	}
 	r = samples ? moe_open(&client, o->socket, &err) : -ENOMEM;

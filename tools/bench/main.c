@@ -165,7 +165,7 @@ static int run_verb(struct options *o, const char *word)
 	return usage("unknown verb", word);
 }
 
-/* 0, or -1 when the word is no sensible number. */
+/* 0, or -1 when the word is no value of that option. */
 static int set_option(struct options *o, int id, char *word)
 {
 	switch (id) {
@@ -277,7 +277,7 @@ static int run(int argc, char **argv)
 		if (id == '?')
 			return 2;
 		if (set_option(&o, id, optarg) < 0)
-			return usage("not a sensible number:", optarg);
+			return usage("not a value that the option takes:", optarg);
 	}
 	if (optind == argc) {
 		fprintf(stderr, "moe-bench: a verb is missing; see moe-bench --help\n");
@@ -286,6 +286,8 @@ static int run(int argc, char **argv)
 	o.path = optind + 1 < argc ? argv[optind + 1] : NULL;
 	if (optind + 1 + (strcmp(argv[optind], "load") == 0) < argc)
 		return usage("unexpected argument", argv[argc - 1]);
+	if (strcmp(argv[optind], "load") == 0 && !o.path)
+		return usage("a model's PATH is missing behind", argv[optind]);
 	return run_verb(&o, argv[optind]);
 }
 

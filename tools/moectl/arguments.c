@@ -225,6 +225,9 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 		return ARGUMENTS_HELP;
 	if (!ret->verb)
 		return wrong(ret, "a verb is missing", NULL);
+	if (ret->config && !*ret->config)
+		return wrong(ret, "--config names no file: it takes a path, and left out the system's files are read",
+			     NULL);
 	if (ret->prometheus && (ret->json || ret->watch))
 		return wrong(ret, "--prometheus prints one document of its own", ret->json ? "--json" : "--watch");
 	if (ret->figures && (ret->json || ret->watch || ret->prometheus))

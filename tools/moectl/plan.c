@@ -67,6 +67,21 @@ static int usage(const char *text, const char *word)
 	return EXIT_USAGE;
 }
 
+/* Of a word that find_policy does not know. */
+static int unknown_policy(const char *word)
+{
+	char names[256] = "";
+
+	for (const struct policy *p = policies; p->name; p++)
+		snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
+			 p == policies ? ""
+			 : p[1].name   ? ", "
+				       : " or ",
+			 p->name);
+	fprintf(stderr, "moectl: plan: --policy: '%s' found, %s expected; see moectl plan --help\n", word, names);
+	return EXIT_USAGE;
+}
+
 static int no_memory(struct moe_error *err)
 {
 	return moe_error_set(err, -ENOMEM, "plan: no memory for the result");
@@ -409,7 +424,7 @@ static int run_loads(struct job *job, struct moe_error *err)
 static int check_usage(const struct arguments *all, const struct plan_arguments *arg, const struct policy *policy)
 {
 	if (all->policy && !policy)
-		return usage("--policy", all->policy);
+		return unknown_policy(all->policy);
 	if (policy && policy->hot) {
 		if (arg->cases || arg->from || arg->map || arg->groups || arg->gpus || arg->transfers)
 			return usage("--policy hot goes with --weights, --nodes and --replicas alone", NULL);
@@ -570,7 +585,7 @@ int plan_write_map(const struct arguments *all, const char *name, json_t *loads,
 	arg.weights = name;
 	arg.map = path;
 	if (!job.policy)
-		r = usage("--policy", policy);
+		r = unknown_policy(policy);
 	else if (job.policy->hot)
 		r = usage("--policy hot makes copies, no expert map", NULL);
 	else if (!arg.gpus && !arg.from)

@@ -116,6 +116,11 @@ static int find_policy(const char *word, enum sim_mode mode, const char **ret, e
 				    word, policy_names());
 }
 
+static int wrong_mode(const char *word, struct moe_error *err)
+{
+	return moe_error_set(err, -EINVAL, "--mode: '%s' found, %s expected", word, sim_mode_names());
+}
+
 /* Of policies that have no atomic form the other modes are run; it is an error where none of them has one. */
 static int plan_mode(struct runs *runs, enum sim_mode mode, const char *policies, const struct capacities *c,
 		     const json_t *wished, struct moe_error *err)
@@ -167,7 +172,7 @@ static int plan_wished(struct runs *runs, const struct run_wishes *wishes, const
 		const char *others = mode == SIM_ATOMIC ? ATOMIC_DEFAULT : all;
 
 		if (mode < 0)
-			return moe_error_set(err, -EINVAL, "--mode: '%s' found, %s expected", word, sim_mode_names());
+			return wrong_mode(word, err);
 		r = plan_mode(runs, (enum sim_mode)mode,
 			      mode >= SIM_BELADY ? word
 			      : wishes->policies ? wishes->policies
@@ -199,6 +204,22 @@ static int plan_named(struct runs *runs, const struct trace_case *one, const str
 				       : moe_error_set(err, -ENOMEM, "simulate: no memory");
 		}
 	}
+	return r;
+}
+
+int runs_check(const struct run_wishes *wishes, struct moe_error *err)
+{
+	const char *policies = wishes->policies, *modes = wishes->modes, *name;
+	struct capacities c = {0};
+	char word[NAME_MAX_BYTES];
+	enum sim_mode mode;
+	int r = wishes->capacities ? read_capacities(&c, wishes->capacities, err) : 0;
+
+	while (r == 0 && next_word(&policies, word))
+		r = find_policy(word, SIM_PINNED, &name, &mode, err);
+	while (r == 0 && next_word(&modes, word))
+		if (sim_mode_find(word) < 0)
+			r = wrong_mode(word, err);
 	return r;
 }
 

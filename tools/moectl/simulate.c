@@ -137,6 +137,11 @@ int verb_simulate(const struct arguments *arg)
 		return EXIT_USAGE;
 	}
 	wishes.params = params;
+	if (runs_check(&wishes, &err) < 0) {
+		fail(&err);
+		json_decref(params);
+		return EXIT_USAGE;
+	}
 	r = trace_file_read(&file, arg->words[0], arg->together, &err);
 	if (r == 0 && arg->calibrate)
 		r = calibrate(&counts, arg->calibrate, arg->together, &file, &err);

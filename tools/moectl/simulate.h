@@ -46,6 +46,8 @@ struct run_wishes {
 	bool json, evictions;
 };
 
+/* What is wrong with the words whatever the trace is: 0 or -EINVAL. */
+int runs_check(const struct run_wishes *wishes, struct moe_error *err);
 /* The runs of one case, not yet run; -EINVAL, -ENOMEM. Frees nothing on failure: runs_free() does. */
 int runs_plan(struct runs *ret, const struct trace_case *one, const struct run_wishes *wishes, struct moe_error *err);
 int runs_run(struct runs *runs, const struct trace_case *one, const struct run_wishes *wishes, struct moe_error *err);

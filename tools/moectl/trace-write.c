@@ -291,6 +291,14 @@ static const struct {
 	{"moetrc", write_moetrc}, {"loads", write_loads},
 };
 
+bool trace_has_form(const char *form)
+{
+	for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+		if (strcmp(form, forms[i].name) == 0)
+			return true;
+	return false;
+}
+
 const char *trace_forms(void)
 {
 	return "binary, jsonl, json, moetrc, loads or expert-map";

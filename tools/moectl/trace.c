@@ -258,8 +258,11 @@ int trace_convert(const struct arguments *arg, const char *from, const char *pat
 	const bool map = strcmp(arg->to, "expert-map") == 0;
 	struct trace_file file = {0};
 	struct moe_error err = {0};
-	int r = trace_file_read(&file, from, arg->together, &err), status = EXIT_DONE;
+	int r, status = EXIT_DONE;
 
+	if (!map && !trace_has_form(arg->to))
+		return wrong_option("--to", trace_forms());
+	r = trace_file_read(&file, from, arg->together, &err);
 	if (r == 0 && file.n != 1)
 		r = moe_error_set(&err, -EINVAL, "%s: %u cases found, one trace expected", from, file.n);
 	if (r == 0 && map)

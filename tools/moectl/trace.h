@@ -24,7 +24,8 @@ int trace_show_steps(const struct arguments *arg, const struct trace_file *file)
 
 /* trace-write.c: -EINVAL: the trace has what the form cannot say; -EIO. `to` stays open. */
 int trace_write(FILE *to, const struct trace_case *one, const char *form, struct moe_error *err);
-const char *trace_forms(void); /* of all, for texts */
+bool trace_has_form(const char *form);
+const char *trace_forms(void); /* of all, and of expert-map, for texts */
 
 /* Pairs of each layer's experts, [layer][expert]; layers that nobody routed in, dense ones, are left out. NULL: no
  * memory. */

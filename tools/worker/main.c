@@ -249,6 +249,13 @@ static int run_worker(struct worker *w, struct moe_error *err)
 	return r < 0 ? r : end;
 }
 
+/* Nothing that another try would change: a kind of model that is not served, a device that there is not or that cannot
+ * do it, a private daemon that may not run. */
+static bool cannot_run_here(int r)
+{
+	return r == -ENOSYS || r == -ENOTSUP || r == -ENODEV;
+}
+
 int main(int argc, char **argv)
 {
 	struct moe_error err = {0};
@@ -273,5 +280,5 @@ int main(int argc, char **argv)
 		signal(signalled, SIG_DFL);
 		raise(signalled);
 	}
-	return r == 0 ? EXIT_SUCCESS : r == -ENOSYS ? EXIT_CANNOT_RUN_HERE : EXIT_FAILURE;
+	return r == 0 ? EXIT_SUCCESS : cannot_run_here(r) ? EXIT_CANNOT_RUN_HERE : EXIT_FAILURE;
 }

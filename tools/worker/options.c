@@ -268,6 +268,17 @@ static int parse_isa(const char *text)
 	return r;
 }
 
+/* Which of them there are the library knows. */
+static int parse_device(const char *text)
+{
+	const char *number = strncmp(text, "cuda:", 5) == 0 ? text + 5 : NULL;
+
+	if (strcmp(text, "host") == 0 || strcmp(text, "auto") == 0 || strcmp(text, "cuda") == 0 ||
+	    (number && *number && strspn(number, "0123456789") == strlen(number)))
+		return 0;
+	return wrong("--device", text, "host, cuda, cuda:N or auto");
+}
+
 static int parse_n_copy(struct options *o, const char *text)
 {
 	int r = 0;
@@ -349,7 +360,8 @@ static int parse_experts(struct options *o, int option, const char *name, const 
 		o->fill_given = true;
 		break;
 	case OPTION_DEVICE:
-		o->device = arg; /* the library knows which there are */
+		r = parse_device(arg);
+		o->device = arg;
 		break;
 	case OPTION_DENSE:
 		r = word = parse_word(name, arg, dense_names);

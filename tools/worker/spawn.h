@@ -17,7 +17,7 @@ struct spawn;
 /* Starts it: ../daemon/moe-expertd beside this executable, else the one in $PATH. */
 int spawn_new(struct spawn **ret, const struct options *options, struct moe_error *err);
 
-/* Waits until the model is loaded. -ENOTSUP when the daemon says that it cannot run here. */
+/* Waits until the model is loaded. -ENOSYS when the daemon says that it cannot run here. */
 int spawn_wait(struct spawn *spawn, struct moe_error *err);
 
 const char *spawn_socket(const struct spawn *spawn);
