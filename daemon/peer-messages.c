@@ -215,6 +215,8 @@ static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, str
 			"attach: the daemon is being drained and takes no session in; Resume on the bus, or "
 			"a restart, ends that");
 	r = registry_find(&peer->service->registry, a.name, a.digest, &entry, err);
+	if (r == -ENOENT)
+		service_say_loading(peer->service, a.name, err);
 	if (r == 0)
 		r = attach_check(peer, &a, entry, err);
 	if (r == 0)

@@ -297,6 +297,14 @@ int service_cancel_load(struct service *s, struct moe_error *err)
 	return 0;
 }
 
+void service_say_loading(const struct service *s, const char *name, struct moe_error *err)
+{
+	if (s->load && (*name ? strcmp(name, s->load->name) == 0 : s->registry.n == 0))
+		moe_error_set(err, err->code,
+			      "model '%s' is being loaded: attach when it is there (moectl status says how far it is)",
+			      s->load->name);
+}
+
 int service_unload(struct service *s, const char *name, struct moe_error *err)
 {
 	struct entry *entry;

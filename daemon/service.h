@@ -167,6 +167,8 @@ void service_resume(struct service *service);
 /* The last session has left. */
 void service_drained(struct service *service);
 
+/* Of a model that was not found (*err says so): whether it is on its way. */
+void service_say_loading(const struct service *service, const char *name, struct moe_error *err);
 /* -ENOENT; -EBUSY while sessions are attached. */
 int service_unload(struct service *service, const char *name, struct moe_error *err);
 /* Of a tiered model ("": the only model): registry_set_policy(). */

@@ -92,6 +92,9 @@ ok $? 'moectl models, too' "$dir/models"
 is $? 1 'it cannot be unloaded yet' "$dir/out"
 grep -q "'tinymoe' is being loaded" "$dir/out"
 ok $? 'which is said' "$dir/out"
+"$bench" ring --daemon "$socket" --model tinymoe --samples 10 >"$dir/out" 2>&1
+grep -q "'tinymoe' is being loaded: attach when it is there" "$dir/out"
+ok $? 'so does the daemon to who attaches' "$dir/out"
 kill -INT "$load"
 wait "$load" 2>/dev/null
 is $? 130 'whoever interrupts moectl ends it'
