@@ -305,6 +305,18 @@ static const struct replacement replacements[] = {
 	 Q("\"quant_method\":\"compressed-tensors\",\"config_groups\":{\"a\":{}},\"sparsity_config\":{\"format\":"
 	   "\"sparse-24-bitmask\"}"),
 	 -ENOTSUP, "sparsity_config.format"},
+	{"rotated weights", "mixtral", "hidden_act",
+	 Q("\"quant_method\":\"compressed-tensors\",\"config_groups\":{\"a\":{\"weights\":{\"symmetric\":true}},"
+	   "\"b\":{\"weights\":{\"symmetric\":true}}},\"transform_config\":{\"config_groups\":{\"u\":{}}}"),
+	 -ENOTSUP, "transform_config"},
+	{"rotated weights, as an early release calls it", "mixtral", "hidden_act",
+	 Q("\"quant_method\":\"compressed-tensors\",\"config_groups\":{\"a\":{\"weights\":{\"symmetric\":true}},"
+	   "\"b\":{\"weights\":{\"symmetric\":true}}},\"transforms_config\":{\"transform_groups\":{\"u\":{}}}"),
+	 -ENOTSUP, "transforms_config"},
+	{"nothing rotated", "mixtral", "hidden_act",
+	 Q("\"quant_method\":\"compressed-tensors\",\"config_groups\":{\"a\":{\"weights\":{\"symmetric\":true}},"
+	   "\"b\":{\"weights\":{\"symmetric\":true}}},\"transform_config\":{},\"transforms_config\":null"),
+	 0, ""},
 	{"the same field twice", "mixtral", "hidden_size", "64,\"hidden_size\":32", -EINVAL, "duplicate"},
 	{"text that is no JSON", "mixtral", "hidden_size", "sixty-four", -EINVAL, "not valid JSON"},
 };

@@ -148,6 +148,8 @@ static int read_weights(const struct reader *r, const json_t *weights, struct mo
 
 static int read_compressed(const struct reader *r, struct model_quant *ret)
 {
+	/* Rotations, whose inverse a model applies to activations as it runs: nothing in the tensors tells of them */
+	static const char *const transforms[] = {"transform_config", "transforms_config"};
 	const json_t *groups = field(r->json, "config_groups"), *group;
 	const json_t *sparsity = field(field(r->json, "sparsity_config"), "format");
 	const bool one = json_object_size(groups) == 1;
@@ -160,6 +162,9 @@ static int read_compressed(const struct reader *r, struct model_quant *ret)
 		return refuse(r, "config_groups", groups, "an object of groups");
 	if (sparsity && !is_text(sparsity, "dense"))
 		return refuse(r, "sparsity_config.format", sparsity, "dense");
+	for (size_t i = 0; i < sizeof transforms / sizeof *transforms; i++)
+		if (json_object_size(field(r->json, transforms[i])) > 0)
+			return refuse(r, transforms[i], field(r->json, transforms[i]), "none");
 	json_object_foreach ((json_t *)groups, name, group) {
 		const json_t *weights = field(group, "weights");
 		struct model_quant found = {.method = QUANT_COMPRESSED};
