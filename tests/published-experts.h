@@ -205,6 +205,13 @@ static inline uint32_t nibble(const uint8_t *words, uint64_t word, uint32_t i)
 	return words[word * 4 + i / 2] >> (i % 2 * 4) & 15;
 }
 
+static inline uint32_t source_word(const uint8_t *words, uint64_t word)
+{
+	const uint8_t *at = words + word * 4;
+
+	return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
 static const uint8_t awq_place[8] = {0, 4, 1, 5, 2, 6, 3, 7}; /* the nibble that row i of eight is in */
 
 static inline uint32_t source_code(const struct matrix_at *m, uint64_t row, uint64_t col)
@@ -278,13 +285,14 @@ static inline uint32_t source_group_scale(const struct matrix_at *m, uint64_t ro
 static inline uint32_t source_zero(const struct matrix_at *m, uint64_t row, uint64_t group)
 {
 	const uint64_t eights = (m->rows + 7) / 8, groups = m->cols / m->how->group;
+	uint32_t word;
 
 	if (m->how->how == PACKED)
 		return nibble(part_data(m, "weight_zero_point"), row / 8 * groups + group, row % 8);
-	return (nibble(part_data(m, "qzeros"), group * eights + row / 8,
-		       m->how->how == AWQ ? awq_place[row % 8] : row % 8) +
-		m->how->less_one) %
-	       16;
+	word = source_word(part_data(m, "qzeros"), group * eights + row / 8);
+	if (m->how->less_one) /* as GPTQModel undoes what it has done: on words, with borrows */
+		word += 0x11111111u;
+	return word >> 4 * (m->how->how == AWQ ? awq_place[row % 8] : row % 8) & 15;
 }
 
 #endif

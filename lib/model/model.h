@@ -44,7 +44,7 @@ enum quant_method { QUANT_NONE, QUANT_FP8, QUANT_COMPRESSED, QUANT_GPTQ, QUANT_A
 struct model_quant {
 	enum quant_method method;
 	bool symmetric;       /* zero points, where a tensor of them is there at all, say nothing */
-	bool zeros_less_one;  /* a stored zero point is one less than it means */
+	bool zeros_less_one;  /* of eight stored zero points, as one word, 1 was subtracted from each */
 	uint32_t bits, group; /* of the experts, 0: the tensors' shapes say it */
 	uint32_t block[2];    /* rows and columns of an FP8 block, 0: no blocks */
 };

@@ -128,7 +128,8 @@ void repack_group_zeros(const struct repack *repack, const struct record_share *
 			const uint8_t *bytes)
 {
 	const struct panels to = panels_of(share, repack->part, MOE_PLANE_SCALES);
-	const uint64_t eights = DIV_UP(to.rows, 8), more = repack->parameter[1] * 0x0101010101010101;
+	const uint64_t eights = DIV_UP(to.rows, 8);
+	const uint32_t more = (uint32_t)repack->parameter[1] * 0x11111111u;
 
 	for (uint64_t i = 0; i < n; i++)
 		for (uint64_t eight = 0; eight < eights; eight++) {
@@ -136,9 +137,10 @@ void repack_group_zeros(const struct repack *repack, const struct record_share *
 			uint32_t word;
 
 			memcpy(&word, bytes + i * repack->granule_bytes + (to.first / 8 + eight) * 4, 4);
+			/* 1 was subtracted from eight at a time, as one word: a zero point of 0 has borrowed */
+			word += more;
 			/* AWQ's order of eight rows happens to be what the panel's order of columns undoes */
 			zeros = spread_nibbles(repack->parameter[0] ? PANEL_ORDER(word) : word);
-			/* 0 is stored as 15 where 1 is to be added: quantizers have zero points from 0 to 15 */
-			put_zeros(&to, eight, first + i, (zeros + more) & 0x0f0f0f0f0f0f0f0f);
+			put_zeros(&to, eight, first + i, zeros);
 		}
 }

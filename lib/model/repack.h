@@ -47,7 +47,8 @@ enum repack_kind {
 	/* GPTQ and AWQ: F16 or BF16 [cols / group][rows]. Granule: a row. */
 	REPACK_GROUP_SCALES,
 
-	/* The same with int32 [cols / group][rows / 8]; parameter: 1 for AWQ's order; what to add. */
+	/* The same with int32 [cols / group][rows / 8]; parameter: 1 for AWQ's order; what to add to each
+	 * zero point, with carries from one to the next. */
 	REPACK_GROUP_ZEROS,
 
 	/* From here on: repack-gguf.h. */
