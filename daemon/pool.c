@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/thread.h"
 #include "base/util.h"
 #include "daemon/pool-internal.h"
 
@@ -105,9 +106,6 @@ static void *worker_main(void *arg)
 	}
 }
 
-/* What kernels keep of blocks lies on the stack, up to a megabyte: whatever `ulimit -s` says. */
-#define STACK_BYTES ((size_t)4 << 20)
-
 /* Pinned before it runs. No signal is ever delivered to it but SIGBUS, for which its own access is the cause: where
  * that is blocked Linux ends the process without asking the handler (guard.h). */
 static int worker_start(struct pool_worker *w, struct moe_error *err)
@@ -125,9 +123,9 @@ static int worker_start(struct pool_worker *w, struct moe_error *err)
 	pthread_attr_init(&attr);
 	r = pthread_attr_setaffinity_np(&attr, bytes, cpus);
 	pthread_attr_setsigmask_np(&attr, &signals);
-	pthread_attr_setstacksize(&attr, STACK_BYTES);
+	pthread_attr_setstacksize(&attr, THREAD_STACK_BYTES);
 	if (!r)
-		r = pthread_create(&w->thread, &attr, worker_main, w);
+		r = thread_create(&w->thread, &attr, worker_main, w);
 	pthread_attr_destroy(&attr);
 	CPU_FREE(cpus);
 	if (r)

@@ -34,7 +34,8 @@
  * and that I8_ROW, I8_BLOCK and I8_PAIRS multiply weight scale * activation scale with the integer dot product of a row
  * or group: where the former is infinite (a scale or minimum that is, or an overflow) the result is an infinity or NaN,
  * which of them need not be what the single products would add up to. Nor need it be where a weight is beyond the
- * largest binary32, to which kernel_group_ops of PACK_I8_BLOCK round it.
+ * largest binary32, to which kernel_group_ops of PACK_I8_BLOCK round it. All of that with the caller's MXCSR as a
+ * process begins with it, and a megabyte left of its stack (base/thread.h).
  * Thread-safe: no state.
  */
 #ifndef MOE_KERNELS_H
