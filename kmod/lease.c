@@ -35,8 +35,9 @@ static void lease_free(struct moe_lease *lease)
 static void detach(struct moe_client *client, struct moe_lease *lease)
 {
 	list_del(&lease->by_id);
-	list_del(&lease->by_client);
+	rb_erase(&lease->by_client, &client->leases);
 	client->n_leases--;
+	client->user->leases--;
 	moe_counters.leases--;
 	moe_export_end(lease);
 	if (lease->map)
@@ -90,12 +91,14 @@ static void unwatch(void)
 
 void moe_lease_close(struct moe_client *client)
 {
-	struct moe_lease *lease, *next;
+	struct moe_lease *lease;
+	struct rb_node *first;
 
 	mutex_lock(&moe_lock);
 	client->closes++;
 	moe_queue_close(client);
-	list_for_each_entry_safe(lease, next, &client->leases, by_client) {
+	while ((first = rb_first(&client->leases))) {
+		lease = rb_entry(first, struct moe_lease, by_client);
 		trace_moe_end(lease);
 		detach(client, lease);
 		moe_counters.dropped++;
@@ -107,12 +110,25 @@ void moe_lease_close(struct moe_client *client)
 	moe_event_wake();
 }
 
+static bool is_before(struct rb_node *a, const struct rb_node *b)
+{
+	return rb_entry(a, struct moe_lease, by_client)->id <
+	       rb_entry(b, struct moe_lease, by_client)->id;
+}
+
+static int compare_id(const void *key, const struct rb_node *node)
+{
+	const u64 id = *(const u64 *)key;
+	const u64 other = rb_entry(node, struct moe_lease, by_client)->id;
+
+	return id < other ? -1 : id > other;
+}
+
 /* With moe_lock held. */
 static long add(struct moe_call *call, struct moe_lease *lease)
 {
 	struct moe_client *client = call->client;
 	struct moe_pool *pool = moe_pool_find(lease->pool_id);
-	u32 devices;
 
 	if (client->closes != call->closes)
 		return -EBADF;
@@ -125,15 +141,16 @@ static long add(struct moe_call *call, struct moe_lease *lease)
 		return -ERANGE;
 	if (client->n_leases >= MOE_KMOD_LEASES_MAX)
 		return -EMFILE;
-	if (moe_user_leases(client->uid, &devices) >= MOE_KMOD_USER_LEASES_MAX)
+	if (client->user->leases >= MOE_KMOD_USER_LEASES_MAX)
 		return -EDQUOT;
 	pool->refs++;
 	pool->leases++;
 	lease->pool = pool;
 	lease->id = moe_lease_ids++;
 	list_add_tail(&lease->by_id, &moe_leases);
-	list_add_tail(&lease->by_client, &client->leases);
+	rb_add(&lease->by_client, &client->leases, is_before);
 	client->n_leases++;
+	client->user->leases++;
 	moe_counters.leases++;
 	moe_counters.leased++;
 	trace_moe_lease(lease);
@@ -142,14 +159,11 @@ static long add(struct moe_call *call, struct moe_lease *lease)
 
 struct moe_lease *moe_lease_find(struct moe_client *client, u64 id)
 {
-	struct moe_lease *lease;
+	struct rb_node *node;
 
 	lockdep_assert_held(&moe_lock);
-	list_for_each_entry(lease, &client->leases, by_client) {
-		if (lease->id == id)
-			return lease;
-	}
-	return NULL;
+	node = rb_find(&id, &client->leases, compare_id);
+	return node ? rb_entry(node, struct moe_lease, by_client) : NULL;
 }
 
 static long drop(struct moe_client *client, u64 id)

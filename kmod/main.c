@@ -39,7 +39,7 @@
 
 DEFINE_MUTEX(moe_lock); /* of all lists and counts, see above */
 LIST_HEAD(moe_gone);
-static LIST_HEAD(moe_clients);
+static LIST_HEAD(moe_users);
 static u64 moe_client_ids = 1; /* the next one */
 struct moe_counters moe_counters;
 
@@ -55,33 +55,16 @@ void moe_unlock(void)
 		moe_pool_free(pool);
 }
 
-u32 moe_user_leases(kuid_t uid, u32 *devices)
+/* With moe_lock held: the user of an open device more, or NULL. */
+static struct moe_user *user_of(kuid_t uid)
 {
-	struct moe_client *client;
-	u32 leases = 0;
+	struct moe_user *user;
 
-	lockdep_assert_held(&moe_lock);
-	*devices = 0;
-	list_for_each_entry(client, &moe_clients, list) {
-		if (!uid_eq(client->uid, uid))
-			continue;
-		leases += client->n_leases;
-		++*devices;
+	list_for_each_entry(user, &moe_users, list) {
+		if (uid_eq(user->uid, uid))
+			return user;
 	}
-	return leases;
-}
-
-u32 moe_user_requests(kuid_t uid)
-{
-	struct moe_client *client;
-	u32 requests = 0;
-
-	lockdep_assert_held(&moe_lock);
-	list_for_each_entry(client, &moe_clients, list) {
-		if (uid_eq(client->uid, uid))
-			requests += client->n_requests;
-	}
-	return requests;
+	return NULL;
 }
 
 int moe_give(struct moe_call *call, struct file *file)
@@ -266,16 +249,41 @@ static void moe_died(struct work_struct *died)
 		moe_lease_close(client);
 }
 
+/* With moe_lock held. False: its user has too many. */
+static bool add_client(struct moe_client *client, struct moe_user **spare)
+{
+	struct moe_user *user = user_of(client->uid);
+
+	if (user && user->devices >= MOE_KMOD_USER_DEVICES_MAX)
+		return false;
+	if (!user) {
+		user = *spare;
+		*spare = NULL;
+		user->uid = client->uid;
+		list_add_tail(&user->list, &moe_users);
+	}
+	user->devices++;
+	client->user = user;
+	client->id = moe_client_ids++;
+	moe_counters.clients++;
+	trace_moe_open(client);
+	return true;
+}
+
 static int moe_open(struct inode *inode, struct file *file)
 {
 	struct moe_client *client = kzalloc(sizeof(*client), GFP_KERNEL_ACCOUNT);
-	u32 devices;
+	struct moe_user *spare = kzalloc(sizeof(*spare), GFP_KERNEL_ACCOUNT);
+	bool opens;
 
-	if (!client)
+	if (!client || !spare) {
+		kfree(client);
+		kfree(spare);
 		return -ENOMEM;
+	}
 	client->tgid = get_pid(task_tgid(current));
 	client->uid = current_fsuid();
-	INIT_LIST_HEAD(&client->leases);
+	client->leases = RB_ROOT;
 	INIT_LIST_HEAD(&client->requests);
 	INIT_LIST_HEAD(&client->waiting);
 	INIT_LIST_HEAD(&client->answers);
@@ -285,15 +293,10 @@ static int moe_open(struct inode *inode, struct file *file)
 	init_waitqueue_func_entry(&client->death, death_wakes);
 	file->private_data = client;
 	mutex_lock(&moe_lock);
-	moe_user_leases(client->uid, &devices);
-	if (devices < MOE_KMOD_USER_DEVICES_MAX) {
-		client->id = moe_client_ids++;
-		list_add_tail(&client->list, &moe_clients);
-		moe_counters.clients++;
-		trace_moe_open(client);
-	}
+	opens = add_client(client, &spare);
 	moe_unlock();
-	if (devices < MOE_KMOD_USER_DEVICES_MAX) {
+	kfree(spare);
+	if (opens) {
 		add_wait_queue(&client->tgid->wait_pidfd, &client->death);
 		return stream_open(inode, file);
 	}
@@ -322,15 +325,21 @@ static int moe_flush(struct file *file, fl_owner_t id)
 static int moe_release(struct inode *inode, struct file *file)
 {
 	struct moe_client *client = file->private_data;
+	struct moe_user *last = NULL;
 
 	remove_wait_queue(&client->tgid->wait_pidfd, &client->death);
 	cancel_work_sync(&client->died);
 	moe_lease_close(client);
 	mutex_lock(&moe_lock);
-	list_del(&client->list);
+	if (!--client->user->devices) {
+		last = client->user;
+		list_del(&last->list);
+	}
 	moe_counters.clients--;
 	trace_moe_close(client);
 	moe_unlock();
+	WARN_ON_ONCE(last && (last->leases || last->requests));
+	kfree(last);
 	put_pid(client->tgid);
 	kfree(client);
 	return 0;

@@ -11,6 +11,7 @@
 #include <linux/mutex.h>
 #include <linux/pid.h>
 #include <linux/poll.h>
+#include <linux/rbtree.h>
 #include <linux/types.h>
 #include <linux/uidgid.h>
 #include <linux/wait.h>
@@ -22,11 +23,28 @@ struct io_uring_cmd;
 struct moe_queue;
 
 /**
+ * struct moe_user - all open devices of one user, whose limits are asked at each
+ *	command: no walk through them, nor through others'
+ * @list: in moe_users while there is one
+ * @uid: who that is
+ * @devices: that are open
+ * @leases: of all of them
+ * @requests: of all of them
+ */
+struct moe_user {
+	struct list_head list;
+	kuid_t uid;
+	u32 devices;
+	u32 leases;
+	u32 requests;
+};
+
+/**
  * struct moe_client - one open device
- * @list: in moe_clients
  * @id: grows, is never used again
  * @tgid: the process that opened it, the only one it serves
  * @uid: who that was
+ * @user: the same, with what all devices of this user have
  * @leases: that it has, by moe_lease.by_client
  * @n_leases: their number
  * @closes: how often its process closed a descriptor of it
@@ -42,11 +60,11 @@ struct moe_queue;
  * @wait: polls for requests to fetch, and for answers
  */
 struct moe_client {
-	struct list_head list;
 	u64 id;
 	struct pid *tgid;
 	kuid_t uid;
-	struct list_head leases;
+	struct moe_user *user;
+	struct rb_root leases;
 	u32 n_leases;
 	u32 closes;
 	struct wait_queue_entry death;
@@ -102,7 +120,7 @@ struct moe_pool {
 /**
  * struct moe_lease - one lease, later the event of its end
  * @by_id: in moe_leases, then in moe_events
- * @by_client: in its client's leases
+ * @by_client: in its client's leases, by @id
  * @pool: NULL once it is an event
  * @tgid: of the process that took it
  * @uid: who that was when it opened the device
@@ -118,7 +136,7 @@ struct moe_pool {
  */
 struct moe_lease {
 	struct list_head by_id;
-	struct list_head by_client;
+	struct rb_node by_client;
 	struct moe_pool *pool;
 	struct pid *tgid;
 	kuid_t uid;
@@ -200,12 +218,6 @@ extern const struct attribute_group *moe_groups[];
 
 /* Unlocks moe_lock, then frees the pools that lost their last reference. */
 void moe_unlock(void);
-
-/* With moe_lock held: leases of this user, and how many devices are open. */
-u32 moe_user_leases(kuid_t uid, u32 *devices);
-
-/* With moe_lock held: requests of all open devices of this user. */
-u32 moe_user_requests(kuid_t uid);
 
 /* Whether it serves this process; and whether this process is the keeper. */
 bool moe_is_mine(const struct moe_client *client);

@@ -131,6 +131,7 @@ static void leave(struct moe_request *request)
 {
 	list_del_init(&request->by_client);
 	request->client->n_requests--;
+	request->client->user->requests--;
 	request->client = NULL;
 }
 
@@ -333,7 +334,7 @@ static long add(struct moe_call *call, struct moe_request *request,
 		return -EXDEV;
 	if (client->n_requests >= MOE_KMOD_REQUESTS_MAX)
 		return -EBUSY;
-	if (moe_user_requests(client->uid) >= MOE_KMOD_USER_REQUESTS_MAX)
+	if (client->user->requests >= MOE_KMOD_USER_REQUESTS_MAX)
 		return -EDQUOT;
 	ret = check_lease(client, request, queue);
 	if (ret)
@@ -347,6 +348,7 @@ static long add(struct moe_call *call, struct moe_request *request,
 	request->seq = moe_request_seqs++;
 	client->queue = queue->id;
 	client->n_requests++;
+	client->user->requests++;
 	list_add_tail(&request->by_client, &client->requests);
 	list_add_tail(&request->in, &client->waiting);
 	moe_share_wait(queue, request->share, client);
