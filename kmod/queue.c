@@ -447,6 +447,7 @@ long moe_queue_recover(struct moe_call *call)
 		arg->reissued = 0;
 		list_for_each_entry(request, &queue->again, in)
 			arg->reissued++;
+		moe_queue_kick(queue); /* who polls already */
 	}
 	moe_unlock();
 	return ret;

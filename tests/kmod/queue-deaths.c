@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Deaths around a queue: of a client and the daemon at each state of a request, of both, and what is issued again. */
+#include <sys/epoll.h>
+
 #include "tests/kmod/queues.h"
 
 #define ASKED 20
@@ -81,6 +83,8 @@ static void test_daemon_dies(void)
 {
 	struct child daemon = child_start(a_daemon, NULL);
 	int client = device_open(), dev = device_open();
+	struct epoll_event pri = {.events = EPOLLPRI}, heard;
+	const int hears = epoll_create1(EPOLL_CLOEXEC);
 	struct moe_kmod_fetched f;
 	struct moe_kmod_reap r;
 	uint32_t again = 9;
@@ -97,7 +101,11 @@ static void test_daemon_dies(void)
 	fails(fetch(dev, said->queue, 0, &f), EPERM, "nobody fetches until it is recovered");
 	fails(reap(client, &r), EAGAIN, "its client waits on");
 	ok(submit(client, said->queue, 2) == 0, "and may submit");
+	require(hears >= 0 && epoll_ctl(hears, EPOLL_CTL_ADD, dev, &pri) == 0 && epoll_wait(hears, &heard, 1, 0) == 0,
+		"a successor waits for requests before it recovers the queue");
 	ok(queue_recover(dev, said->queue, &again) == 0 && again == 1, "a successor recovers it");
+	ok(epoll_wait(hears, &heard, 1, 0) == 1 && heard.events == EPOLLPRI, "and hears of what waits there");
+	close(hears);
 	ok(fetch(dev, said->queue, 3, &f) == 0 && f.flags == MOE_KMOD_FETCHED_REISSUED && f.seq == said->f.seq &&
 		   f.client == said->f.client && memcmp(f.sqe, said->f.sqe, sizeof f.sqe) == 0,
 	   "it gets first what the other had, as it was");
