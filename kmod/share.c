@@ -3,8 +3,9 @@
  * Shares: what part of a queue's tags one user may have.
  *
  * A user who has as many tags as are free gets no further one: alone half of
- * them, beside one who has those a quarter. So who has none finds one, however
- * long others keep theirs: an AGREE keeps a tag for minutes. The queue's owner,
+ * them, beside one who has those a quarter. So the first 1 + log2(depth) users
+ * find one each, however long others keep theirs: an AGREE keeps a tag for
+ * minutes. The queue's owner,
  * who could end it, and what had a tag before take tags as long as there are
  * any. Users take turns, and the clients of a user his.
  *

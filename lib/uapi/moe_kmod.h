@@ -222,9 +222,9 @@ struct moe_kmod_event {
  * each in the order of its SUBMITs.
  *
  * A user who has as many of the tags as are free gets no further one: alone half of them, beside one who has those a
- * quarter. What he asks then waits, and FETCH says EAGAIN where nothing else does; who has no tag yet finds one,
- * however long others keep theirs. The queue's owner, who could end it, and what is fetched again take tags as long as
- * there are any.
+ * quarter. What he asks then waits, and FETCH says EAGAIN where nothing else does. So the first 1 + log2(depth) users
+ * find a tag each, however long others keep theirs. The queue's owner, who could end it, and what is fetched again take
+ * tags as long as there are any.
  *
  * When the daemon closes the device or dies the queue is parked: what it had fetched and not answered is kept, and
  * clients wait on, and may submit. RECOVER makes its successor the one that serves. It fetches first what its
