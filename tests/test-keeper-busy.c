@@ -216,7 +216,7 @@ static bool has_taken(int sock)
 static void lose_a_recording(void)
 {
 	struct moe_msg_trace m = {.max_bytes = 1 << 20};
-	const int file = memfd_new("trace", 0, NULL);
+	const int file = memfd_create("trace", MFD_CLOEXEC); /* which may grow: a recording that fails is answered */
 	struct ring r;
 	char byte;
 	ssize_t n;
