@@ -150,17 +150,13 @@ static int print_json(const struct run *run, const struct output *out, const int
 		       json_object_set_new(object, "decode_tokens", json_integer((json_int_t)t->decode_tokens)) < 0 ||
 		       json_object_set_new(object, "decode_seconds", json_real((double)t->decode_ns / 1e9)) < 0))
 		r = -ENOMEM;
-	if (r == 0) {
-		const bool whole = json_dumpf(object, stdout, JSON_COMPACT) == 0;
-
-		putchar('\n');
-		r = stdout_flush();
-		if (r == 0 && !whole)
-			r = -ENOMEM;
-	}
+	if (r < 0)
+		moe_error_set(err, r, "no memory for the JSON");
+	else
+		r = stats_write(object, err);
 	json_decref(object);
 	json_decref(list);
-	return r < 0 ? moe_error_sys(err, r, "cannot write the JSON") : 0;
+	return r;
 }
 
 static int report(const struct run *run, const struct output *out, const int32_t *ids, uint32_t n,

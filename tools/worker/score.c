@@ -102,16 +102,8 @@ static int print_score(const struct run *run, const struct score *score, uint64_
 	object = json_pack("{s:I,s:f,s:I,s:i,s:f}", "tokens", (json_int_t)score->tokens, "nll_per_token", nll,
 			   "windows", (json_int_t)score->windows, "window", (int)run->window, "seconds", seconds);
 	r = object ? stats_add(run, object, err) : moe_error_set(err, -ENOMEM, "no memory for the JSON");
-	if (r == 0) {
-		const bool whole = json_dumpf(object, stdout, JSON_COMPACT) == 0;
-
-		putchar('\n');
-		r = stdout_flush();
-		if (r == 0 && !whole)
-			r = -ENOMEM;
-		if (r < 0)
-			moe_error_sys(err, r, "cannot write to standard output");
-	}
+	if (r == 0)
+		r = stats_write(object, err);
 	json_decref(object);
 	return r;
 }

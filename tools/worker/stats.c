@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "base/stdout.h"
 #include "base/util.h"
 
 uint64_t stats_pairs(const struct experts_stats *s)
@@ -90,4 +91,16 @@ int stats_add(const struct run *run, json_t *object, struct moe_error *err)
 	if (!all || json_object_update_new(object, all) < 0)
 		return moe_error_set(err, -ENOMEM, "no memory for the JSON");
 	return 0;
+}
+
+int stats_write(const json_t *object, struct moe_error *err)
+{
+	const bool whole = json_dumpf(object, stdout, JSON_COMPACT) == 0;
+	int r;
+
+	putchar('\n');
+	r = stdout_flush();
+	if (r == 0 && !whole)
+		r = -ENOMEM; /* the stream is in order: jansson had no memory for it */
+	return r < 0 ? moe_error_sys(err, r, "cannot write to standard output") : 0;
 }

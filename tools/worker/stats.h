@@ -22,4 +22,7 @@ void stats_print(const struct run *run, const struct stats_times *times);
  * 0 or -ENOMEM. */
 int stats_add(const struct run *run, json_t *object, struct moe_error *err);
 
+/* The object as one line on standard output, which is written when this returns. 0, or -errno: a part of it is lost. */
+int stats_write(const json_t *object, struct moe_error *err);
+
 #endif
