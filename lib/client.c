@@ -16,10 +16,15 @@
 
 _Static_assert(__builtin_strcmp(MOE_EXPERT_VERSION, MOE_VERSION) == 0, "the header's version is the build's");
 
-int moe_open(struct moe_client **ret, const char *socket, struct moe_error *err)
+int moe_open_patient(struct moe_client **ret, const char *socket, const struct moe_patience *patience,
+		     struct moe_error *err)
 {
-	_cleanup_free_ struct moe_client *client = calloc(1, sizeof *client);
+	_cleanup_free_ struct moe_client *client = NULL;
 
+	if (patience && patience->size != sizeof *patience)
+		return moe_error_set(err, -EINVAL, "moe_open_patient: patience.size %zu found, sizeof (%zu) expected",
+				     patience->size, sizeof *patience);
+	client = calloc(1, sizeof *client);
 	if (!client)
 		return moe_error_sys(err, -ENOMEM, "cannot open a client");
 	if (!socket)
@@ -27,7 +32,9 @@ int moe_open(struct moe_client **ret, const char *socket, struct moe_error *err)
 	client->path = strdup(socket && *socket ? socket : MOE_SOCKET_DEFAULT);
 	if (!client->path)
 		return moe_error_sys(err, -ENOMEM, "cannot open a client");
-	client->socket = wire_connect(client->path, &client->hello, err);
+	if (patience)
+		client->patience = *patience;
+	client->socket = wire_connect(client->path, &client->patience, &client->hello, err);
 	if (client->socket < 0) {
 		int r = client->socket;
 
@@ -37,6 +44,11 @@ int moe_open(struct moe_client **ret, const char *socket, struct moe_error *err)
 	pthread_mutex_init(&client->lock, NULL);
 	*ret = steal_ptr(client);
 	return 0;
+}
+
+int moe_open(struct moe_client **ret, const char *socket, struct moe_error *err)
+{
+	return moe_open_patient(ret, socket, NULL, err);
 }
 
 struct moe_client *moe_close(struct moe_client *client)
@@ -78,14 +90,14 @@ static int read_document(int fd, uint64_t bytes, char **ret, struct moe_error *e
 static int be_connected(struct moe_client *client, struct moe_error *err)
 {
 	if (client->socket < 0)
-		client->socket = wire_connect(client->path, &client->hello, err);
+		client->socket = wire_connect(client->path, &client->patience, &client->hello, err);
 	return client->socket < 0 ? client->socket : 0;
 }
 
-/* Under the lock, with what an exchange has returned. */
+/* Under the lock, with what an exchange has returned. An answer that comes too late is not to be the next one's. */
 static int note_loss(struct moe_client *client, int r)
 {
-	if (r == -EPIPE)
+	if (r == -EPIPE || r == -ETIMEDOUT)
 		client->socket = close_fd(client->socket);
 	return r;
 }
@@ -109,14 +121,25 @@ static int send_message(struct moe_client *client, const void *message, const in
 	return r;
 }
 
-/* The same, and the answer. */
+/* Under the lock: its answer, and its progress if `on_progress` is not NULL. A document's descriptor goes to *ret_fd,
+ * which is NULL where none is expected. */
+static int take_reply(struct moe_client *client, enum moe_msg_type type, void *reply, size_t bytes, int *ret_fd,
+		      void (*on_progress)(const struct moe_msg_progress *, void *), void *userdata,
+		      struct moe_error *err)
+{
+	const struct wire_wait wait = {&client->patience, on_progress, userdata};
+
+	return wire_recv(client->socket, type, reply, bytes, ret_fd, ret_fd ? 1 : 0, NULL, &wait, err);
+}
+
+/* A message and its answer. */
 static int call(struct moe_client *client, const void *message, enum moe_msg_type type, void *reply, size_t bytes,
 		uint64_t feature, const char *does_not, struct moe_error *err)
 {
 	int r = send_message(client, message, NULL, feature, does_not, err);
 
 	if (r == 0)
-		r = wire_recv(client->socket, type, reply, bytes, NULL, 0, NULL, NULL, NULL, err);
+		r = take_reply(client, type, reply, bytes, NULL, NULL, NULL, err);
 	return note_loss(client, r);
 }
 
@@ -128,7 +151,7 @@ static int query_once(struct moe_client *client, const struct moe_msg_query *que
 	if (r == 0)
 		r = wire_send(client->socket, query, NULL, err);
 	if (r == 0)
-		r = wire_recv(client->socket, MOE_MSG_QUERY, reply, sizeof *reply, fd, 1, NULL, NULL, NULL, err);
+		r = take_reply(client, MOE_MSG_QUERY, reply, sizeof *reply, fd, NULL, NULL, err);
 	return note_loss(client, r);
 }
 
@@ -188,8 +211,7 @@ int moe_load(struct moe_client *client, const char *path, const char *name,
 	pthread_mutex_lock(&client->lock);
 	r = send_message(client, &load, NULL, 0, NULL, err);
 	if (r == 0)
-		r = wire_recv(client->socket, MOE_MSG_LOAD, &reply, sizeof reply, NULL, 0, NULL, forward_progress, &to,
-			      err);
+		r = take_reply(client, MOE_MSG_LOAD, &reply, sizeof reply, NULL, forward_progress, &to, err);
 	note_loss(client, r);
 	pthread_mutex_unlock(&client->lock);
 	return r;
@@ -232,8 +254,7 @@ int moe_trace(struct moe_client *client, int fd, const struct moe_trace_params *
 	pthread_mutex_lock(&client->lock);
 	r = send_message(client, &message, &fd, MOE_FEATURE_TRACE, "records nothing", err);
 	if (r == 0)
-		r = wire_recv(client->socket, MOE_MSG_TRACE, &reply, sizeof reply, NULL, 0, NULL, forward_progress, &to,
-			      err);
+		r = take_reply(client, MOE_MSG_TRACE, &reply, sizeof reply, NULL, forward_progress, &to, err);
 	note_loss(client, r);
 	pthread_mutex_unlock(&client->lock);
 	if (r == 0)

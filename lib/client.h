@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "moe-expert.h"
 #include "uapi/moe_proto.h"
 
 /* The lock makes a question and its answer one. */
@@ -12,6 +13,7 @@ struct moe_client {
 	pthread_mutex_t lock;
 	int socket;
 	char *path;
+	struct moe_patience patience;
 	struct moe_msg_hello hello;
 };
 

@@ -150,7 +150,7 @@ static int ask(struct moe_session *s, const struct moe_attach_params *params, st
 	r = wire_send(s->socket, &attach, NULL, err);
 	if (r < 0)
 		return r;
-	return wire_recv(s->socket, MOE_MSG_ATTACH, ret, sizeof *ret, fds, -1, ret_n_fds, NULL, NULL, err);
+	return wire_recv(s->socket, MOE_MSG_ATTACH, ret, sizeof *ret, fds, -1, ret_n_fds, NULL, err);
 }
 
 /* By the way that was chosen; where that was left to this library, and the daemon refuses the module, by the ring. */
@@ -391,7 +391,7 @@ static int attach_once(struct moe_client *client, struct moe_session **ret, cons
 	s->socket = s->client_fd = s->daemon_fd = s->doorbell = s->module.fd = -1;
 	r = take_params(s, params, err);
 	if (r == 0)
-		r = s->socket = wire_connect(client->path, &hello, err);
+		r = s->socket = wire_connect(client->path, NULL, &hello, err);
 	if (r >= 0) {
 		s->features = hello.features;
 		r = choose_transport(s, word_of(params), err);
@@ -524,7 +524,7 @@ static int register_arena(struct moe_session *session, enum moe_arena kind, int 
 	r = wire_send(session->socket, &arena, &fd, err);
 	if (r < 0)
 		return r;
-	return wire_recv(session->socket, MOE_MSG_ARENA, &reply, sizeof reply, NULL, 0, NULL, NULL, NULL, err);
+	return wire_recv(session->socket, MOE_MSG_ARENA, &reply, sizeof reply, NULL, 0, NULL, NULL, err);
 }
 
 int session_new_data(struct moe_session *session, uint64_t bytes, struct moe_error *err)
@@ -567,7 +567,7 @@ int session_registrar(struct moe_session *session, struct moe_error *err)
 	wire_begin(&request, sizeof request, MOE_MSG_REGISTRAR, 0);
 	r = wire_send(session->socket, &request, NULL, err);
 	if (r == 0)
-		r = wire_recv(session->socket, MOE_MSG_REGISTRAR, &reply, sizeof reply, &fd, 1, NULL, NULL, NULL, err);
+		r = wire_recv(session->socket, MOE_MSG_REGISTRAR, &reply, sizeof reply, &fd, 1, NULL, NULL, err);
 	if (r < 0)
 		return r;
 	r = memfd_verify(fd, 0, SIZE_SEALS | F_SEAL_WRITE, NULL, "registrar's file", err);
@@ -588,5 +588,5 @@ int session_send_device(struct moe_session *session, int fd, uint64_t bytes, uin
 	r = wire_send(session->socket, &device, &fd, err);
 	if (r < 0)
 		return r;
-	return wire_recv(session->socket, MOE_MSG_DEVICE, &reply, sizeof reply, NULL, 0, NULL, NULL, NULL, err);
+	return wire_recv(session->socket, MOE_MSG_DEVICE, &reply, sizeof reply, NULL, 0, NULL, NULL, err);
 }

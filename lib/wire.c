@@ -2,6 +2,8 @@
 #include "wire.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <poll.h>
 #include <stdalign.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +14,8 @@
 #include "base/error.h"
 #include "base/fdmsg.h"
 #include "base/util.h"
-#include "moe-expert.h"
+
+#define NS_PER_MS 1000000u
 
 void wire_begin(void *message, size_t bytes, enum moe_msg_type type, unsigned int fds)
 {
@@ -30,6 +33,58 @@ int wire_send(int sock, const void *request, const int *fds, struct moe_error *e
 	return 0;
 }
 
+/* -- waiting ------------------------------------------------------------------------------------------------------ */
+
+static bool is_endless(const struct moe_patience *p)
+{
+	return !p || p->silent_ms == 0;
+}
+
+static uint64_t patience_end(const struct moe_patience *p)
+{
+	return is_endless(p) ? UINT64_MAX : now_ns() + p->silent_ms * NS_PER_MS;
+}
+
+/* Whether to wait on, and then until when. */
+static bool still_patient(const struct moe_patience *p, uint64_t *until)
+{
+	if (now_ns() < *until)
+		return true;
+	if (!p->wait_on || !p->wait_on(p->userdata))
+		return false;
+	*until = patience_end(p);
+	return true;
+}
+
+static int too_silent(const struct moe_patience *p, struct moe_error *err)
+{
+	return moe_error_set(err, -ETIMEDOUT, "moe-expertd: no word from it for %u ms", p->silent_ms);
+}
+
+/* Until there is something to receive, be it the end. */
+static int wait_for_word(int sock, const struct moe_patience *p, struct moe_error *err)
+{
+	struct pollfd reply = {.fd = sock, .events = POLLIN};
+	uint64_t until = patience_end(p);
+
+	if (is_endless(p))
+		return 0;
+	/* What has come is looked for before the clock: it may be this process that stood still. */
+	do {
+		const uint64_t now = now_ns();
+		const uint64_t left = until > now ? (until - now + NS_PER_MS - 1) / NS_PER_MS : 0;
+		const int n = poll(&reply, 1, (int)MIN(left, (uint64_t)INT_MAX));
+
+		if (n > 0)
+			return 0;
+		if (n < 0 && errno != EINTR)
+			return moe_error_sys(err, -errno, "moe-expertd: cannot wait for the reply");
+	} while (still_patient(p, &until));
+	return too_silent(p, err);
+}
+
+/* -- messages ----------------------------------------------------------------------------------------------------- */
+
 static int refused(const struct moe_msg_error *e, struct moe_error *err)
 {
 	const int code = e->msg.status < 0 ? e->msg.status : -EPROTO;
@@ -38,7 +93,7 @@ static int refused(const struct moe_msg_error *e, struct moe_error *err)
 }
 
 int wire_recv(int sock, enum moe_msg_type type, void *reply, size_t bytes, int *fds, int n_fds, size_t *ret_n_fds,
-	      void (*progress)(const struct moe_msg_progress *, void *), void *userdata, struct moe_error *err)
+	      const struct wire_wait *wait, struct moe_error *err)
 {
 	alignas(8) char buffer[MOE_PROTO_MAX];
 	const struct moe_msg *msg = (const struct moe_msg *)buffer;
@@ -48,6 +103,10 @@ int wire_recv(int sock, enum moe_msg_type type, void *reply, size_t bytes, int *
 	long n;
 
 	for (;;) {
+		const int r = wait_for_word(sock, wait ? wait->patience : NULL, err);
+
+		if (r < 0)
+			return r;
 		n = fdmsg_recv(sock, buffer, sizeof buffer, got, &n_got, 0);
 		/* Said once, before what arrived earlier: a refusal that came before the end. */
 		if (n == -ECONNRESET && !reset) {
@@ -64,8 +123,8 @@ int wire_recv(int sock, enum moe_msg_type type, void *reply, size_t bytes, int *
 			return refused((const struct moe_msg_error *)buffer, err);
 		if (msg->type != MOE_MSG_PROGRESS || (size_t)n != sizeof(struct moe_msg_progress) || n_got != 0)
 			break;
-		if (progress)
-			progress((const struct moe_msg_progress *)buffer, userdata);
+		if (wait && wait->progress)
+			wait->progress((const struct moe_msg_progress *)buffer, wait->userdata);
 	}
 	if (msg->type != (type | MOE_MSG_REPLY) || (size_t)n != bytes || (n_fds >= 0 && n_got != (size_t)n_fds))
 		goto broken;
@@ -84,15 +143,21 @@ broken:
 			     (unsigned int)msg->type, n, n_got, type);
 }
 
-int wire_call(int sock, const void *request, enum moe_msg_type type, void *reply, size_t bytes, struct moe_error *err)
+static int say_hello(int sock, const struct moe_patience *patience, struct moe_msg_hello *ret, struct moe_error *err)
 {
-	int r = wire_send(sock, request, NULL, err);
+	const struct wire_wait wait = {.patience = patience};
+	struct moe_msg_hello hello = {.features = MOE_FEATURES_ALL};
+	int r;
 
+	wire_begin(&hello, sizeof hello, MOE_MSG_HELLO, 0);
+	r = wire_send(sock, &hello, NULL, err);
 	/* A daemon that closed the connection may have said why. */
 	if (r < 0 && r != -EPIPE)
 		return r;
-	return wire_recv(sock, type, reply, bytes, NULL, 0, NULL, NULL, NULL, err);
+	return wire_recv(sock, MOE_MSG_HELLO, ret, sizeof *ret, NULL, 0, NULL, &wait, err);
 }
+
+/* -- connecting --------------------------------------------------------------------------------------------------- */
 
 static int explain_connect(struct moe_error *err, int code, const char *path)
 {
@@ -122,10 +187,46 @@ static int explain_connect(struct moe_error *err, int code, const char *path)
 	}
 }
 
-static int connect_once(const char *path, struct moe_msg_hello *ret_hello, struct moe_error *err)
+/* To connect is to send. A request itself never waits for room: there is one under way at a time. */
+static int limit_sending(int sock, const struct moe_patience *p, struct moe_error *err)
 {
-	struct moe_msg_hello hello = {.features = MOE_FEATURES_ALL}, answer;
+	struct timeval most;
+
+	if (is_endless(p))
+		return 0;
+	most = (struct timeval){.tv_sec = p->silent_ms / 1000, .tv_usec = (suseconds_t)(p->silent_ms % 1000) * 1000};
+	if (setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most) < 0)
+		return moe_error_sys(err, -errno, "cannot limit how long a connection is waited for");
+	return 0;
+}
+
+/* It sleeps while the listener's backlog is full, and a signal wakes it: nothing has been begun then. */
+static int connect_in_time(int sock, const struct sockaddr_un *address, const struct moe_patience *p,
+			   struct moe_error *err)
+{
+	uint64_t until = patience_end(p);
+	int r = limit_sending(sock, p, err);
+
+	if (r < 0)
+		return r;
+	while (connect(sock, (const struct sockaddr *)address, sizeof *address) < 0) {
+		const int code = errno;
+
+		if (code == EAGAIN && !is_endless(p))
+			until = 0; /* SO_SNDTIMEO, by the kernel's clock */
+		else if (code != EINTR)
+			return explain_connect(err, -code, address->sun_path);
+		if (!still_patient(p, &until))
+			return too_silent(p, err);
+	}
+	return 0;
+}
+
+static int connect_once(const char *path, const struct moe_patience *patience, struct moe_msg_hello *ret_hello,
+			struct moe_error *err)
+{
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct moe_msg_hello answer;
 	_cleanup_close_ int sock = -1;
 	int r;
 
@@ -136,14 +237,9 @@ static int connect_once(const char *path, struct moe_msg_hello *ret_hello, struc
 	sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (sock < 0)
 		return moe_error_sys(err, -errno, "cannot make a socket");
-	/* It sleeps while the listener's backlog is full, and a signal wakes it: nothing has been begun then. */
-	do
-		r = connect(sock, (struct sockaddr *)&address, sizeof address) < 0 ? -errno : 0;
-	while (r == -EINTR);
-	if (r < 0)
-		return explain_connect(err, r, path);
-	wire_begin(&hello, sizeof hello, MOE_MSG_HELLO, 0);
-	r = wire_call(sock, &hello, MOE_MSG_HELLO, &answer, sizeof answer, err);
+	r = connect_in_time(sock, &address, patience, err);
+	if (r == 0)
+		r = say_hello(sock, patience, &answer, err);
 	if (r < 0)
 		return r;
 	if (!(answer.features & MOE_FEATURE_RING))
@@ -154,7 +250,8 @@ static int connect_once(const char *path, struct moe_msg_hello *ret_hello, struc
 	return steal_fd(&sock);
 }
 
-int wire_connect(const char *path, struct moe_msg_hello *ret_hello, struct moe_error *err)
+int wire_connect(const char *path, const struct moe_patience *patience, struct moe_msg_hello *ret_hello,
+		 struct moe_error *err)
 {
 	int r, tries = 0;
 
@@ -163,7 +260,7 @@ int wire_connect(const char *path, struct moe_msg_hello *ret_hello, struct moe_e
 	if (!path || !*path)
 		path = MOE_SOCKET_DEFAULT;
 	do
-		r = connect_once(path, ret_hello, err);
+		r = connect_once(path, patience, ret_hello, err);
 	while (r == -EPIPE && ++tries < WIRE_TRIES);
 	return r;
 }

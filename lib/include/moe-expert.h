@@ -44,6 +44,24 @@ struct moe_stream;
 /* Connects to `socket` (NULL: $MOE_EXPERTD_SOCKET, else MOE_SOCKET_DEFAULT). */
 int moe_open(struct moe_client **ret, const char *socket, struct moe_error *err);
 
+/*
+ * A daemon that is stopped, or hangs, is connected to all the same: its kernel does it. So calls on a client wait as
+ * long as the daemon takes, unless the client was opened by moe_open_patient: then until there was no word (an answer,
+ * or the progress of a load or a recording) for silent_ms: -ETIMEDOUT. What was asked for may be done all the same;
+ * the next call connects again. Of a session it is watchdog_ms that says so. patience NULL, or silent_ms 0: moe_open.
+ */
+struct moe_patience {
+	size_t size; /* sizeof(struct moe_patience) */
+	uint32_t silent_ms;
+	/* NULL, or called each time so long has passed, by the thread that waits, which makes no call on this client
+	 * from here: whether to wait for as long again. */
+	bool (*wait_on)(void *userdata);
+	void *userdata;
+};
+
+int moe_open_patient(struct moe_client **ret, const char *socket, const struct moe_patience *patience,
+		     struct moe_error *err);
+
 /* Closes the connection; sessions must be detached first. Takes NULL, returns NULL. */
 struct moe_client *moe_close(struct moe_client *client);
 

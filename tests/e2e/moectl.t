@@ -245,6 +245,12 @@ trace stop
 doctor'
 n=0
 asking=
+# What takes as long as it takes waits on.
+timeout 200 "$moectl" load "$sample" --name late >"$dir/late.out" 2>"$dir/late.err" </dev/null &
+late=$!
+timeout 200 "$moectl" trace record --seconds 1 --output "$dir/late.moetrace" >"$dir/record.out" 2>"$dir/record.err" </dev/null &
+record=$!
+started="$started $late $record"
 while read -r words; do
 	n=$((n + 1))
 	# shellcheck disable=SC2086 # words
@@ -270,7 +276,17 @@ for process in $asking; do
 done
 grep -q '^problem *daemon ' "$dir/silent.$n"
 ok $? 'to doctor that is a problem' "$dir/silent.$n"
+for err in late record; do
+	wait_for grep -q 'no word' "$dir/$err.err"
+	is "$(grep -c "^moectl: $socket: no word from the daemon (pid $daemon) for [0-9]* s: it is stopped, and kill -CONT $daemon lets .*; Ctrl-C .*ends moectl" \
+		"$dir/$err.err")" 1 "$err: who waits on is told so" "$dir/$err.err"
+done
 kill -CONT "$daemon"
+wait "$late" && wait "$record"
+is "$?:$(grep -c '^late ' "$dir/late.out"):$(grep -c '^moectl:' "$dir/late.err")" 0:1:1 'they get what they waited for, and were told once' "$dir/late.err"
+forget "$late"
+forget "$record"
+exits 0 unload late
 exits 0 status
 stop_daemon
 is $? 0 'the daemon ends'

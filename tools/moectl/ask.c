@@ -2,15 +2,14 @@
 /*
  * ask - questions and orders to the daemon, with an end to the waiting.
  *
- * The library waits as long as the daemon takes: a worker has nothing better to do. Who types a command has, and a
- * daemon that is stopped or hangs accepts a connection all the same, for its kernel does. So a thread asks, and who
- * waits for it in vain says so. That thread stays where it is: the program ends soon.
+ * The library waits as long as the daemon takes, unless it is told otherwise: a worker has nothing better to do. Who
+ * types a command has, and a daemon that is stopped or hangs accepts a connection all the same, for its kernel does. So
+ * a question is given up; what takes as long as it takes (a load, a recording) waits on, but says once that it is in
+ * vain.
  */
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/error.h"
 #include "daemon-pid.h"
@@ -18,122 +17,81 @@
 
 #define PATIENCE_S 20 /* a busy machine is no daemon that hangs */
 
-/* What is asked, by a thread that may outlive who wants to know. */
-struct question {
-	const struct arguments *arg;
-	enum moe_document what;
-	daemon_order *order; /* NULL: it is a document that is wanted */
-	char *text;
-	struct moe_error err;
-	int r;
-	bool answered;
-	pthread_mutex_t lock;
-	pthread_cond_t done;
-};
-
 int fail(const struct moe_error *err)
 {
 	fprintf(stderr, "moectl: %s\n", err->text);
 	return EXIT_FAILED;
 }
 
-static void put(struct question *q)
+/* -- a daemon that is silent --------------------------------------------------------------------------------------- */
+
+/* Who it is, and what to type. */
+struct silent {
+	char who[32], what[128];
+};
+
+static struct silent look_at(const struct arguments *arg)
 {
-	struct moe_client *client;
+	const struct daemon_listener l = daemon_listener(arg->socket);
+	struct silent s = {0};
 
-	q->r = moe_open(&client, q->arg->socket, &q->err);
-	if (q->r < 0)
-		return;
-	q->r = q->order ? q->order(client, q->arg, &q->err) : moe_query(client, q->what, &q->text, &q->err);
-	moe_close(client);
-}
-
-static void *run(void *userdata)
-{
-	struct question *q = userdata;
-
-	put(q);
-	pthread_mutex_lock(&q->lock);
-	q->answered = true;
-	pthread_cond_signal(&q->done);
-	pthread_mutex_unlock(&q->lock);
-	return NULL;
-}
-
-static bool wait_for_answer(struct question *q)
-{
-	struct timespec until;
-	bool answered;
-	int r = 0;
-
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += PATIENCE_S;
-	pthread_mutex_lock(&q->lock);
-	while (!q->answered && r == 0)
-		r = pthread_cond_timedwait(&q->done, &q->lock, &until);
-	answered = q->answered;
-	pthread_mutex_unlock(&q->lock);
-	return answered;
+	if (l.pid)
+		snprintf(s.who, sizeof s.who, " (pid %d)", l.pid);
+	if (l.stopped)
+		snprintf(s.what, sizeof s.what, "it is stopped, and kill -CONT %d lets it go on", l.pid);
+	else
+		snprintf(s.what, sizeof s.what,
+			 "its log may say what it does; if it hangs, systemctl restart moe-expertd, or kill it");
+	return s;
 }
 
 static int no_answer(const struct arguments *arg, struct moe_error *err)
 {
-	const struct daemon_listener l = daemon_listener(arg->socket);
-	char who[32] = "", what[128];
+	const struct silent s = look_at(arg);
 
-	if (l.pid)
-		snprintf(who, sizeof who, " (pid %d)", l.pid);
-	if (l.stopped)
-		snprintf(what, sizeof what, "it is stopped, and kill -CONT %d lets it go on", l.pid);
-	else
-		snprintf(what, sizeof what,
-			 "its log may say what it does; if it hangs, systemctl restart moe-expertd, or kill it");
 	return moe_error_set(err, -ETIMEDOUT, "%s: the daemon%s is there but has not answered for %d s: %s",
-			     daemon_path(arg->socket), who, PATIENCE_S, what);
+			     daemon_path(arg->socket), s.who, PATIENCE_S, s.what);
 }
 
-static struct question *question_new(const struct arguments *arg, daemon_order *order, enum moe_document what)
+static bool wait_on(void *userdata)
 {
-	struct question *q = calloc(1, sizeof *q);
-	pthread_condattr_t clock;
+	struct long_wait *wait = userdata;
+	const struct silent s = look_at(wait->arg);
 
-	if (!q)
-		return NULL;
-	q->arg = arg;
-	q->order = order;
-	q->what = what;
-	pthread_mutex_init(&q->lock, NULL);
-	pthread_condattr_init(&clock);
-	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-	pthread_cond_init(&q->done, &clock);
-	pthread_condattr_destroy(&clock);
-	return q;
+	if (!wait->told)
+		fprintf(stderr, "%smoectl: %s: no word from the daemon%s for %d s: %s. Still waiting; %s\n",
+			wait->terminal ? "\r\033[K" : "", daemon_path(wait->arg->socket), s.who, PATIENCE_S, s.what,
+			wait->leave);
+	wait->told = true;
+	return true;
 }
 
-static void question_free(struct question *q)
+int open_for_long(struct moe_client **ret, struct long_wait *wait, struct moe_error *err)
 {
-	pthread_cond_destroy(&q->done);
-	pthread_mutex_destroy(&q->lock);
-	free(q->text);
-	free(q);
+	const struct moe_patience patience = {sizeof patience, PATIENCE_S * 1000, wait_on, wait};
+
+	return moe_open_patient(ret, wait->arg->socket, &patience, err);
 }
 
-/* -ETIMEDOUT: the question is the thread's, for ever. */
-static int put_in_time(struct question *q, struct moe_error *err)
-{
-	pthread_t thread;
-	int r = pthread_create(&thread, NULL, run, q);
+/* -- questions and orders ------------------------------------------------------------------------------------------ */
 
-	if (r) {
-		question_free(q);
-		return moe_error_sys(err, -r, "cannot start a thread");
+/* A document, or an order that is not NULL. */
+struct question {
+	enum moe_document what;
+	daemon_order *order;
+};
+
+static int put(const struct arguments *arg, struct question q, uint32_t patience_s, char **text, struct moe_error *err)
+{
+	const struct moe_patience patience = {.size = sizeof patience, .silent_ms = patience_s * 1000};
+	struct moe_client *client;
+	int r = moe_open_patient(&client, arg->socket, &patience, err);
+
+	if (r == 0) {
+		r = q.order ? q.order(client, arg, err) : moe_query(client, q.what, text, err);
+		moe_close(client);
 	}
-	if (!wait_for_answer(q)) {
-		pthread_detach(thread);
-		return no_answer(q->arg, err);
-	}
-	pthread_join(thread, NULL);
-	return 0;
+	return r == -ETIMEDOUT && patience_s ? no_answer(arg, err) : r;
 }
 
 static json_t *parse(char *text, struct moe_error *err)
@@ -143,38 +101,22 @@ static json_t *parse(char *text, struct moe_error *err)
 
 	if (!document)
 		moe_error_set(err, -EPROTO, "the daemon's answer is not JSON: %s", wrong.text);
+	free(text);
 	return document;
 }
 
 json_t *ask_quietly(const struct arguments *arg, enum moe_document what, struct moe_error *err)
 {
-	struct question *q = question_new(arg, NULL, what);
-	json_t *document = NULL;
+	char *text;
 
-	if (!q)
-		moe_error_sys(err, -ENOMEM, "cannot ask the daemon");
-	if (!q || put_in_time(q, err) < 0)
-		return NULL;
-	if (q->r < 0)
-		*err = q->err;
-	else
-		document = parse(q->text, err);
-	question_free(q);
-	return document;
+	return put(arg, (struct question){.what = what}, PATIENCE_S, &text, err) < 0 ? NULL : parse(text, err);
 }
 
 json_t *ask_for_ever(const struct arguments *arg, enum moe_document what, struct moe_error *err)
 {
-	struct question q = {.arg = arg, .what = what};
-	json_t *document = NULL;
+	char *text;
 
-	put(&q);
-	if (q.r < 0)
-		*err = q.err;
-	else
-		document = parse(q.text, err);
-	free(q.text);
-	return document;
+	return put(arg, (struct question){.what = what}, 0, &text, err) < 0 ? NULL : parse(text, err);
 }
 
 json_t *ask(const struct arguments *arg, enum moe_document what)
@@ -189,17 +131,7 @@ json_t *ask(const struct arguments *arg, enum moe_document what)
 
 int tell(const struct arguments *arg, daemon_order *order)
 {
-	struct question *q = question_new(arg, order, 0);
 	struct moe_error err = {0};
-	int r;
 
-	if (!q) {
-		moe_error_sys(&err, -ENOMEM, "cannot tell the daemon");
-		return fail(&err);
-	}
-	if (put_in_time(q, &err) < 0)
-		return fail(&err);
-	r = q->r < 0 ? fail(&q->err) : EXIT_DONE;
-	question_free(q);
-	return r;
+	return put(arg, (struct question){.order = order}, PATIENCE_S, NULL, &err) < 0 ? fail(&err) : EXIT_DONE;
 }

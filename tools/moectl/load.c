@@ -54,7 +54,9 @@ static void catch_interrupts(void)
 
 int verb_load(const struct arguments *arg)
 {
-	bool terminal = isatty(STDERR_FILENO) && !arg->json;
+	struct long_wait wait = {.arg = arg,
+				 .leave = "Ctrl-C ends moectl, and not a load that has begun",
+				 .terminal = isatty(STDERR_FILENO) && !arg->json};
 	struct moe_client *client;
 	struct moe_error err = {0};
 	char *path = realpath(arg->words[0], NULL);
@@ -65,11 +67,11 @@ int verb_load(const struct arguments *arg)
 			arg->words[0], strerror(errno));
 		return EXIT_FAILED;
 	}
-	r = moe_open(&client, arg->socket, &err);
+	r = open_for_long(&client, &wait, &err);
 	if (r == 0) {
 		catch_interrupts();
-		r = moe_load(client, path, arg->name, print_progress, &terminal, &err);
-		if (terminal)
+		r = moe_load(client, path, arg->name, print_progress, &wait.terminal, &err);
+		if (wait.terminal)
 			fputs("\r\033[K", stderr);
 		moe_close(client);
 	}

@@ -65,10 +65,20 @@ json_t *ask_quietly(const struct arguments *arg, enum moe_document what, struct 
 /* The same as long as it takes. */
 json_t *ask_for_ever(const struct arguments *arg, enum moe_document what, struct moe_error *err);
 
-/* What is done at once: it may be given up while it waits for the answer, so it looks at nothing but `arg`. */
+/* What is done at once. */
 typedef int daemon_order(struct moe_client *client, const struct arguments *arg, struct moe_error *err);
 /* Returns the exit status, after fail() if need be. */
 int tell(const struct arguments *arg, daemon_order *order);
+
+/* What takes as long as it takes. Where the daemon is silent meanwhile, this is said to stderr, once. */
+struct long_wait {
+	const struct arguments *arg;
+	const char *leave; /* "Ctrl-C ...": what it does */
+	bool terminal;     /* a line of progress is wiped away first */
+	bool told;
+};
+/* moe_open; `wait` outlives the client. */
+int open_for_long(struct moe_client **ret, struct long_wait *wait, struct moe_error *err);
 
 /* -- show.c: values for a person ---------------------------------------------------------------------------------- */
 

@@ -174,10 +174,11 @@ static int record_to(struct moe_client *client, const char *path, const struct m
 static int record(const struct arguments *arg, const char *path, const struct moe_trace_params *params)
 {
 	struct watch watch = {.socket = arg->socket, .terminal = isatty(STDERR_FILENO) && !arg->json};
+	struct long_wait wait = {.arg = arg, .leave = "Ctrl-C twice ends moectl", .terminal = watch.terminal};
 	struct moe_trace_result result;
 	struct moe_error err = {0};
 	struct moe_client *client;
-	int r = moe_open(&client, arg->socket, &err);
+	int r = open_for_long(&client, &wait, &err);
 
 	if (r == 0) {
 		r = record_to(client, path, params, &watch, &result, &err);
