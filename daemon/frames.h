@@ -112,12 +112,6 @@ struct frames_ask {
 	uint32_t experts[]; /* the caller's: [n], ascending, distinct */
 };
 
-/* So many frames a model needs at least: a layer's experts, and room for a token's beside them. */
-static inline uint64_t frames_min(uint32_t experts, uint32_t topk)
-{
-	return (uint64_t)experts + (topk ? topk : 1);
-}
-
 /* What a policy may take for all layers of a model, and of how many experts in a layer one `by_pairs` (ebco) may be the
  * rule: at worst an event of more than that holds the reactor for longer than 1 ms (docs/decisions/0043). */
 #define FRAMES_POLICY_BYTES_MAX (1ull << 30)

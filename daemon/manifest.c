@@ -18,6 +18,7 @@
 #include "base/memfd.h"
 #include "base/util.h"
 #include "model/expert.h"
+#include "model/pool-size.h"
 
 /* What is known before the table is made. */
 struct plan {
@@ -71,35 +72,21 @@ static int plan_layouts(struct plan *plan, const struct model *model, struct moe
 	return 0;
 }
 
-/* Cuts the records into shares: as many as there are nodes, where each share then has rows of each part. */
-static uint32_t spread(struct plan *plan, uint32_t n_nodes)
+/* Cuts the records into shares, one for each file. */
+static void spread(struct plan *plan, uint32_t shares)
 {
-	uint32_t shares = n_nodes;
-
-	for (uint32_t i = 0; i < plan->n_layouts; i++)
-		shares = MIN(shares, layout_shares_max(&plan->layouts[i]));
 	for (uint32_t i = 0; i < plan->n_layouts; i++)
 		layout_spread(&plan->layouts[i], &plan->layouts[i], shares);
-	return shares;
 }
 
-/* The manifest's own parts, and that all records together can be counted in bytes. */
+/* The manifest's own parts. */
 static bool lay_out_table(struct moe_manifest *m, const struct plan *plan)
 {
 	const uint64_t records = (uint64_t)m->n_moe_layers * m->n_experts;
-	uint64_t index, at, table, end, all = 0;
+	uint64_t index, at, table, end;
 
-	for (uint32_t row = 0; row < m->n_moe_layers; row++) {
-		const struct moe_layout *layout = &plan->layouts[plan->of_row[row]];
-		uint64_t bytes;
-
-		if (!checked_mul(&bytes, layout->record_bytes, m->n_experts) || !checked_add(&all, all, bytes))
-			return false;
-		m->record_bytes = MAX(m->record_bytes, layout->record_bytes);
-	}
 	if (!checked_mul(&index, m->n_layers, sizeof(int32_t)) || !checked_add(&at, sizeof *m, index) ||
-	    !checked_align(&at, at, 8) || !checked_mul(&table, records, sizeof(struct moe_record)) ||
-	    all > INT64_MAX / m->n_pools)
+	    !checked_align(&at, at, 8) || !checked_mul(&table, records, sizeof(struct moe_record)))
 		return false;
 	m->n_layouts = plan->n_layouts;
 	m->layouts_offset = at;
@@ -147,8 +134,10 @@ int manifest_new(struct moe_manifest **ret, const struct model *model, uint32_t 
 {
 	_cleanup_(free_plan) struct plan plan = {.n_layouts = 0};
 	struct moe_manifest head = head_of(&model->config);
+	struct pool_size size;
 	struct moe_manifest *m;
 	int32_t *index, row = 0;
+	bool counted;
 	int r;
 
 	if (n_nodes < 1 || n_nodes > MOE_POOLS_MAX)
@@ -161,8 +150,11 @@ int manifest_new(struct moe_manifest **ret, const struct model *model, uint32_t 
 	r = plan_layouts(&plan, model, err);
 	if (r < 0)
 		return r;
-	head.n_pools = spread(&plan, n_nodes);
-	if (!lay_out_table(&head, &plan))
+	counted = pool_size(&size, model, n_nodes);
+	spread(&plan, size.pools);
+	head.n_pools = size.pools;
+	head.record_bytes = size.record;
+	if (!counted || !lay_out_table(&head, &plan))
 		return moe_error_set(err, -E2BIG,
 				     "%s: %u layers of %u experts of up to %llu bytes on each of %u NUMA nodes found, "
 				     "at most 2^63 bytes in all expected",

@@ -14,6 +14,7 @@
 #include "daemon/crash.h"
 #include "daemon/manifest.h"
 #include "daemon/team.h"
+#include "model/pool-size.h"
 
 struct mover {
 	struct mover_params params;
@@ -89,7 +90,7 @@ static int make_file(struct mover *m, uint32_t node, struct moe_error *err)
 	int r = -ENOMEM;
 
 	for (int rung = any ? PAGES_1G : p->pages; rung <= (any ? PAGES_4K : p->pages); rung++) {
-		if (any && rung == PAGES_1G && bytes < PAGES_1G_MIN)
+		if (any && rung == PAGES_1G && bytes < POOL_1G_MIN)
 			continue;
 		if (ALIGN_UP(bytes, pages_rung_bytes((enum pages_rung)rung)) > most) {
 			r = moe_error_set(err, -ENOSPC,

@@ -18,6 +18,7 @@
 #include "base/util.h"
 #include "daemon/prefault.h"
 #include "daemon/room.h"
+#include "model/pool-size.h"
 
 #ifndef MFD_HUGE_2MB
 #define MFD_HUGE_SHIFT 26
@@ -255,7 +256,7 @@ static void write_better(struct pages *pages, const struct request *request)
 	char word[16];
 
 	pages->better[0] = '\0';
-	if (pages->rung == PAGES_1G || (better == PAGES_1G && request->bytes < PAGES_1G_MIN))
+	if (pages->rung == PAGES_1G || (better == PAGES_1G && request->bytes < POOL_1G_MIN))
 		return;
 	host_read_thp_shmem(word, sizeof word);
 	if (pages->rung == PAGES_4K && strcmp(word, "deny") == 0)
@@ -309,7 +310,7 @@ int pages_begin(struct pages *ret, struct prefault_run **ret_rest, const char *n
 
 	if (bytes == 0 || bytes > INT64_MAX - HOST_HUGE_1G)
 		return moe_error_set(err, -EINVAL, "%s: a file of %" PRIu64 " bytes cannot be", name, bytes);
-	if (from == PAGES_1G && bytes < PAGES_1G_MIN)
+	if (from == PAGES_1G && bytes < POOL_1G_MIN)
 		from = PAGES_2M;
 	r = want == PAGES_AUTO ? climb(&pages, ret_rest, &request, (int)from, PAGES_4K, err)
 			       : climb(&pages, ret_rest, &request, want, want, err);

@@ -20,9 +20,6 @@
 enum pages_rung { PAGES_1G, PAGES_2M, PAGES_THP, PAGES_4K, PAGES_RUNGS };
 enum pages_want { PAGES_AUTO = -1 }; /* else an enum pages_rung: that rung or an error */
 
-/* The automatic ladder begins at 1 GiB pages from this size on: below, too much of the last page would be lost. */
-#define PAGES_1G_MIN (512ull << 20)
-
 struct pages {
 	int fd;
 	void *map;      /* writable until pages_publish, then read-only; NULL after a pages_publish that failed */

@@ -8,10 +8,7 @@
 
 #include "base/error.h"
 #include "base/util.h"
-
-/* What a daemon with a pool needs besides: page tables are 1/512 of what 4 KiB pages map, in two mappings at most, and
- * everything else of this process and its neighbours must go on living. */
-#define ROOM_BESIDES(bytes) ((bytes) / 256 + (64u << 20))
+#include "model/pool-size.h"
 
 static double gib(uint64_t bytes)
 {
@@ -21,12 +18,7 @@ static double gib(uint64_t bytes)
 static int refuse(uint64_t bytes, int64_t available, const char *whose, const char *way_out, struct moe_error *err)
 {
 	return moe_error_set(err, -ENOMEM, "%.2f GiB of memory needed, %.2f GiB available (%s): %s",
-			     gib(bytes + ROOM_BESIDES(bytes)), gib((uint64_t)available), whose, way_out);
-}
-
-static bool lacks(int64_t available, uint64_t bytes)
-{
-	return available >= 0 && (bytes > INT64_MAX / 2 || (uint64_t)available < bytes + ROOM_BESIDES(bytes));
+			     gib(bytes + pool_besides(bytes)), gib((uint64_t)available), whose, way_out);
 }
 
 /* Ordinary memory, of the machine and the cgroup. */
@@ -35,10 +27,10 @@ static int check_machine(uint64_t bytes, struct moe_error *err)
 	int64_t available, limit, left;
 
 	host_read_memory(&available, &limit, &left);
-	if (lacks(available, bytes))
+	if (pool_lacks(available, bytes))
 		return refuse(bytes, available, "MemAvailable of this machine", "free memory or load a smaller model",
 			      err);
-	if (lacks(left, bytes))
+	if (pool_lacks(left, bytes))
 		return refuse(bytes, left, "what memory.max leaves to this cgroup", "raise the limit, MemoryMax=", err);
 	return 0;
 }
@@ -48,7 +40,7 @@ static int check_ordinary(uint64_t bytes, const struct host_node *now, struct mo
 	char whose[48];
 
 	snprintf(whose, sizeof whose, "free on NUMA node %d", now->id);
-	if (lacks(now->mem_available, bytes))
+	if (pool_lacks(now->mem_available, bytes))
 		return refuse(bytes, now->mem_available, whose, "free memory or load a smaller model", err);
 	return check_machine(bytes, err);
 }
@@ -96,7 +88,7 @@ static uint64_t reserve_wanted(const struct reserve *reserve)
 static bool beyond_node(enum pages_rung rung, const struct reserve *reserve, const struct host_node *now)
 {
 	return now->mem_total >= 0 && (reserve_wanted(reserve) > INT64_MAX / pages_rung_bytes(rung) ||
-				       lacks(now->mem_total, reserve_wanted(reserve) * pages_rung_bytes(rung)));
+				       pool_lacks(now->mem_total, reserve_wanted(reserve) * pages_rung_bytes(rung)));
 }
 
 static void write_command(char *ret, uint32_t size, enum pages_rung rung, const struct reserve *reserve, int node)
@@ -161,7 +153,7 @@ int room_check(enum pages_rung rung, uint64_t bytes, const struct host_node *nod
 
 static bool has_reserve(uint64_t bytes, const struct host_node *node)
 {
-	return (bytes >= PAGES_1G_MIN && room_check(PAGES_1G, bytes, node, NULL) == 0) ||
+	return (bytes >= POOL_1G_MIN && room_check(PAGES_1G, bytes, node, NULL) == 0) ||
 	       room_check(PAGES_2M, bytes, node, NULL) == 0;
 }
 

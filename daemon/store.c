@@ -165,19 +165,12 @@ static double gib(uint64_t bytes)
 static int check_room(const struct load *load, struct moe_error *err)
 {
 	const struct moe_manifest *m = load->manifest;
-	const uint64_t max = load->params->memory_max;
-	uint64_t bytes[MOE_POOLS_MAX], needed = 0;
+	uint64_t bytes[MOE_POOLS_MAX];
 	struct moe_error why = {0};
 	int r;
 
 	for (uint32_t i = 0; i < m->n_pools; i++)
-		needed += bytes[i] = m->pools[i].bytes;
-	if (max > 0 && needed > max)
-		return moe_error_set(err, -ENOMEM,
-				     "%s: %.2f GiB (%" PRIu64 " bytes) needed, at most %.2f GiB (%" PRIu64
-				     " bytes) allowed: raise the memory limit, load a smaller model, or let what does "
-				     "not fit stay on disk (--pool-max, PoolMax=)",
-				     load->params->path, gib(needed), needed, gib(max), max);
+		bytes[i] = m->pools[i].bytes;
 	r = room_check_all(bytes, load->params->host->nodes, m->n_pools, load->params->pages, &why);
 	if (r < 0 && load->resident->frames)
 		return moe_error_set(err, r, "%s", why.text);

@@ -15,6 +15,7 @@
 #include "daemon/manifest.h"
 #include "daemon/reader.h"
 #include "model/expert.h"
+#include "model/pool-size.h"
 
 #define UNDER_WAY_MAX 32u /* records at a time: more than the reader has reads in flight */
 #define TICK_NS 200000000u
@@ -26,33 +27,24 @@ static uint64_t records_of(const struct moe_manifest *m)
 
 /* -- the plan ----------------------------------------------------------------------------------------------------- */
 
-static int refuse(const struct moe_manifest *m, const struct store_params *p, uint64_t max, uint64_t least,
-		  struct moe_error *err)
-{
-	const uint64_t bytes = m->record_bytes * m->n_pools;
-
-	return moe_error_set(err, -ENOMEM,
-			     "%s: %" PRIu64 " bytes allowed hold %" PRIu64 " records of %" PRIu64
-			     " bytes, at least %" PRIu64
-			     " needed (a layer's %u experts and a token's %u beside them): allow %" PRIu64
-			     " bytes or more (--pool-max, --memory-max)",
-			     p->path, max, max / bytes, bytes, least, m->n_experts, m->topk, least * bytes);
-}
-
 int tiered_plan(struct moe_manifest *m, const struct store_params *p, uint32_t *ret_frames, struct moe_error *err)
 {
-	const uint64_t max = p->memory_max ? MIN(p->memory_max, p->pool_max) : p->pool_max;
-	const uint64_t least = MIN(frames_min(m->n_experts, m->topk), records_of(m));
-	uint64_t needed = 0, frames;
+	const struct pool_size size = {
+		.pools = m->n_pools, .records = records_of(m), .record = m->record_bytes, .file = m->pools[0].bytes};
+	const struct pool_limits limits = {.memory_max = p->memory_max, .pool_max = p->pool_max};
+	struct moe_error why = {0};
+	uint64_t frames;
+	int r = pool_frames(&size, m->n_experts, m->topk, &limits, &frames, &why);
 
-	for (uint32_t i = 0; i < m->n_pools; i++)
-		needed += m->pools[i].bytes;
+	if (r < 0)
+		return moe_error_set(err, r, "%s: %s%s", p->path, why.text,
+				     p->pool_max
+					     ? " (--pool-max, --memory-max)"
+					     : ": raise the memory limit, load a smaller model, or let what does not "
+					       "fit stay on disk (--pool-max, PoolMax=)");
 	*ret_frames = 0;
-	if (p->pool_max == 0 || needed <= max)
+	if (frames == 0)
 		return 0;
-	frames = MIN(max / (m->record_bytes * m->n_pools), records_of(m));
-	if (frames < least)
-		return refuse(m, p, max, least, err);
 	if (m->n_experts > JOURNAL_EXPERTS_MAX || records_of(m) >= FRAMES_NONE)
 		return moe_error_set(err, -E2BIG, "%s: %u experts a layer found, at most %u expected of a tiered model",
 				     p->path, m->n_experts, JOURNAL_EXPERTS_MAX);

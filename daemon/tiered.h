@@ -16,7 +16,7 @@
 #include "model/model.h"
 
 /* Decides by the limits of `params`. *ret_frames: 0, and nothing has changed; or how many, and the manifest says so.
- * -ENOMEM: fewer than a model needs. */
+ * -ENOMEM: fewer than a model needs, or all of it is more than may be taken (model/pool-size.h). */
 int tiered_plan(struct moe_manifest *manifest, const struct store_params *params, uint32_t *ret_frames,
 		struct moe_error *err);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* frames at random, under any policy and while it changes: asks, leases, hints, failures and cancellations beside
  * plain books. */
+#include "model/pool-size.h"
 #include "tests/frames-world.h"
 
 static unsigned long long random_state;
@@ -158,7 +159,7 @@ static void test_random(void)
 	struct world w;
 
 	for (int run = 0; run < 200 && !wrong; run++) {
-		const uint32_t n = (uint32_t)frames_min(EXPERTS, 2) + random_below(FRAMES_MAX - EXPERTS - 2);
+		const uint32_t n = (uint32_t)pool_frames_min(EXPERTS, 2) + random_below(FRAMES_MAX - EXPERTS - 2);
 
 		world_policy = random_policy();
 		begin(&w, n, random_below((n < RECORDS ? n : RECORDS) + 1));

@@ -10,6 +10,7 @@
 #include "base/util.h"
 #include "daemon/frames.h"
 #include "model/expert.h"
+#include "model/pool-size.h"
 #include "tests/tap.h"
 #include "uapi/moe_ring.h"
 
@@ -86,7 +87,7 @@ static void memory(const struct shape *s, const char *format)
 		 "| %s | %s | %.2f MiB | %.1f GiB | %.2f GiB | %" PRIu64 " | %" PRIu64 " | %" PRIu64 " | %.2f GiB |",
 		 s->name, format, (double)record / MIB, (double)one / GIB,
 		 (double)(record * s->moe_layers * s->topk) / GIB, pages(one, 2 << 20), pages(one, 1 << 30),
-		 pages(two, 1 << 30), (double)(record * frames_min(s->experts, s->topk)) / GIB);
+		 pages(two, 1 << 30), (double)(record * pool_frames_min(s->experts, s->topk)) / GIB);
 	line_is(line, s, format);
 }
 

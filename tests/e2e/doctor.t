@@ -302,7 +302,7 @@ both 1 '1 MiB' Pages=4k MemoryMax=1M "Model=$root/$sample"
 both 1 'a few records' Pages=4k PoolMax=100K "Model=$root/$sample"
 sed -i 's/^Pages.*/PoolMax=100K/' "$dir/one.conf"
 "$moectl" --socket "$dir/nobody" doctor --config "$dir/one.conf" --json >"$dir/report" 2>"$dir/err"
-least=$(found 'configured model 1' | sed -n 's/^problem: .* at least: \([0-9]*\) bytes$/\1/p')
+least=$(found 'configured model 1' | sed -n 's/^problem: .* at least [0-9]* needed .*: allow \([0-9]*\) bytes or more$/\1/p')
 both 0 'as many records as it needs at least' Pages=4k "PoolMax=$least" "Model=$root/$sample"
 both 1 'a byte less' Pages=4k "PoolMax=$((least - 1))" "Model=$root/$sample"
 

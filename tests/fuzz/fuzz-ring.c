@@ -12,6 +12,7 @@
 
 #include "daemon/ringsrv.h"
 #include "daemon/tier.h"
+#include "model/pool-size.h"
 #include "tests/fuzz/fuzz-daemon.h"
 
 #define GUARD 4096
@@ -60,7 +61,7 @@ static void load_tiered(void)
 
 	if (entry_of("tiered"))
 		return;
-	fuzz_daemon.config.pool_max = frames_min(m->n_experts, m->topk) * m->record_bytes;
+	fuzz_daemon.config.pool_max = pool_frames_min(m->n_experts, m->topk) * m->record_bytes;
 	fuzz_check(service_load(s, NULL, fuzz_daemon.model, "tiered", &err) == 0);
 	while (s->load)
 		if (!loop_turn(s->loop))

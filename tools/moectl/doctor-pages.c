@@ -2,9 +2,9 @@
 /*
  * doctor-pages - the huge pages that the configured models want on each NUMA node, and the files that reserve them.
  *
- * As the daemon lays models out (daemon/manifest.c, tiered.c, room.c, pages.c): each model has a file of equal size on
- * each node, on pages of 1 GiB from 512 MiB on where the machine has such, else of 2 MiB. What a daemon would not load
- * is a problem. tests/e2e/doctor.t compares both with what a daemon does.
+ * By the daemon's own rules (model/pool-size.h): each model has a file of equal size on each node, on pages of 1 GiB
+ * from 512 MiB on where the machine has such, else of 2 MiB. What a daemon would not load is a problem.
+ * tests/e2e/doctor.t compares both with what a daemon does.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -15,10 +15,10 @@
 #include "base/small.h"
 #include "base/util.h"
 #include "doctor.h"
-#include "model/expert.h"
+#include "model/model.h"
+#include "model/pool-size.h"
 #include "moectl.h"
 
-#define LARGE_FROM (512ull << 20)
 #define HUGE_FILE "/etc/moe-expertd/hugepages-node%d.conf"
 #define NODE_SHARE 0.95 /* of a node's memory: more can hardly be reserved */
 
@@ -31,64 +31,21 @@ enum { RUNG_AUTO, RUNG_1G, RUNG_2M };
 
 static void add_bytes(struct want *w, const struct host_node *node, uint64_t bytes, uint64_t rung)
 {
-	const bool large = rung == RUNG_1G || (rung == RUNG_AUTO && bytes >= LARGE_FROM && node->huge_1g_total >= 0);
+	const bool large = rung == RUNG_1G || (rung == RUNG_AUTO && bytes >= POOL_1G_MIN && node->huge_1g_total >= 0);
 
 	if (large)
-		w->large += (bytes + HOST_HUGE_1G - 1) / HOST_HUGE_1G;
+		w->large += DIV_UP(bytes, HOST_HUGE_1G);
 	else if (rung <= RUNG_2M)
-		w->small += (bytes + HOST_HUGE_2M - 1) / HOST_HUGE_2M;
-}
-
-/* -- of a model ---------------------------------------------------------------------------------------------------- */
-
-/* In how many files its records are cut. */
-static uint32_t count_pools(const struct model *model, uint32_t nodes)
-{
-	uint32_t pools = nodes;
-
-	for (uint32_t layer = 0; layer < model->config.n_layers; layer++) {
-		struct moe_layout layout = {0};
-
-		if (!model->config.is_moe[layer])
-			continue;
-		expert_layout(model, layer, &layout);
-		pools = MIN(pools, layout_shares_max(&layout));
-	}
-	return pools;
-}
-
-/* What a model takes, in bytes. */
-struct size {
-	uint32_t pools;
-	uint64_t all;    /* of its records, in each file */
-	uint64_t record; /* the largest one, of all files together */
-	uint64_t file;   /* each file, when it is loaded */
-};
-
-static struct size measure(const struct model *model, uint32_t nodes)
-{
-	struct size size = {.pools = count_pools(model, nodes)};
-
-	for (uint32_t layer = 0; layer < model->config.n_layers; layer++) {
-		struct moe_layout layout = {0};
-
-		if (!model->config.is_moe[layer])
-			continue;
-		expert_layout(model, layer, &layout);
-		layout_spread(&layout, &layout, size.pools);
-		size.all += layout.record_bytes * model->config.n_experts;
-		size.record = MAX(size.record, layout.record_bytes * size.pools);
-	}
-	size.file = size.all;
-	return size;
+		w->small += DIV_UP(bytes, HOST_HUGE_2M);
 }
 
 /* -- would a daemon load them? ------------------------------------------------------------------------------------ */
 
 /* What is there for the models, less those that were looked at. */
 struct left {
-	uint64_t limit;                                /* of MemoryMax=, and more than there is where it says nothing */
-	int64_t machine, group, nodes[HOST_NODES_MAX]; /* ordinary memory, -1 unknown */
+	bool limited; /* by MemoryMax= ... */
+	uint64_t limit;
+	int64_t machine, group, nodes[HOST_NODES_MAX];        /* ordinary memory, -1 unknown */
 	int64_t large[HOST_NODES_MAX], small[HOST_NODES_MAX]; /* reserved pages */
 };
 
@@ -96,7 +53,8 @@ struct left {
 static struct left left_on(const struct host *host, const struct settings *s, bool served)
 {
 	const uint64_t limit = s->values[SETTING_MEMORY_MAX].number;
-	struct left left = {.limit = limit ? limit : UINT64_MAX,
+	struct left left = {.limited = limit > 0,
+			    .limit = limit,
 			    .machine = served ? 0 : host->mem_available,
 			    .group = served ? host->mem_limit : host->mem_limit_left};
 
@@ -112,78 +70,68 @@ static struct left left_on(const struct host *host, const struct settings *s, bo
 	return left;
 }
 
-/* Which part of it stays in memory. False, and why: too little for a daemon to begin with (daemon/tiered.c). */
-static bool fits_limits(struct size *size, const struct model *model, const struct settings *s, uint64_t limit,
-			struct moe_error *err)
+/* How large each file is then: without all records, where that is allowed. False, and why: it may not be there at all.
+ */
+static bool fits_limits(const struct pool_size *size, const struct model *model, const struct settings *s,
+			const struct left *left, uint64_t *ret_file, struct moe_error *err)
 {
-	const uint64_t records = (uint64_t)model->config.n_moe_layers * model->config.n_experts;
-	const uint64_t least = MIN(model->config.n_experts + MAX(model->config.topk, 1u), records);
-	const uint64_t tier = s->values[SETTING_POOL_MAX].number, max = MIN(limit, tier);
+	const struct pool_limits limits = {.memory_max = left->limit, .pool_max = s->values[SETTING_POOL_MAX].number};
+	uint64_t frames;
 
-	if (tier == 0 || size->record == 0 || size->all * size->pools <= max) {
-		if (size->all * size->pools <= limit)
-			return true;
-		moe_error_set(err, -ENOMEM, "%llu bytes needed, and MemoryMax= leaves %llu",
-			      (unsigned long long)size->all * size->pools, (unsigned long long)limit);
+	if (left->limited && left->limit == 0) {
+		moe_error_set(err, -ENOMEM, "the models before it take all of MemoryMax=");
 		return false;
 	}
-	size->file = MIN(max / size->record, records) * (size->record / size->pools);
-	if (max / size->record >= least)
-		return true;
-	moe_error_set(err, -ENOMEM,
-		      "%llu bytes (PoolMax=, MemoryMax=) hold %llu records of %llu bytes, and it needs %llu at least: "
-		      "%llu bytes",
-		      (unsigned long long)max, (unsigned long long)(max / size->record),
-		      (unsigned long long)size->record, (unsigned long long)least,
-		      (unsigned long long)(least * size->record));
-	return false;
-}
-
-/* Of ordinary memory something must be left besides (daemon/room.c). */
-static bool take(int64_t *left, uint64_t bytes)
-{
-	const uint64_t besides = bytes / 256 + (64u << 20);
-
-	if (*left < 0)
-		return true;
-	if (bytes > INT64_MAX / 2 || (uint64_t)*left < bytes + besides)
+	if (pool_frames(size, model->config.n_experts, model->config.topk, &limits, &frames, err) < 0)
 		return false;
-	*left -= (int64_t)bytes;
+	*ret_file = frames ? frames * size->record : size->file;
 	return true;
 }
 
-static bool take_reserved(struct left *left, uint32_t node, const struct want *w)
+static void take(int64_t *left, uint64_t bytes)
 {
-	if (left->large[node] < (int64_t)w->large || left->small[node] < (int64_t)w->small)
+	if (*left >= 0)
+		*left -= (int64_t)bytes;
+}
+
+static bool take_pages(int64_t *left, uint64_t pages)
+{
+	if (*left < (int64_t)pages)
 		return false;
-	left->large[node] -= (int64_t)w->large;
-	left->small[node] -= (int64_t)w->small;
+	*left -= (int64_t)pages;
 	return true;
+}
+
+static bool take_reserved(struct left *left, uint32_t node, uint64_t file)
+{
+	return (file >= POOL_1G_MIN && take_pages(&left->large[node], DIV_UP(file, HOST_HUGE_1G))) ||
+	       take_pages(&left->small[node], DIV_UP(file, HOST_HUGE_2M));
 }
 
 /* What is on no huge pages that are reserved; those of Pages=1g and 2m are looked at with what all models want. */
-static bool fits_memory(struct left *left, const struct size *size, const struct host *host, uint64_t rung,
+static bool fits_memory(struct left *left, uint64_t file, uint32_t pools, const struct host *host, uint64_t rung,
 			struct moe_error *err)
 {
-	for (uint32_t i = 0; i < size->pools; i++) {
-		const int64_t there = left->nodes[i], all = left->machine;
-		struct want w = {0};
+	uint64_t ordinary = 0;
 
-		if (rung == RUNG_1G || rung == RUNG_2M)
+	for (uint32_t i = 0; i < pools && rung != RUNG_1G && rung != RUNG_2M; i++) {
+		if (rung == RUNG_AUTO && take_reserved(left, i, file))
 			continue;
-		add_bytes(&w, &host->nodes[i], size->file, rung);
-		if (rung == RUNG_AUTO && take_reserved(left, i, &w))
-			continue;
-		if (take(&left->nodes[i], size->file) && take(&left->machine, size->file) &&
-		    take(&left->group, size->file))
-			continue;
-		moe_error_set(err, -ENOMEM,
-			      "%llu bytes needed on node %d, which has %lld of ordinary memory for them, the machine "
-			      "%lld, and the cgroup %lld (-1: no limit is known)",
-			      (unsigned long long)size->file, host->nodes[i].id, (long long)there, (long long)all,
-			      (long long)left->group);
-		return false;
+		ordinary += file;
+		if (pool_lacks(left->nodes[i], file) || pool_lacks(left->machine, ordinary) ||
+		    pool_lacks(left->group, ordinary)) {
+			moe_error_set(
+				err, -ENOMEM,
+				"%llu bytes needed on node %d, %llu up to there, which has %lld of ordinary memory "
+				"for them, the machine %lld, and the cgroup %lld (-1: no limit is known)",
+				(unsigned long long)file, host->nodes[i].id, (unsigned long long)ordinary,
+				(long long)left->nodes[i], (long long)left->machine, (long long)left->group);
+			return false;
+		}
+		take(&left->nodes[i], file);
 	}
+	take(&left->machine, ordinary);
+	take(&left->group, ordinary);
 	return true;
 }
 
@@ -195,24 +143,28 @@ static void add_model(struct report *r, const char *what, const struct settings_
 		      const struct host *host, const struct settings *s, struct left *left, struct want *wants)
 {
 	const uint64_t rung = s->values[SETTING_PAGES].number;
-	struct size size = measure(model, host->n_nodes);
+	struct pool_size size;
 	struct moe_error why = {0};
 	char text[SHOW_TEXT];
+	uint64_t file;
 
-	if (!fits_limits(&size, model, s, left->limit, &why)) {
+	if (!pool_size(&size, model, host->n_nodes)) {
+		check(r, PROBLEM, what, "a smaller model", "%s: more than 2^63 bytes", m->path);
+		return;
+	}
+	if (!fits_limits(&size, model, s, left, &file, &why)) {
 		check(r, PROBLEM, what, FIX_LIMITS, "%s: %s", m->path, why.text);
 		return;
 	}
-	if (!fits_memory(left, &size, host, rung, &why)) {
+	if (!fits_memory(left, file, size.pools, host, rung, &why)) {
 		check(r, PROBLEM, what, FIX_MEMORY, "%s: %s", m->path, why.text);
 		return;
 	}
-	if (left->limit != UINT64_MAX)
-		left->limit -= size.file * size.pools;
-	check(r, FINE, what, NULL, "%s: %s (%llu bytes) on each of %u nodes", m->path,
-	      show_bytes(text, (double)size.file), (unsigned long long)size.file, size.pools);
+	left->limit -= MIN(left->limit, file * size.pools);
+	check(r, FINE, what, NULL, "%s: %s (%llu bytes) on each of %u nodes", m->path, show_bytes(text, (double)file),
+	      (unsigned long long)file, size.pools);
 	for (uint32_t node = 0; node < size.pools; node++)
-		add_bytes(&wants[node], &host->nodes[node], size.file, rung);
+		add_bytes(&wants[node], &host->nodes[node], file, rung);
 }
 
 static void add_models(struct report *r, const struct host *host, const struct settings *s, bool served,
