@@ -17,6 +17,7 @@
  * nothing leaves. The command itself is there until the cancel has left: it
  * gets out of the ring's list of what can be cancelled with the ring's lock.
  */
+#include <linux/delay.h>
 #include <linux/err.h>
 #include <linux/uaccess.h>
 
@@ -174,10 +175,16 @@ static void cancel(struct io_uring_cmd *cmd, unsigned int issue_flags)
 	else if (pdu->queue)
 		taken = take_fetch(cmd, pdu);
 	moe_unlock();
-	if (!taken)
-		return;
-	moe_event_wake();
-	moe_uring_done(cmd, -ECANCELED, 0, issue_flags);
+	if (taken) {
+		moe_event_wake();
+		moe_uring_done(cmd, -ECANCELED, 0, issue_flags);
+	} else if (!current->mm) {
+		/*
+		 * Its task may be stopped, and the kernel's worker, for a ring
+		 * that ends, asks again without a pause.
+		 */
+		usleep_range(100, 200);
+	}
 }
 
 /* 0: it waits. */

@@ -385,6 +385,76 @@ static void test_any_moment(struct io_uring *mine, int dev)
 	ok(queue_end(dev, said->queue) == 0 && counter_becomes("queues", 0), "and the queue is ended");
 }
 
+/* -- a ring whose task is stopped ------------------------------------------------------------------------------- */
+
+static pid_t *keeps; /* the process that has the ring's last descriptor */
+
+/* Its FETCHes wait in a ring that another process keeps: this one has neither its descriptor nor its memory. */
+static void a_daemon_apart(void *arg)
+{
+	static struct side side;
+	pid_t pid;
+
+	side.dev = device_open();
+	said->queue = queue_new(side.dev, TAGS, 0);
+	if (!said->queue || !ring_new(&side.ring, 0))
+		_exit(97);
+	for (uint32_t tag = 0; tag < TAGS; tag++)
+		post_fetch(&side, tag);
+	pid = fork();
+	while (pid == 0)
+		pause();
+	*keeps = pid;
+	io_uring_queue_exit(&side.ring);
+	child_ready();
+	child_ready();
+}
+
+/* Hundredths of seconds that all processors were in the kernel for processes. */
+static unsigned long long ticks_in_kernel(void)
+{
+	unsigned long long user, nice, kernel = 0;
+	FILE *file = fopen("/proc/stat", "re");
+
+	if (!file || fscanf(file, "cpu %llu %llu %llu", &user, &nice, &kernel) != 3)
+		diag("/proc/stat");
+	if (file)
+		fclose(file);
+	return kernel;
+}
+
+/* What it is told of is on its way to a task that is stopped, and cannot be cancelled, when the ring ends. */
+static void test_stopped_task(int dev)
+{
+	const int client = device_open();
+	unsigned long long ticks;
+	struct child daemon;
+
+	memset(said, 0, sizeof *said);
+	keeps = mmap(NULL, sizeof *keeps, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	daemon = child_start(a_daemon_apart, NULL);
+	child_wait_ready(&daemon);
+	stop_there(&daemon);
+	for (uint64_t i = 1; i <= TAGS; i++)
+		submit(client, said->queue, i);
+	kill(*keeps, SIGKILL);
+	sleep(1); /* it has ended, and the kernel's worker has begun */
+	ticks = ticks_in_kernel();
+	sleep(2);
+	ticks = ticks_in_kernel() - ticks;
+	ok(ticks < 100, "a ring ends whose task is stopped: the kernel waits for it, and works little (%llu%%)",
+	   ticks / 2);
+	ok(queue_state(dev, said->queue).fetched == TAGS, "what the task is to be told stays its own");
+	kill(daemon.pid, SIGCONT);
+	child_go(&daemon);
+	child_wait_ready(&daemon);
+	child_end(&daemon, SIGKILL);
+	ok(queue_state(dev, said->queue).waiting == TAGS, "it goes on and dies: its requests wait for the next one");
+	close(client);
+	ok(counter_becomes("requests", 0) && queue_end(dev, said->queue) == 0, "and go with their client");
+	munmap(keeps, sizeof *keeps);
+}
+
 void test_ring_deaths(void)
 {
 	struct io_uring mine;
@@ -401,6 +471,7 @@ void test_ring_deaths(void)
 		for (int who = DAEMON; who <= BOTH; who++)
 			test_scene(&scenes[i], who, &mine, dev);
 	test_any_moment(&mine, dev);
+	test_stopped_task(dev);
 	io_uring_queue_exit(&mine);
 	munmap(said, sizeof *said);
 	close(dev);
