@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/util.h"
 #include "engine.h"
 #include "lanes.h"
 #include "moe-expert.h"
@@ -18,6 +19,7 @@ static void discard_plan(struct moe_plan *plan)
 	uint32_t i;
 
 	pthread_mutex_lock(&e->lock);
+	e->n_promises -= plan->n_cache_copies > 0;
 	for (i = 0; i < plan->n_cache_copies; i++)
 		if (e->rows[row].content[plan->copies[i].slot] != plan->copies[i].expert)
 			engine_forget(e, (uint32_t)row, plan->copies[i].expert, plan->copies[i].slot, -ESTALE);
@@ -115,8 +117,10 @@ int moe_plan(struct moe_session *session, uint32_t layer, enum moe_mode mode, ui
 				  "group no longer cache the same experts: detach and attach all of them");
 	else
 		r = plan_new(&plan, e->rows[row].cache, e->n_experts, &params, err);
-	if (r == 0)
+	if (r == 0) {
+		e->n_promises += plan->n_cache_copies > 0;
 		engine_tell_route(e, &params);
+	}
 	pthread_mutex_unlock(&e->lock);
 	if (r < 0)
 		return r;
@@ -170,10 +174,13 @@ int moe_compute(struct moe_session *session, uint32_t layer, uint32_t tokens, ui
 static int clear_slot(struct engine *e, uint32_t row, int32_t expert, int32_t slot, struct moe_error *err)
 {
 	struct cache *cache = e->rows[row].cache;
-	int r = 0;
+	int r;
 
 	pthread_mutex_lock(&e->lock);
 	step_sweep(e);
+	r = lanes_let_fill(e, "moe_fill", err);
+	if (r < 0)
+		goto unlock;
 	if (cache->cache_map[expert] == slot && e->rows[row].content[slot] == expert)
 		r = 1;
 	else if (cache->slot_expert[slot] == CACHE_RESERVED)
@@ -186,8 +193,36 @@ static int clear_slot(struct engine *e, uint32_t row, int32_t expert, int32_t sl
 				  cache->cache_map[expert]);
 	else if (cache->slot_expert[slot] >= 0)
 		cache_remove(cache, cache->slot_expert[slot]);
+unlock:
 	pthread_mutex_unlock(&e->lock);
 	return r;
+}
+
+/* The plan, whose slot is empty; and the expert is in the cache. */
+static int fill_slot(struct engine *e, uint32_t row, struct moe_plan *plan, struct moe_error *err)
+{
+	const struct moe_copy copy = plan->copies[0];
+	const uint32_t layer = plan->layer;
+	struct moe_step *step;
+	int r = step_submit(e, plan, NULL, NULL, &step, err);
+
+	if (r == 0)
+		r = moe_wait(step, NULL, 0, err);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&e->lock);
+	r = cache_insert(e->rows[row].cache, copy.expert, copy.slot);
+	pthread_mutex_unlock(&e->lock);
+	return r < 0 ? moe_error_sys(err, r, "moe_fill: layer %u was planned meanwhile", layer) : 0;
+}
+
+/* The other ranks of the group have the expert, or have kept what this one no longer has. */
+static void break_group(struct engine *e, int code)
+{
+	pthread_mutex_lock(&e->lock);
+	if (e->group && !e->broken)
+		e->broken = code;
+	pthread_mutex_unlock(&e->lock);
 }
 
 int moe_fill(struct moe_session *session, uint32_t layer, uint32_t expert, uint32_t slot, struct moe_error *err)
@@ -195,7 +230,6 @@ int moe_fill(struct moe_session *session, uint32_t layer, uint32_t expert, uint3
 	struct engine *e = session->engine;
 	const struct moe_copy copy = {(int32_t)expert, (int32_t)slot};
 	struct moe_plan *plan;
-	struct moe_step *step;
 	int row = session_row(session, layer, err), r;
 
 	if (row < 0)
@@ -205,25 +239,20 @@ int moe_fill(struct moe_session *session, uint32_t layer, uint32_t expert, uint3
 				     "moe_fill: expert %u into slot %u found; the model has %u experts, the session %u "
 				     "slots a layer",
 				     expert, slot, e->n_experts, e->n_slots);
-	r = lanes_let_fill(e, "moe_fill", err);
-	if (r == 0)
-		r = clear_slot(e, (uint32_t)row, (int32_t)expert, (int32_t)slot, err);
-	if (r != 0)
-		return r < 0 ? r : 0;
 	r = plan_new_fill(&plan, layer, e->n_experts, e->n_slots, &copy, 1, err);
 	if (r < 0)
 		return r;
 	plan->owner = e;
 	plan->frozen = engine_is_dummy(e);
-	r = step_submit(e, plan, NULL, NULL, &step, err);
-	if (r == 0)
-		r = moe_wait(step, NULL, 0, err);
+	r = clear_slot(e, (uint32_t)row, (int32_t)expert, (int32_t)slot, err);
+	if (r != 0) {
+		moe_plan_free(plan);
+		return MIN(r, 0);
+	}
+	r = fill_slot(e, (uint32_t)row, plan, err);
 	if (r < 0)
-		return r;
-	pthread_mutex_lock(&e->lock);
-	r = cache_insert(e->rows[row].cache, (int32_t)expert, (int32_t)slot);
-	pthread_mutex_unlock(&e->lock);
-	return r < 0 ? moe_error_sys(err, r, "moe_fill: layer %u was planned meanwhile", layer) : 0;
+		break_group(e, r);
+	return r;
 }
 
 int engine_answered(struct engine *e, int r, const char *call, struct moe_error *err)

@@ -111,6 +111,7 @@ struct engine {
 	uint8_t phase;          /* enum moe_phase: it */
 	uint64_t step;          /* its number */
 	int broken;             /* 0, or the code with which every further plan is refused */
+	uint32_t n_promises;    /* plans that copy into cache slots and are not submitted yet */
 	uint64_t n_steps;       /* submitted so far */
 	struct moe_step *steps;
 	uint32_t n_step_slots; /* max_steps; three times as many where steps may carry and leave a deferred part */

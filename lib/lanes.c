@@ -179,18 +179,13 @@ bool lanes_are_fixed(const struct engine *e)
 	return e->lanes && e->lanes->fixed;
 }
 
-int lanes_let_fill(struct engine *e, const char *call, struct moe_error *err)
+int lanes_let_fill(const struct engine *e, const char *call, struct moe_error *err)
 {
-	bool fixed;
-
-	pthread_mutex_lock(&e->lock);
-	fixed = lanes_are_fixed(e);
-	pthread_mutex_unlock(&e->lock);
-	return fixed ? moe_error_set(err, -EBUSY,
-				     "%s: lanes are in use, so nobody leaves a cache slot: "
-				     "moe_lanes_release ends that",
-				     call)
-		     : 0;
+	return lanes_are_fixed(e) ? moe_error_set(err, -EBUSY,
+						  "%s: lanes are in use, so nobody leaves a cache slot: "
+						  "moe_lanes_release ends that",
+						  call)
+				  : 0;
 }
 
 static int no_lanes(struct moe_error *err)
@@ -201,20 +196,16 @@ static int no_lanes(struct moe_error *err)
 /* Under engine->lock: the caches say what lies in the slots, and nothing else is on its way. */
 static int check_rest(struct engine *e, struct moe_error *err)
 {
-	uint32_t i, slot;
+	uint32_t i;
 
 	step_sweep(e);
 	for (i = 0; i < e->n_step_slots; i++)
 		if (e->steps[i].state != STEP_FREE)
 			return moe_error_set(err, -EBUSY, "moe_lanes_fix: a step is in flight: moe_wait ends it");
-	for (i = 0; i < e->n_rows; i++)
-		for (slot = 0; slot < e->n_slots; slot++)
-			if (e->rows[i].cache->slot_expert[slot] != -1 &&
-			    e->rows[i].cache->slot_expert[slot] != e->rows[i].content[slot])
-				return moe_error_set(err, -EBUSY,
-						     "moe_lanes_fix: a plan that fills slots has not been submitted: "
-						     "submit or free it");
-	return 0;
+	return e->n_promises ? moe_error_set(err, -EBUSY,
+					     "moe_lanes_fix: a plan that fills slots has not been submitted: submit or "
+					     "free it")
+			     : 0;
 }
 
 static void take_maps(struct lanes *l)
@@ -252,15 +243,38 @@ static int send_maps(struct lanes *l)
 	return r;
 }
 
+/* Under engine->lock. */
 static void set_fixed(struct lanes *l, bool fixed)
 {
-	pthread_mutex_lock(&l->engine->lock);
 	pthread_mutex_lock(&l->lock);
 	l->fixed = fixed;
 	l->used |= fixed;
 	pthread_cond_signal(&l->more);
 	pthread_mutex_unlock(&l->lock);
+}
+
+static void unfix(struct lanes *l)
+{
+	pthread_mutex_lock(&l->engine->lock);
+	set_fixed(l, false);
 	pthread_mutex_unlock(&l->engine->lock);
+}
+
+/* In one go with the look at the caches: whoever plans or fills next leaves all in its place, although the device does
+ * not have the maps yet. */
+static int take_fixed_maps(struct lanes *l, struct moe_error *err)
+{
+	struct engine *e = l->engine;
+	int r;
+
+	pthread_mutex_lock(&e->lock);
+	r = check_rest(e, err);
+	if (r == 0) {
+		take_maps(l);
+		set_fixed(l, true);
+	}
+	pthread_mutex_unlock(&e->lock);
+	return r;
 }
 
 int moe_lanes_fix(struct moe_session *session, struct moe_error *err)
@@ -271,17 +285,13 @@ int moe_lanes_fix(struct moe_session *session, struct moe_error *err)
 	if (!e->lanes)
 		return no_lanes(err);
 	pthread_mutex_lock(&e->order);
-	pthread_mutex_lock(&e->lock);
-	r = check_rest(e, err);
-	if (r == 0)
-		take_maps(e->lanes);
-	pthread_mutex_unlock(&e->lock);
+	r = take_fixed_maps(e->lanes, err);
 	if (r == 0) {
 		r = send_maps(e->lanes);
-		if (r < 0)
+		if (r < 0) {
+			unfix(e->lanes);
 			moe_error_sys(err, r, "moe_lanes_fix: the maps cannot be sent to the device");
-		else
-			set_fixed(e->lanes, true);
+		}
 	}
 	pthread_mutex_unlock(&e->order);
 	return r;
@@ -290,7 +300,7 @@ int moe_lanes_fix(struct moe_session *session, struct moe_error *err)
 void moe_lanes_release(struct moe_session *session)
 {
 	if (session->engine->lanes)
-		set_fixed(session->engine->lanes, false);
+		unfix(session->engine->lanes);
 }
 
 /* -- steps -------------------------------------------------------------------------------------------------------- */

@@ -107,8 +107,8 @@ void lanes_free(struct engine *e); /* no stream uses one any more, nor the maps:
 
 /* Whether nobody may leave a cache slot now. Under engine->lock, or between two calls of one thread. */
 bool lanes_are_fixed(const struct engine *e);
-/* 0, or -EBUSY because of that, in the name of `call`. Takes engine->lock. */
-int lanes_let_fill(struct engine *e, const char *call, struct moe_error *err);
+/* 0, or -EBUSY because of that, in the name of `call`. Under engine->lock. */
+int lanes_let_fill(const struct engine *e, const char *call, struct moe_error *err);
 
 /* 0, or why nothing is right any more, whatever a single step has met. Takes engine->lock. */
 int lanes_lost(struct engine *e);

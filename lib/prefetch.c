@@ -81,7 +81,9 @@ static int reserve_slots(struct engine *e, uint32_t row, uint32_t layer, const s
 
 	pthread_mutex_lock(&e->lock);
 	step_sweep(e);
-	r = check_quiet(e, row, layer, err);
+	r = lanes_let_fill(e, "moe_prefetch", err);
+	if (r == 0)
+		r = check_quiet(e, row, layer, err);
 	for (i = 0; i < n && r == 0; i++)
 		r = check_copy(e, cache, copies, i, err);
 	for (i = 0; i < n && r == 0; i++) {
@@ -187,8 +189,6 @@ int moe_prefetch(struct moe_session *session, uint32_t layer, const struct moe_c
 	if (row < 0)
 		return row;
 	r = check_session(session, n, err);
-	if (r == 0)
-		r = lanes_let_fill(e, "moe_prefetch", err);
 	if (r < 0)
 		return r;
 	r = reserve_slots(e, (uint32_t)row, layer, copies, n, err);

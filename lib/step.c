@@ -92,10 +92,9 @@ static int await_cancel(struct moe_step *step, struct queue_op *cancel, uint64_t
 	return r == -ETIMEDOUT ? r : 0;
 }
 
-/* 0 when nothing of the step is in flight any more, or -ETIMEDOUT. deadline 0: none. */
-static int await_step(struct moe_step *step, uint64_t deadline)
+/* What the device does, and the feeder, which waits for the daemon for watchdog_ms at most. 0, or -ETIMEDOUT. */
+static int await_device(struct moe_step *step, uint64_t deadline)
 {
-	uint32_t i;
 	int r = 0;
 
 	/* The feeder first: requests that it posts or waits for are its own until then. */
@@ -109,6 +108,15 @@ static int await_step(struct moe_step *step, uint64_t deadline)
 		r = step_await_event(step, step->done, deadline);
 	if (step->on.stream && r == 0)
 		r = step_await_on(step, deadline);
+	return r;
+}
+
+/* What the daemon answers. 0, or -ETIMEDOUT. */
+static int await_answers(struct moe_step *step, uint64_t deadline)
+{
+	uint32_t i;
+	int r = 0;
+
 	for (i = 0; i < plan_leases(step->plan) * step->n_chunks && r == 0; i++)
 		r = step_end(step, &step->fills[i], step_time_left(deadline));
 	for (i = 0; i < plan_leases(step->plan) && r == 0; i++)
@@ -120,6 +128,14 @@ static int await_step(struct moe_step *step, uint64_t deadline)
 	if (r == 0)
 		r = step_end(step, &step->compute, step_time_left(deadline));
 	return r;
+}
+
+/* 0 when nothing of the step is in flight any more, or -ETIMEDOUT. deadline 0: none. */
+static int await_step(struct moe_step *step, uint64_t deadline)
+{
+	const int r = await_device(step, deadline);
+
+	return r == 0 ? await_answers(step, deadline) : r;
 }
 
 static bool step_is_over(struct moe_step *step)
@@ -186,7 +202,12 @@ void step_await_all(struct engine *e)
 			continue;
 		if (step->plan->speculative)
 			moe_cancel(step, 0, NULL, NULL);
-		await_step(step, 0);
+		await_device(step, 0);
+		/* Nobody wants to know any more: a daemon that says nothing does not hold up who leaves. */
+		if (await_answers(step, now_ns() + e->watchdog_ns) == -ETIMEDOUT) {
+			engine_give_up(e, -ETIME);
+			await_answers(step, 0);
+		}
 		step_free(step);
 	}
 }
@@ -219,19 +240,16 @@ static struct moe_step *step_reserve(struct engine *e)
 	return found;
 }
 
-/* A slot that a guess is on its way to has a place that the guess's copies write: no other copy may change it. */
-static int check_overtaken(const struct cache *cache, const struct moe_plan *plan, struct moe_error *err)
+/* A slot that a guess is on its way to: no other copy may write its place, and nobody may read it yet, whatever its
+ * content will be. */
+static int check_overtaken(const struct cache *cache, const struct moe_plan *plan, int32_t slot, struct moe_error *err)
 {
-	uint32_t i;
-
-	for (i = 0; i < plan->n_cache_copies && !plan->speculative; i++)
-		if (cache->slot_expert[plan->copies[i].slot] == CACHE_RESERVED)
-			return moe_error_set(
-				err, -ESTALE,
-				"layer %u: slot %d, which the plan fills, was given to a prefetch after the "
-				"plan was made; plan this step again",
-				plan->layer, plan->copies[i].slot);
-	return 0;
+	if (cache->slot_expert[slot] != CACHE_RESERVED || plan->speculative)
+		return 0;
+	return moe_error_set(err, -ESTALE,
+			     "layer %u: slot %d, which the plan counts on, was given to a prefetch after the plan was "
+			     "made; plan this step again",
+			     plan->layer, slot);
 }
 
 /* Under both locks: every slot that the plan's map names holds what it says, or will by the plan's own copies. */
@@ -239,15 +257,18 @@ static int check_content(struct engine *e, uint32_t row, const struct moe_plan *
 {
 	const struct engine_row *r = &e->rows[row];
 	uint32_t i, copy = 0;
-	int ret = check_overtaken(r->cache, plan, err);
+	int ret = 0;
 
-	if (ret < 0)
-		return ret;
-	for (i = 0; i < plan->n_requests; i++) {
+	for (i = 0; i < plan->n_cache_copies && ret == 0; i++)
+		ret = check_overtaken(r->cache, plan, plan->copies[i].slot, err);
+	for (i = 0; i < plan->n_requests && ret == 0; i++) {
 		const int32_t expert = plan->requests[i].expert, slot = plan->expert_map[expert];
 
 		if (slot < 0 || (uint32_t)slot >= e->n_slots)
 			continue;
+		ret = check_overtaken(r->cache, plan, slot, err);
+		if (ret < 0)
+			break;
 		/* Both lists are in ascending id. */
 		while (copy < plan->n_cache_copies && plan->copies[copy].expert < expert)
 			copy++;
@@ -259,7 +280,7 @@ static int check_content(struct engine *e, uint32_t row, const struct moe_plan *
 				     "failed, or a plan was not submitted; plan this step again",
 				     plan->layer, expert, slot);
 	}
-	return 0;
+	return ret;
 }
 
 /* Under engine->order: the plan becomes the step's, and the slots get their new content. */
@@ -271,6 +292,7 @@ static int step_commit(struct moe_step *step, struct moe_plan *plan, uint32_t ro
 	pthread_mutex_lock(&e->lock);
 	r = check_content(e, row, plan, err);
 	if (r == 0) {
+		e->n_promises -= plan->discard && plan->n_cache_copies > 0;
 		plan->discard = NULL;
 		step->plan = plan;
 		step->row = row;

@@ -41,6 +41,34 @@ static void test_group_stops_when_ranks_may_differ(void)
 	fake_free(f);
 }
 
+/* One rank has no room for the step that moe_fill needs: it has lost who was in the slot, the others have not. */
+static void test_group_stops_when_fills_differ(void)
+{
+	struct moe_attach_params p = default_params();
+	struct moe_error err = {0};
+	struct job steps[2], job;
+	struct fake *f;
+	int r;
+
+	p.tp_size = 2;
+	p.share = MOE_SHARE_GROUP;
+	p.n_copy = MOE_N_COPY_STAIRS;
+	p.max_steps = 2;
+	f = open_fake(&p);
+	require(moe_fill(&f->session, 1, 3, 0, &err) == 0, "a slot is filled: %s", err.text);
+	for (int i = 0; i < 2; i++) {
+		job_of(&steps[i], 2 + (uint32_t)i, 5, 6);
+		require(job_submit(f, &steps[i], MOE_MODE_DECODE, &err) == 0, "a step: %s", err.text);
+	}
+	ok(moe_fill(&f->session, 1, 7, 0, &err) == -EBUSY, "no room for a fill: %s", err.text);
+	for (int i = 0; i < 2; i++)
+		moe_wait(steps[i].step, steps[i].y, 0, NULL);
+	job_of(&job, 1, 3, 7);
+	r = job_submit(f, &job, MOE_MODE_DECODE, &err);
+	ok(r == -EBUSY && strstr(err.text, "ranks"), "and a rank of a group plans no more: %s", err.text);
+	fake_free(f);
+}
+
 static void test_failed_fill(enum moe_fill fill, const char *name)
 {
 	struct moe_attach_params p = default_params();
@@ -193,6 +221,32 @@ static void test_watchdog(enum moe_fill fill, const char *name)
 	r[1] = moe_nop(&f->session, NULL);
 	ok(r[0] == -ETIME && r[1] == -EPIPE && f->session.engine->rows[0].cache->n_cached == 0,
 	   "%s: the session is at its end, even if the daemon answers now", name);
+	fake_free(f);
+}
+
+/* A step that nobody waits for, of a daemon that is silent: who leaves is not held up. */
+static void test_leaving(void)
+{
+	struct moe_attach_params p = default_params();
+	struct moe_plan_view view;
+	struct moe_plan *plan;
+	uint64_t began;
+	struct fake *f;
+	struct job job;
+
+	p.watchdog_ms = 100;
+	f = open_fake(&p);
+	job_of(&job, 1, 5, 6);
+	f->stall = true;
+	moe_set_n_copy(&f->session, 0);
+	require(job_plan(f, &job, MOE_MODE_PREFETCH, &plan, NULL) == 0, "planned");
+	moe_plan_view(plan, &view);
+	require(view.pairs_cpu > 0 && moe_submit(&f->session, plan, job.x, &job.step, NULL) == 0,
+		"the daemon has a part of a step");
+	began = now_ns();
+	f->session.engine = engine_free(f->session.engine);
+	ok(now_ns() - began < TAP_SOON_NS, "a session ends though its daemon says nothing");
+	f->stall = false;
 	fake_free(f);
 }
 
@@ -440,6 +494,7 @@ int main(void)
 {
 	jobs_begin();
 	test_group_stops_when_ranks_may_differ();
+	test_group_stops_when_fills_differ();
 	test_failed_fill(MOE_FILL_PUSH, "push");
 	test_failed_fill(MOE_FILL_PULL, "pull");
 	test_failed_compute();
@@ -447,6 +502,7 @@ int main(void)
 	test_time_out();
 	test_watchdog(MOE_FILL_PUSH, "push");
 	test_watchdog(MOE_FILL_PULL, "pull");
+	test_leaving();
 	test_busy();
 	test_dropped_plans();
 	test_fill(MOE_FILL_PUSH, "push");

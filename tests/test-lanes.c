@@ -211,6 +211,70 @@ static void test_fixed(void)
 	user_fini(&u);
 }
 
+struct planner {
+	struct user *u;
+	pthread_barrier_t begin, end;
+	struct job job;
+	struct moe_plan *plan;
+	_Atomic bool stop;
+};
+
+static void *plan_beside(void *userdata)
+{
+	struct planner *p = userdata;
+
+	for (;;) {
+		pthread_barrier_wait(&p->begin);
+		if (p->stop)
+			return NULL;
+		if (job_plan(p->u->fake, &p->job, MOE_MODE_DECODE, &p->plan, NULL) < 0)
+			abort();
+		pthread_barrier_wait(&p->end);
+	}
+}
+
+/* Whoever plans while the map is being fixed comes before, and then it is not, or after, and then fills nothing. */
+static void test_fixed_beside_plans(void)
+{
+	struct moe_attach_params params = lane_params();
+	int fixed = 0, refused = 0, wrong = 0;
+	struct planner p = {0};
+	pthread_t thread;
+	struct user u;
+
+	user_init(&u, &params);
+	p.u = &u;
+	warm(&u);
+	pthread_barrier_init(&p.begin, NULL, 2);
+	pthread_barrier_init(&p.end, NULL, 2);
+	if (pthread_create(&thread, NULL, plan_beside, &p) != 0)
+		abort();
+	for (int i = 0; i < 300; i++) {
+		struct moe_plan_view view;
+		int r;
+
+		job_init(&p.job);
+		pthread_barrier_wait(&p.begin);
+		r = moe_lanes_fix(&u.fake->session, NULL);
+		pthread_barrier_wait(&p.end);
+		moe_plan_view(p.plan, &view);
+		fixed += r == 0;
+		refused += r == -EBUSY;
+		wrong += r == 0 && view.n_copies > 0;
+		moe_plan_free(p.plan);
+		moe_lanes_release(&u.fake->session);
+	}
+	p.stop = true;
+	pthread_barrier_wait(&p.begin);
+	pthread_join(thread, NULL);
+	ok(wrong == 0 && fixed > 0 && fixed + refused == 300,
+	   "beside a plan the map is fixed %d times, %d of them although the plan fills slots, and refused %d times",
+	   fixed, wrong, refused);
+	pthread_barrier_destroy(&p.begin);
+	pthread_barrier_destroy(&p.end);
+	user_fini(&u);
+}
+
 /* Steps that fill free slots and miss buffers go on beside lanes, whose map does not know. */
 static void test_beside_prefetch(void)
 {
@@ -466,6 +530,7 @@ int main(void)
 	test_replays(env_number("TEST_REPLAYS", 1000) / 4, MOE_ANSWERS_COPY);
 	test_new_maps();
 	test_fixed();
+	test_fixed_beside_plans();
 	test_beside_prefetch();
 	test_ranks(MOE_SHARE_PART, "part");
 	test_ranks(MOE_SHARE_GROUP, "group");

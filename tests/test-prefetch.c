@@ -388,6 +388,37 @@ static void test_overtaken(uint32_t slots, uint32_t updates)
 	fake_free(f);
 }
 
+/* A plan counts on a slot that another plan was to fill, which is dropped; then a guess brings the same expert there,
+ * and has not come. */
+static void test_not_yet_there(void)
+{
+	struct moe_attach_params p = default_params();
+	struct fake *f = open_chunked(&p);
+	struct moe_plan *fills, *hits;
+	struct moe_error err = {0};
+	struct moe_plan_view view;
+	struct moe_step *step;
+	struct moe_copy guess;
+	struct job job;
+
+	job_of(&job, 1, 7, 8);
+	require(job_plan(f, &job, MOE_MODE_DECODE, &fills, NULL) == 0 &&
+			job_plan(f, &job, MOE_MODE_DECODE, &hits, NULL) == 0,
+		"planned twice");
+	moe_plan_view(fills, &view);
+	require(view.n_copies > 0, "the first one copies");
+	guess = (struct moe_copy){view.copy_map[0].expert, view.copy_map[0].slot};
+	moe_plan_free(fills);
+	f->hold = true;
+	require(moe_prefetch(&f->session, 1, &guess, 1, &step, &err) == 0, "a guess: %s", err.text);
+	ok(moe_submit(&f->session, hits, job.x, &job.step, &err) == -ESTALE && strstr(err.text, "prefetch"),
+	   "a slot whose expert is still to come is none to read: %s", err.text);
+	f->hold = false;
+	ok(moe_wait(step, NULL, 0, NULL) == 0 && job_run(f, &job, MOE_MODE_DECODE) == 0 && books_good(f),
+	   "once it has come the step is right");
+	fake_free(f);
+}
+
 /* -- by chance ---------------------------------------------------------------------------------------------------- */
 
 static struct moe_step *guess_at_random(struct fake *f, uint32_t *refused)
@@ -458,6 +489,7 @@ int main(void)
 	test_failed_guess();
 	test_overtaken(SLOTS, 2);
 	test_overtaken(EXPERTS, EXPERTS);
+	test_not_yet_there();
 	test_random();
 	return tap_done();
 }
