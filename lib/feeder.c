@@ -11,7 +11,7 @@
 #include "base/thread.h"
 #include "base/util.h"
 
-#define NAP_BOTH_NS 50000     /* where requests and words are waited for: no sleep sees both */
+#define NAP_BOTH_NS 50000     /* where requests and words, or two streams' words, are waited for: no sleep sees both */
 #define NAP_NS 2000000        /* how often a job that waits for a word looks whether its stream still lives */
 #define NAP_QUEUE_NS 20000000 /* the same of requests, for deadlines; the queue itself wakes sooner */
 
@@ -53,7 +53,8 @@ static void end_job(struct feeder_job *job)
 	futex_wake(&job->over, FUTEX_ALL);
 }
 
-/* Runs all jobs once. *ret is what the first ones of those that are left wait for. */
+/* Runs all jobs once. *ret is what the first ones of those that are left wait for; `apart`: more than one stream is to
+ * write a word. */
 static void run_jobs(struct feeder *f, struct feeder_need *ret)
 {
 	struct feeder_job **at = &f->jobs;
@@ -72,6 +73,7 @@ static void run_jobs(struct feeder *f, struct feeder_need *ret)
 		assert(need.op || need.word);
 		if (!ret->op)
 			ret->op = need.op;
+		ret->apart |= ret->word && need.word && !need.behind;
 		if (!ret->word) {
 			ret->word = need.word;
 			ret->value = need.value;
@@ -87,7 +89,7 @@ static void sleep_for(struct feeder *f, const struct feeder_need *need)
 	if (need->op)
 		queue_wait(f->queue, need->op, need->word ? NAP_BOTH_NS : NAP_QUEUE_NS);
 	else if (need->word)
-		f->ops->word_wait(need->word, need->value, NAP_NS);
+		f->ops->word_wait(need->word, need->value, need->apart ? NAP_BOTH_NS : NAP_NS);
 }
 
 static void *feeder_main(void *arg)

@@ -43,8 +43,11 @@ static bool run_cpu(struct moe_step *step, struct feeder_job *job, struct feeder
 		const int r = x_is_here(step);
 
 		if (r == 0) {
+			/* A compute stream writes it, however much it was given before: no copy waits for that. */
 			ret->word = &step->words->here;
 			ret->value = step->turn;
+			ret->behind = false;
+			ret->apart = true;
 			return false;
 		}
 		if (r < 0)

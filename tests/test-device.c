@@ -277,7 +277,9 @@ static void test_add(void)
 		wrong += memcmp(&sum[i], &want, sizeof want) != 0;
 	}
 	ok(wrong == 0, "99 numbers are added, bit by bit, and not a 100th");
-	ok(ops->stream_borrow(device, 0, false, &none, NULL) == -EINVAL && !none, "no stream is none to borrow");
+	for (uintptr_t handle = 0; handle < 3; handle++)
+		ok(ops->stream_borrow(device, handle, false, &none, NULL) == -EINVAL && !none,
+		   "a default stream (%d) is none to borrow", (int)handle);
 	ops->free(device, &m);
 }
 

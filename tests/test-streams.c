@@ -220,6 +220,42 @@ static void test_lost(bool dies)
 	caller_fini(&c);
 }
 
+/* A step waits behind what its caller gave to the stream before, for longer than watchdog_ms: nobody else's copies wait
+ * with it, or are given up. */
+static void test_backlog(void)
+{
+	struct moe_attach_params p = default_params();
+	struct moe_error err = {0};
+	struct device_stream *s;
+	struct caller c;
+	struct job job;
+	uint32_t *word, copied;
+	int r, behind;
+
+	p.watchdog_ms = 300;
+	p.fill = MOE_FILL_PULL;
+	p.update_expert_num = EXPERTS;
+	caller_init(&c, open_fake(&p));
+	word = (uint32_t *)(void *)c.places[1].x_host;
+	s = stream_of(&c, &c.places[0]);
+	require(c.ops->stream_wait_word(s, word, 1) == 0, "a stream is busy");
+	moe_set_n_copy(&c.fake->session, 0);
+	place_job(&c.places[0], 1);
+	r = place_submit(&c, &c.places[0], MOE_MODE_PREFETCH, &err);
+	require(r == 0, "a step waits behind it: %s", err.text);
+	job = c.places[0].job;
+	job.layer = 2;
+	copied = c.fake->session.engine->rows[1].cache->n_cached;
+	r = job_run(c.fake, &job, MOE_MODE_DECODE);
+	copied = c.fake->session.engine->rows[1].cache->n_cached - copied;
+	ok(r == 0 && copied > 0, "another layer's step, with %u copies, does not wait for the stream (%d)", copied, r);
+	c.ops->word_write(word, 1);
+	behind = place_wait(&c, &c.places[0], &err);
+	ok(behind == 0, "and the step behind it is right in the end");
+	c.ops->stream_return(s);
+	caller_fini(&c);
+}
+
 static void test_refused(void)
 {
 	struct moe_attach_params p = default_params();
@@ -274,6 +310,7 @@ int main(void)
 	test_failed_compute();
 	test_lost(true);
 	test_lost(false);
+	test_backlog();
 	test_refused();
 	return tap_done();
 }

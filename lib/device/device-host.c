@@ -298,13 +298,14 @@ static struct device_stream *host_stream_free(struct device_stream *s)
 	return NULL;
 }
 
-/* A handle is the stream itself: nobody but stream_new makes any. */
+/* A handle is the stream itself: nobody but stream_new makes any. Small numbers are CUDA's default streams, which a
+ * program that was written for a GPU may give here too. */
 static int host_stream_borrow(struct device *device, uintptr_t handle, bool captured, struct device_stream **stream,
 			      struct moe_error *err)
 {
 	struct device_stream *s = (struct device_stream *)handle;
 
-	if (!s || s->device != device)
+	if (handle < PAGE || s->device != device)
 		return moe_error_set(err, -EINVAL, "host device: expected a stream of moe_stream_new");
 	*stream = s;
 	return 0;
