@@ -5,6 +5,7 @@
 #include <string.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
@@ -41,6 +42,7 @@ int moe_open_patient(struct moe_client **ret, const char *socket, const struct m
 		free(client->path);
 		return r;
 	}
+	client->pid = getpid();
 	pthread_mutex_init(&client->lock, NULL);
 	*ret = steal_ptr(client);
 	return 0;
@@ -55,7 +57,7 @@ struct moe_client *moe_close(struct moe_client *client)
 {
 	if (client) {
 		pthread_mutex_destroy(&client->lock);
-		close_fd(client->socket);
+		wire_close(client->socket, client->pid);
 		free(client->path);
 		free(client);
 	}
@@ -86,11 +88,14 @@ static int read_document(int fd, uint64_t bytes, char **ret, struct moe_error *e
 	return 0;
 }
 
-/* Under the lock: a connection, again where the last one was lost. */
+/* Under the lock: a connection, again where the last one was lost, or is a parent's. */
 static int be_connected(struct moe_client *client, struct moe_error *err)
 {
+	if (client->pid != getpid())
+		client->socket = close_fd(client->socket);
 	if (client->socket < 0)
 		client->socket = wire_connect(client->path, &client->patience, &client->hello, err);
+	client->pid = getpid();
 	return client->socket < 0 ? client->socket : 0;
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -14,6 +15,7 @@
 #include "base/memfd.h"
 #include "base/util.h"
 #include "client.h"
+#include "engine.h"
 #include "layout.h"
 #include "manifest/manifest-check.h"
 #include "policy/policy.h"
@@ -29,6 +31,8 @@
 #define DEFAULT_TOPK_SEEN 2
 #define DEFAULT_UPDATES 2
 #define DEFAULT_AGREE_MS 10000
+#define PATIENCE_MS_MIN 10000u
+#define PATIENCE_DEVICE_MS 60000u
 #define SIZE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
 
 static int set_word(char *to, size_t size, const char *from, const char *otherwise, const char *what,
@@ -40,6 +44,42 @@ static int set_word(char *to, size_t size, const char *from, const char *otherwi
 		return moe_error_set(err, -EINVAL, "moe_attach: %s '%.40s...' is too long", what, word);
 	memcpy(to, word, strlen(word) + 1);
 	return 0;
+}
+
+/* How long the daemon may be silent while a session begins, which nobody's step waits for. */
+static uint32_t patience_ms(const struct moe_session *s)
+{
+	return MAX(s->params.watchdog_ms ? s->params.watchdog_ms : ENGINE_WATCHDOG_MS, PATIENCE_MS_MIN);
+}
+
+static int too_silent(uint32_t ms, struct moe_error *err)
+{
+	return moe_error_set(err, -ETIME,
+			     "moe_attach: no word from moe-expertd for %u ms: is it stopped, or does it hang? See "
+			     "moectl status",
+			     ms);
+}
+
+static int connect_session(struct moe_session *s, const char *path, struct moe_msg_hello *ret, struct moe_error *err)
+{
+	const struct moe_patience patience = {.silent_ms = patience_ms(s)};
+
+	s->pid = getpid();
+	s->socket = wire_connect(path, &patience, ret, err);
+	return s->socket == -ETIMEDOUT ? too_silent(patience.silent_ms, err) : MIN(s->socket, 0);
+}
+
+/* As wire_recv. */
+static int take_answer(struct moe_session *s, enum moe_msg_type type, void *reply, size_t bytes, int *fds, int n_fds,
+		       size_t *ret_n_fds, struct moe_error *err)
+{
+	/* With a GPU the daemon begins to work with that first. */
+	const uint32_t least = type == MOE_MSG_DEVICE ? PATIENCE_DEVICE_MS : 0;
+	const struct moe_patience patience = {.silent_ms = MAX(patience_ms(s), least)};
+	const struct wire_wait wait = {.patience = &patience};
+	const int r = wire_recv(s->socket, type, reply, bytes, fds, n_fds, ret_n_fds, &wait, err);
+
+	return r == -ETIMEDOUT ? too_silent(patience.silent_ms, err) : r;
 }
 
 /* Copies what the caller's version of the struct has, then fills in the defaults. */
@@ -150,7 +190,7 @@ static int ask(struct moe_session *s, const struct moe_attach_params *params, st
 	r = wire_send(s->socket, &attach, NULL, err);
 	if (r < 0)
 		return r;
-	return wire_recv(s->socket, MOE_MSG_ATTACH, ret, sizeof *ret, fds, -1, ret_n_fds, NULL, err);
+	return take_answer(s, MOE_MSG_ATTACH, ret, sizeof *ret, fds, -1, ret_n_fds, err);
 }
 
 /* By the way that was chosen; where that was left to this library, and the daemon refuses the module, by the ring. */
@@ -346,7 +386,7 @@ static struct moe_session *session_free(struct moe_session *s)
 {
 	if (!s)
 		return NULL;
-	close_fd(s->socket);
+	wire_close(s->socket, s->pid);
 	for (uint32_t i = 0; i < s->n_pools; i++) {
 		if (s->pools[i].map)
 			munmap((void *)s->pools[i].map, s->pools[i].bytes);
@@ -391,8 +431,8 @@ static int attach_once(struct moe_client *client, struct moe_session **ret, cons
 	s->socket = s->client_fd = s->daemon_fd = s->doorbell = s->module.fd = -1;
 	r = take_params(s, params, err);
 	if (r == 0)
-		r = s->socket = wire_connect(client->path, NULL, &hello, err);
-	if (r >= 0) {
+		r = connect_session(s, client->path, &hello, err);
+	if (r == 0) {
 		s->features = hello.features;
 		r = choose_transport(s, word_of(params), err);
 	}
@@ -524,7 +564,7 @@ static int register_arena(struct moe_session *session, enum moe_arena kind, int 
 	r = wire_send(session->socket, &arena, &fd, err);
 	if (r < 0)
 		return r;
-	return wire_recv(session->socket, MOE_MSG_ARENA, &reply, sizeof reply, NULL, 0, NULL, NULL, err);
+	return take_answer(session, MOE_MSG_ARENA, &reply, sizeof reply, NULL, 0, NULL, err);
 }
 
 int session_new_data(struct moe_session *session, uint64_t bytes, struct moe_error *err)
@@ -567,7 +607,7 @@ int session_registrar(struct moe_session *session, struct moe_error *err)
 	wire_begin(&request, sizeof request, MOE_MSG_REGISTRAR, 0);
 	r = wire_send(session->socket, &request, NULL, err);
 	if (r == 0)
-		r = wire_recv(session->socket, MOE_MSG_REGISTRAR, &reply, sizeof reply, &fd, 1, NULL, NULL, err);
+		r = take_answer(session, MOE_MSG_REGISTRAR, &reply, sizeof reply, &fd, 1, NULL, err);
 	if (r < 0)
 		return r;
 	r = memfd_verify(fd, 0, SIZE_SEALS | F_SEAL_WRITE, NULL, "registrar's file", err);
@@ -588,5 +628,5 @@ int session_send_device(struct moe_session *session, int fd, uint64_t bytes, uin
 	r = wire_send(session->socket, &device, &fd, err);
 	if (r < 0)
 		return r;
-	return wire_recv(session->socket, MOE_MSG_DEVICE, &reply, sizeof reply, NULL, 0, NULL, NULL, err);
+	return take_answer(session, MOE_MSG_DEVICE, &reply, sizeof reply, NULL, 0, NULL, err);
 }

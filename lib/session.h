@@ -27,6 +27,7 @@ struct session_pool {
 
 struct moe_session {
 	int socket;
+	pid_t pid;                       /* that attached */
 	struct moe_attach_params params; /* defaults filled in; its pointers point to `policy`, `device` below */
 	char policy[32], device[32];
 	struct moe_session_info info;

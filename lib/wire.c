@@ -9,13 +9,14 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fdmsg.h"
 #include "base/util.h"
 
-#define NS_PER_MS 1000000u
+#define NS_PER_MS 1000000ull
 
 void wire_begin(void *message, size_t bytes, enum moe_msg_type type, unsigned int fds)
 {
@@ -263,4 +264,11 @@ int wire_connect(const char *path, const struct moe_patience *patience, struct m
 		r = connect_once(path, patience, ret_hello, err);
 	while (r == -EPIPE && ++tries < WIRE_TRIES);
 	return r;
+}
+
+void wire_close(int sock, pid_t pid)
+{
+	if (sock >= 0 && pid == getpid())
+		shutdown(sock, SHUT_RDWR);
+	close_fd(sock);
 }

@@ -9,6 +9,7 @@
 #define LIB_WIRE_H
 
 #include <stddef.h>
+#include <sys/types.h>
 
 #include "moe-expert.h"
 #include "uapi/moe_proto.h"
@@ -20,6 +21,10 @@
 /* Connects and says HELLO; returns the socket (close-on-exec) or -errno. `path` NULL: the default. */
 int wire_connect(const char *path, const struct moe_patience *patience, struct moe_msg_hello *ret_hello,
 		 struct moe_error *err);
+
+/* The connection's end, also where a child of `pid`, which connected, has its descriptor: the daemon hears of it now.
+ * In the child itself it is only the descriptor that is closed. */
+void wire_close(int sock, pid_t pid);
 
 /* Fills the header. */
 void wire_begin(void *message, size_t bytes, enum moe_msg_type type, unsigned int fds);

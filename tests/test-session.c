@@ -113,6 +113,69 @@ static void test_threads(struct moe_client *client)
 	moe_detach(session);
 }
 
+/* The child of a data loader has all descriptors of its parent, and lives on. */
+static pid_t fork_idle(void)
+{
+	const pid_t pid = fork();
+
+	if (pid == 0)
+		for (;;)
+			pause();
+	return pid;
+}
+
+static void test_forked(struct moe_client *client)
+{
+	struct moe_attach_params params = {.size = sizeof params, .group = 7};
+	struct moe_session *session = NULL;
+	struct moe_error err = {0};
+	uint64_t end = 0;
+	pid_t child;
+	int r;
+
+	require(moe_attach(client, &session, &params, &err) == 0, "attached: %s", err.text);
+	child = fork_idle();
+	session = moe_detach(session);
+	do
+		r = moe_attach(client, &session, &params, &err);
+	while (r == -EEXIST && tap_wait(&end));
+	ok(r == 0, "a session has ended though a child has its socket: %s", err.text);
+	moe_detach(session);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+}
+
+/* One client in two processes: each gets its own answers. Returns how many were not. */
+static int query_often(struct moe_client *client, enum moe_document document, const char *word)
+{
+	int wrong = 0;
+
+	for (int i = 0; i < 200; i++) {
+		char *text = NULL;
+
+		wrong += moe_query(client, document, &text, NULL) < 0 || !strstr(text, word);
+		free(text);
+	}
+	return wrong;
+}
+
+static void test_forked_client(void)
+{
+	struct moe_client *client;
+	struct moe_error err = {0};
+	int status, wrong;
+	pid_t child;
+
+	require(moe_open(&client, fixture.socket, &err) == 0, "connected: %s", err.text);
+	child = fork();
+	if (child == 0)
+		_exit(query_often(client, MOE_DOCUMENT_SESSIONS, "\"sessions\"") ? 1 : 0);
+	wrong = query_often(client, MOE_DOCUMENT_STATUS, "\"version\"");
+	waitpid(child, &status, 0);
+	ok(wrong == 0 && status == 0, "a client that was forked: %d answers of the parent's were another's", wrong);
+	moe_close(client);
+}
+
 /* A daemon that is stopped does not hang up: only the watchdog's time ends the wait for it. */
 static void test_stopped(struct moe_client *client)
 {
@@ -140,6 +203,24 @@ static void test_stopped(struct moe_client *client)
 		ok(now_ns() - began < TAP_SOON_NS, "and moe_detach returns");
 		kill(fixture.pid, SIGCONT);
 	}
+}
+
+/* Nor does it answer who attaches: that has a limit of its own, which a short watchdog's time does not lower. */
+static void test_stopped_attach(struct moe_client *client)
+{
+	struct moe_attach_params params = {.size = sizeof params, .watchdog_ms = STOPPED_MS};
+	struct moe_session *session = NULL;
+	struct moe_error err = {0};
+	uint64_t began, took;
+	int r;
+
+	kill(fixture.pid, SIGSTOP);
+	began = now_ns();
+	r = moe_attach(client, &session, &params, &err);
+	took = now_ns() - began;
+	kill(fixture.pid, SIGCONT);
+	ok(r == -ETIME && !session && took >= 10000000000u && took < 10000000000u + TAP_SOON_NS,
+	   "moe_attach gives up after %d ms: %s", (int)(took / 1000000), err.text);
 }
 
 static void fill_inputs(float *x, int32_t *ids, float *weights, uint32_t tokens, uint32_t topk)
@@ -396,6 +477,10 @@ int main(void)
 	test_slot_layout(client);
 	if (!getenv("MOE_TEST_DEVICE") && !getenv("MOE_TEST_EMULATED")) /* both take their time */
 		test_stopped(client);
+	test_forked(client);
+	test_forked_client();
+	if (!getenv("MOE_TEST_DEVICE") && !getenv("MOE_TEST_EMULATED"))
+		test_stopped_attach(client);
 	test_death(client);
 	test_another(client);
 	moe_close(client);
