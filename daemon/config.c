@@ -353,7 +353,7 @@ static bool report(const struct config *c, const struct settings *now, enum sett
 }
 
 /* What needs a restart is checked as well: the daemon would not start with it. What an option goes before is not, as
- * at the start. */
+ * at the start. Models that are listed as before are not looked for on their disks. */
 static int check_files(struct settings *now, const struct config *c, struct moe_error *err)
 {
 	struct settings defaults;
@@ -364,6 +364,8 @@ static int check_files(struct settings *now, const struct config *c, struct moe_
 		if (c->settings.values[i].kind == SETTINGS_FROM_OPTION)
 			settings_swap(now, &defaults, (enum setting)i);
 	r = settings_check(now, isa_wrong, err);
+	if (r == 0 && !settings_same(&c->settings, now, SETTING_MODEL))
+		r = settings_check_models(now, "", err);
 	settings_free(&defaults);
 	return r;
 }

@@ -13,10 +13,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/memfd.h"
-#include "base/text.h"
 #include "base/util.h"
 #include "daemon/closer.h"
 #include "daemon/tier.h"
+#include "settings/settings.h"
 
 #define BOOKS_MAGIC 0x31736b62656f6dull /* "moebks1" */
 #define BOOKS_VERSION 3
@@ -54,37 +54,6 @@ static struct entry *find_name(const struct registry *registry, const char *name
 	return NULL;
 }
 
-/* Of UTF-8: the first character that a terminal would obey, U+0080 to U+009F among them; NULL: none. */
-static const uint8_t *control_character(const char *name)
-{
-	for (const uint8_t *p = (const uint8_t *)name; *p; p++)
-		if (*p < 0x20 || *p == 0x7f || (p[0] == 0xc2 && p[1] < 0xa0))
-			return p;
-	return NULL;
-}
-
-int registry_check_word(const char *name, struct moe_error *err)
-{
-	const uint8_t *control;
-
-	if (!text_is_utf8(name))
-		return moe_error_set(err, -EINVAL, "the model's name is not UTF-8; give another one with --name");
-	control = control_character(name);
-	if (control)
-		return moe_error_set(err, -EINVAL,
-				     "the model's name has a control character (0x%02x) at byte %zu; give another one "
-				     "with --name",
-				     *control, (size_t)(control - (const uint8_t *)name));
-	if (!*name || strlen(name) >= MOE_NAME_BYTES)
-		return moe_error_set(err, -EINVAL,
-				     "model name '%.80s': found %zu bytes, 1 to %d expected; give one with --name",
-				     name, strlen(name), MOE_NAME_BYTES - 1);
-	if (strchr(name, '/'))
-		return moe_error_set(err, -EINVAL, "model name '%s': no slash expected; give another one with --name",
-				     name);
-	return 0;
-}
-
 static int check_free(const struct registry *registry, const char *name, struct moe_error *err)
 {
 	if (find_name(registry, name))
@@ -95,7 +64,7 @@ static int check_free(const struct registry *registry, const char *name, struct 
 
 int registry_check_name(const struct registry *registry, const char *name, struct moe_error *err)
 {
-	const int r = registry_check_word(name, err);
+	const int r = settings_check_word(name, err);
 
 	return r < 0 ? r : check_free(registry, name, err);
 }

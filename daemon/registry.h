@@ -48,8 +48,6 @@ struct registry {
 
 /* Before a load: -EINVAL when it is no name, -EEXIST when it is taken. */
 int registry_check_name(const struct registry *registry, const char *name, struct moe_error *err);
-/* As a name alone: 1 to 63 bytes of UTF-8 without control characters and slashes. */
-int registry_check_word(const char *name, struct moe_error *err);
 
 /* Takes the model over; -EEXIST when the name is taken, -ENOMEM. */
 int registry_add(struct registry *registry, struct resident *model, struct entry **ret, struct moe_error *err);

@@ -12,7 +12,6 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/text.h"
 #include "base/util.h"
 #include "daemon/closer.h"
 #include "daemon/estate.h"
@@ -49,7 +48,7 @@ int service_load(struct service *s, struct peer *peer, const char *path, const c
 {
 	struct store_params params = {
 		.path = path,
-		.name = name && *name ? name : strrchr(path, '/') + 1, /* the path is absolute */
+		.name = settings_model_name(path, name),
 		.pages = s->config->pages,
 		.writable_clients = s->config->writable_weights,
 		.pool_max = s->config->pool_max,
@@ -123,66 +122,26 @@ static void say_ready(struct service *s)
 	}
 }
 
-static const char *name_of(const char *path, const char *name)
-{
-	return name && *name ? name : strrchr(path, '/') + 1; /* the path is absolute */
-}
-
-#define PLACE 512
-
-/* What the i-th model of the start is by, for an error line. */
-static const char *say_place(char to[PLACE], const struct config *c, uint32_t i)
-{
-	const struct settings_model *m = &c->settings.models[i];
-	const char *name = m->name ? m->name : "";
-
-	if (m->file)
-		snprintf(to, PLACE, "%s:%u: Model=%s%s%s", m->file, m->line, name, m->name ? ":" : "", m->path);
-	else
-		snprintf(to, PLACE, "--model %s%s%s", m->path, *name ? " --name " : "", name);
-	return text_clean(to);
-}
-
 static int refuse_path(const struct service *s, uint32_t i, int code, struct moe_error *err)
 {
-	char place[PLACE];
+	char place[SETTINGS_PLACE];
 
 	moe_error_sys(err, code, "%.300s: a folder with config.json and safetensors files expected",
-		      say_place(place, s->config, i));
+		      settings_model_place(place, &s->config->settings, i));
 	load_say_who(code, err);
 	return code;
 }
 
-/* The i-th model's name, before anything is loaded: a clash would be seen when the first of them is there. */
-static int check_start_name(const struct service *s, char *const *paths, uint32_t i, struct moe_error *err)
-{
-	const char *name = name_of(paths[i], s->config->names[i]);
-	char place[PLACE], other[PLACE];
-	struct moe_error why;
-
-	if (registry_check_word(name, &why) < 0)
-		return moe_error_set(err, why.code, "%.240s: %s", say_place(place, s->config, i), why.text);
-	for (uint32_t k = 0; k < i; k++)
-		if (strcmp(name, name_of(paths[k], s->config->names[k])) == 0 && strcmp(paths[i], paths[k]) != 0)
-			return moe_error_set(err, -EEXIST,
-					     "%.180s: the name '%s' is that of another model of the start (%.180s); "
-					     "give another one with --name, or Model=NAME:PATH",
-					     say_place(place, s->config, i), name, say_place(other, s->config, k));
-	return 0;
-}
-
+/* Before anything is loaded: a clash of names would be seen when the first of them is there. */
 int service_check_models(const struct service *s, struct moe_error *err)
 {
-	char *paths[CONFIG_MODELS_MAX] = {0};
-	int r = 0;
+	for (uint32_t i = 0; i < s->config->n_models; i++) {
+		_cleanup_free_ char *path = realpath(s->config->models[i], NULL);
 
-	for (uint32_t i = 0; r == 0 && i < s->config->n_models; i++) {
-		paths[i] = realpath(s->config->models[i], NULL);
-		r = paths[i] ? check_start_name(s, paths, i, err) : refuse_path(s, i, -errno, err);
+		if (!path)
+			return refuse_path(s, i, -errno, err);
 	}
-	for (uint32_t i = 0; i < s->config->n_models; i++)
-		free(paths[i]);
-	return r;
+	return settings_check_models(&s->config->settings, "", err);
 }
 
 /* The models of the start, one after the other; READY after the last. */
@@ -200,7 +159,7 @@ int service_load_next(struct service *s, struct moe_error *err)
 	path = realpath(s->config->models[i], NULL);
 	if (!path)
 		return refuse_path(s, i, -errno, err);
-	if (registry_by_path(&s->registry, path, name_of(path, s->config->names[i])))
+	if (registry_by_path(&s->registry, path, settings_model_name(path, s->config->names[i])))
 		return service_load_next(s, err); /* the daemon before has loaded it */
 	return service_load(s, NULL, path, s->config->names[i], err);
 }

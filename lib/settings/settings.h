@@ -151,6 +151,27 @@ typedef const char *settings_isa_wrong(const char *level);
  * place and what is expected in *err. */
 int settings_check(const struct settings *s, settings_isa_wrong *isa_wrong, struct moe_error *err);
 
+/* -- the models of a start ----------------------------------------------------------------------------------------- */
+
+/* What a model is called that has no name of its own, or NULL: its folder, an absolute path. */
+const char *settings_model_name(const char *path, const char *name);
+/* A model's name, by itself: 1 to 63 bytes of UTF-8 without control characters and slashes. 0 or -EINVAL. */
+int settings_check_word(const char *name, struct moe_error *err);
+#define SETTINGS_PLACE 512
+/* What the i-th model is by: "FILE:LINE: Model=...", or its options. Returns `to`. */
+const char *settings_model_place(char to[SETTINGS_PLACE], const struct settings *s, uint32_t i);
+/*
+ * Whether the i-th model can be loaded beside those before it: 0, or 1 where it is one of them once more, which is
+ * loaded once. -EINVAL: its name is none; -EEXIST: it is that of another one; *err names the places. Folders are looked
+ * for below `root` ("" is the system itself), which takes as long as their disks do; one that is not there has no name,
+ * and that it is missing is not told here.
+ */
+int settings_check_model(const struct settings *s, uint32_t i, const char *root, struct moe_error *err);
+/* The same of all: 0 or -errno. */
+int settings_check_models(const struct settings *s, const char *root, struct moe_error *err);
+
+/* -- words --------------------------------------------------------------------------------------------------------- */
+
 /* Where a value is from: "FILE:LINE", "command line" or "default". Returns `to`. */
 const char *settings_origin(const struct settings *s, enum setting which, char *to, size_t size);
 /* What is in force: as written, the fixed default, or the words for the computed one. Of models: `to`, one a line. */

@@ -84,6 +84,16 @@ for wrong in Daemon.Metrics=70000 Daemon.Metrics=foo Daemon.Bus=foo Daemon.BusNa
 	is "$?:$(grep -c "^problem *configuration *$conf:11: ${wrong#*.}: " "$dir/out")" 1:1 'and doctor' "$dir/out"
 	mv "$dir/right.conf" "$conf"
 done
+cp "$conf" "$dir/right.conf"
+printf '[Models]\nModel=tiny:%s\n' "$dir" >>"$conf"
+kill -HUP "$daemon"
+wait_for grep -q "reloading: $conf:11: Model=tiny:$dir: the name 'tiny' is that of another model .*$conf:2: .*; everything stays as it was" "$log"
+ok $? 'SIGHUP refuses two models of one name' "$log"
+timeout 60 "$expertd" --socket "$dir/other" --config "$conf" >"$dir/out" 2>&1
+is "$?:$(grep -c "$conf:11: Model=tiny:$dir: the name 'tiny'" "$dir/out")" 1:1 'as a daemon that starts does' "$dir/out"
+"$moectl" config --config "$conf" >"$dir/out" 2>&1
+is "$?:$(grep -c "$conf:11: Model=tiny:$dir: the name 'tiny'" "$dir/out")" 1:1 'and moectl config' "$dir/out"
+mv "$dir/right.conf" "$conf"
 sed -i -e '/UidSessions/d' -e 's/MemoryMax=.*/Pages=4k/' "$conf"
 reload 'the line is gone, and two settings with it'
 is "$(status memory_max)" 0 'what no file says any more has its default'

@@ -298,6 +298,13 @@ bytes=$(found 'configured model 1' | sed 's/.*(\([0-9]*\) bytes) on each of \([0
 both 0 'all that the model takes' Pages=4k "MemoryMax=$bytes" "Model=$root/$sample"
 both 1 'a byte less' Pages=4k "MemoryMax=$((bytes - 1))" "Model=$root/$sample"
 both 1 'two models, where one has room' Pages=4k "MemoryMax=$((bytes + 1000000))" "Model=a:$root/$sample" "Model=b:$root/$sample"
+both 1 'two models of one name' Pages=4k "Model=a:$root/$sample" "Model=a:$dir"
+grep -q "^problem *configured model 2 .*both.conf:4: Model=a:$dir: the name 'a' is that of another model.*both.conf:3: " "$dir/out" &&
+	grep -q "both.conf:4: Model=a:$dir: the name 'a' is that of another model" "$dir/both.log"
+ok $? 'and both say which' "$dir/out"
+both 1 "the names of two folders" Pages=4k "Model=$root/$sample" "Model=tinymoe:$dir"
+both 0 'a model twice, which has room once' Pages=4k "MemoryMax=$bytes" "Model=a:$root/$sample" "Model=a:$root/$sample/"
+both 1 'a name that is none' Pages=4k "Model=$(printf '%064d' 0):$root/$sample"
 both 1 '1 MiB' Pages=4k MemoryMax=1M "Model=$root/$sample"
 both 1 'a few records' Pages=4k PoolMax=100K "Model=$root/$sample"
 sed -i 's/^Pages.*/PoolMax=100K/' "$dir/one.conf"

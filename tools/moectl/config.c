@@ -171,6 +171,8 @@ int verb_config(const struct arguments *arg)
 	s.warn = warn;
 	s.userdata = &w;
 	r = config_load(&s, arg, &err);
+	if (r == 0)
+		r = settings_check_models(&s, arg->root ? arg->root : "", &err);
 	if (r < 0)
 		r = fail(&err);
 	else if (arg->json)

@@ -167,7 +167,7 @@ static void add_model(struct report *r, const char *what, const struct settings_
 		add_bytes(&wants[node], &host->nodes[node], file, rung);
 }
 
-static void add_models(struct report *r, const struct host *host, const struct settings *s, bool served,
+static void add_models(struct report *report, const struct host *host, const struct settings *s, bool served,
 		       struct want *wants)
 {
 	struct left left = left_on(host, s, served);
@@ -177,15 +177,25 @@ static void add_models(struct report *r, const struct host *host, const struct s
 		struct moe_error err = {0};
 		struct model *model = NULL;
 		char path[PATH_MAX], what[128];
+		int r;
 
-		snprintf(path, sizeof path, "%s%s", r->root, m->path);
+		snprintf(path, sizeof path, "%s%s", report->root, m->path);
 		snprintf(what, sizeof what, "configured model %u", i + 1);
-		if (model_open(&model, path, &err) < 0) {
-			check(r, PROBLEM, what, "mend Model= where moectl config says it stands, or the folder", "%s",
-			      err.text);
+		r = settings_check_model(s, i, report->root, &err);
+		if (r < 0) {
+			check(report, PROBLEM, what, "give another name: Model=NAME:PATH", "%s", err.text);
 			continue;
 		}
-		add_model(r, what, m, model, host, s, &left, wants);
+		if (r > 0) {
+			check(report, FINE, what, NULL, "%s: the same once more, which is loaded once", m->path);
+			continue;
+		}
+		if (model_open(&model, path, &err) < 0) {
+			check(report, PROBLEM, what, "mend Model= where moectl config says it stands, or the folder",
+			      "%s", err.text);
+			continue;
+		}
+		add_model(report, what, m, model, host, s, &left, wants);
 		model_free(model);
 	}
 }
