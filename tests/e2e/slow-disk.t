@@ -95,6 +95,9 @@ ok $? 'which is said' "$dir/out"
 "$bench" ring --daemon "$socket" --model tinymoe --samples 10 >"$dir/out" 2>&1
 grep -q "'tinymoe' is being loaded: attach when it is there" "$dir/out"
 ok $? 'so does the daemon to who attaches' "$dir/out"
+generate "$sample" "$dir/out"
+is "$?:$(grep -c "'tinymoe' is being loaded: attach when it is there (moectl status says how far it is)" "$dir/err")" 1:1 \
+	'and the worker passes it on' "$dir/err"
 kill -INT "$load"
 wait "$load" 2>/dev/null
 is $? 130 'whoever interrupts moectl ends it'

@@ -11,19 +11,36 @@
 #include "base/error.h"
 #include "moe-expert.h"
 
-/* NULL: no such model. */
+static const char *name_if(const json_t *model, const char *key, const char *value)
+{
+	const char *found = json_string_value(json_object_get(model, key));
+
+	return found && strcmp(found, value) == 0 ? json_string_value(json_object_get(model, "name")) : NULL;
+}
+
 static const char *find_by(const json_t *models, const char *key, const char *value)
 {
+	const char *name = NULL;
 	const json_t *model;
 	size_t i;
 
-	json_array_foreach (models, i, model) {
-		const char *found = json_string_value(json_object_get(model, key));
+	json_array_foreach (models, i, model)
+		if (!name)
+			name = name_if(model, key, value);
+	return name;
+}
 
-		if (found && strcmp(found, value) == 0)
-			return json_string_value(json_object_get(model, "name"));
-	}
-	return NULL;
+/* Its name in the daemon, whose document it is; NULL: no such model. */
+static const char *find(const json_t *document, const char *path)
+{
+	const json_t *models = json_object_get(document, "models"), *loading = json_object_get(document, "loading");
+	const char *folder = strrchr(path, '/') + 1, *name = find_by(models, "path", path);
+
+	if (!name)
+		name = find_by(models, "name", folder);
+	if (!name)
+		name = name_if(loading, "path", path);
+	return name ? name : name_if(loading, "name", folder);
 }
 
 static int query(char **ret, const char *socket, struct moe_error *err)
@@ -40,7 +57,6 @@ static int query(char **ret, const char *socket, struct moe_error *err)
 int loaded_find(char **ret, const char *socket, const char *dir, struct moe_error *err)
 {
 	_cleanup_free_ char *text = NULL, *path = realpath(dir, NULL);
-	const json_t *models;
 	const char *name;
 	json_error_t where;
 	json_t *document;
@@ -52,11 +68,8 @@ int loaded_find(char **ret, const char *socket, const char *dir, struct moe_erro
 	if (r < 0)
 		return r;
 	document = json_loads(text, 0, &where);
-	models = json_is_array(document) ? document : json_object_get(document, "models");
-	name = find_by(models, "path", path);
-	if (!name)
-		name = find_by(models, "name", strrchr(path, '/') + 1);
-	if (!json_is_array(models))
+	name = find(document, path);
+	if (!json_is_array(json_object_get(document, "models")))
 		r = moe_error_set(err, -EPROTO, "%s: the list of models is not what was expected", socket);
 	else if (!name)
 		r = moe_error_set(err, -ENOENT, "%s: the daemon has not loaded %s; type: moectl load %s", socket, path,

@@ -5,8 +5,9 @@
 
 #include "moe-error.h"
 
-/* The name to attach by (malloc'ed): of the model that was loaded from `dir`, else of one that bears the folder's name.
- * -ENOENT, with the command that loads it, when there is neither. */
+/* The name to attach by (malloc'ed): of the model that was loaded from `dir`, else of one that bears the folder's name;
+ * else of the one that is being loaded, of which the daemon has more to say to who attaches. -ENOENT, with the command
+ * that loads it, when there is none of these. */
 int loaded_find(char **ret, const char *socket, const char *dir, struct moe_error *err);
 
 #endif
