@@ -6,12 +6,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "base/memfd.h"
-#include "base/thread.h"
 #include "device/device-host.h"
 #include "tests/plain-experts.h"
 
@@ -540,52 +538,6 @@ static void test_experts(enum isa isa)
 	   isa_name(isa), worst);
 }
 
-/* -- threads ------------------------------------------------------------------------------------------------------ */
-
-struct seen {
-	unsigned int csr;
-	size_t stack;
-};
-
-static void *look(void *arg)
-{
-	struct seen *seen = arg;
-	pthread_attr_t attr;
-
-	seen->csr = __builtin_ia32_stmxcsr();
-	if (pthread_getattr_np(pthread_self(), &attr) == 0) {
-		pthread_attr_getstacksize(&attr, &seen->stack);
-		pthread_attr_destroy(&attr);
-	}
-	return NULL;
-}
-
-/* As in a program that flushes denormals, where `ulimit -s` is 256. */
-static void test_threads(void)
-{
-	const unsigned int flushes = __builtin_ia32_stmxcsr() | 0x8040;
-	pthread_attr_t before, small;
-	struct seen seen = {0};
-	unsigned int after;
-	pthread_t thread;
-	int r;
-
-	pthread_getattr_default_np(&before);
-	pthread_attr_init(&small);
-	pthread_attr_setstacksize(&small, 256 << 10);
-	pthread_setattr_default_np(&small);
-	__builtin_ia32_ldmxcsr(flushes);
-	r = thread_start(&thread, look, &seen);
-	after = __builtin_ia32_stmxcsr();
-	__builtin_ia32_ldmxcsr(flushes & ~0x8040u);
-	pthread_setattr_default_np(&before);
-	require(r == 0 && pthread_join(thread, NULL) == 0, "a thread");
-	ok(seen.csr == 0x1f80 && after == flushes, "it has denormals, and its maker none as before");
-	ok(seen.stack >= 4 << 20, "it has room for kernels (%zu bytes)", seen.stack);
-	pthread_attr_destroy(&small);
-	pthread_attr_destroy(&before);
-}
-
 int main(void)
 {
 	const char *name = getenv("MOE_TEST_DEVICE"), *which;
@@ -595,7 +547,6 @@ int main(void)
 	if (device_find(name, &ops, &which, NULL) < 0)
 		return 2;
 	test_names();
-	test_threads();
 	require(ops->open(&device, which, NULL) == 0, "device %s opens", name);
 	pin();
 	test_order();

@@ -3,8 +3,7 @@
  * plan - moectl plan: which rank should hold which experts, from loads, cases or maps in files.
  *
  * Law: no daemon is asked, and no file is written but --map's, or the one that --config records a map in, when all has
- * gone well. Of Ascend's policies a layer of --map and --transfers is the new one only where a worker would take it;
- * the others are kept, and named. What a case asks for is printed as the planner gives it.
+ * gone well. What a case asks for is printed as the planner gives it.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -13,53 +12,15 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "base/util.h"
 #include "model/file.h"
 #include "moectl.h"
 #include "placement/eplb-config.h"
-#include "placement/expert-map.h"
+#include "plan-cases.h"
 #include "plan-file.h"
 #include "plan-hot.h"
+#include "plan-job.h"
 #include "plan-read.h"
 #include "plan-show.h"
-
-static const struct policy {
-	const char *name;
-	bool eplb, global;
-	enum balance_policy balance, of_case; /* of_case: as published results have it */
-	bool hot;                             /* copies beside what is everywhere */
-} policies[] = {
-	{"eplb", true, false, 0, 0},
-	{"eplb-global", true, true, 0, 0},
-	{"random", false, false, BALANCE_RANDOM, BALANCE_RANDOM},
-	{"dynamic", false, false, BALANCE_DYNAMIC, BALANCE_DYNAMIC},
-	{"dynamic_ep", false, false, BALANCE_DYNAMIC, BALANCE_DYNAMIC}, /* its old name, which published results have */
-	{"swift", false, false, BALANCE_SWIFT, BALANCE_SWIFT_UPSTREAM},
-	{"swift-exact", false, false, BALANCE_SWIFT, BALANCE_SWIFT},
-	{"swift-upstream", false, false, BALANCE_SWIFT_UPSTREAM, BALANCE_SWIFT_UPSTREAM},
-	{"flashlb", false, false, BALANCE_FLASHLB, BALANCE_FLASHLB},
-	{"hot", .hot = true},
-	{0},
-};
-
-static const struct policy *find_policy(const char *name)
-{
-	for (const struct policy *p = policies; p->name; p++)
-		if (strcmp(name, p->name) == 0)
-			return p;
-	return NULL;
-}
-
-struct job {
-	const struct plan_arguments *arg;
-	uint64_t redundant; /* copies beyond one of each expert, as --config says */
-	const struct policy *policy;
-	const char *map_word; /* what names the file of the new map, for texts */
-	bool records;         /* its folder is made where it is not there yet */
-	json_t *loads;        /* what --weights names, where it was read already */
-	struct placement to;  /* the new one, where --map or --transfers ask for it */
-	json_t *shown;
-};
 
 static int usage(const char *text, const char *word)
 {
@@ -67,47 +28,7 @@ static int usage(const char *text, const char *word)
 	return EXIT_USAGE;
 }
 
-/* Of a word that find_policy does not know. */
-static int unknown_policy(const char *word)
-{
-	char names[256] = "";
-
-	for (const struct policy *p = policies; p->name; p++)
-		snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
-			 p == policies ? ""
-			 : p[1].name   ? ", "
-				       : " or ",
-			 p->name);
-	fprintf(stderr, "moectl: plan: --policy: '%s' found, %s expected; see moectl plan --help\n", word, names);
-	return EXIT_USAGE;
-}
-
-static int no_memory(struct moe_error *err)
-{
-	return moe_error_set(err, -ENOMEM, "plan: no memory for the result");
-}
-
-/* A shape's number that a planner complains of: its name there, in a case num_ and this, and an option's. */
-static const char *shape_word(const char *text)
-{
-	static const char *const words[] = {"replicas", "groups", "nodes", "gpus"};
-
-	for (size_t i = 0; i < ARRAY_LEN(words); i++)
-		if (strncmp(text, words[i], strlen(words[i])) == 0 && text[strlen(words[i])] == ':')
-			return words[i];
-	return NULL;
-}
-
-/* Planners know no files: what they refuse is put into this case's words. */
-static int in_case(const char *file, const char *place, int r, struct moe_error *err)
-{
-	char text[MOE_ERROR_TEXT_MAX];
-
-	snprintf(text, sizeof text, "%s", err->text);
-	return moe_error_set(err, r, "%s: %s%s%s", file, place, shape_word(text) ? "num_" : "", text);
-}
-
-/* The same of loads, whose shape stands in options. */
+/* Planners know no files: what they refuse of loads, whose shape stands in options, is put into these words. */
 static int in_loads(const struct plan_arguments *arg, int r, struct moe_error *err)
 {
 	char text[MOE_ERROR_TEXT_MAX];
@@ -115,7 +36,7 @@ static int in_loads(const struct plan_arguments *arg, int r, struct moe_error *e
 	bool given;
 
 	snprintf(text, sizeof text, "%s", err->text);
-	word = shape_word(text);
+	word = plan_shape_word(text);
 	if (!word)
 		return moe_error_set(err, r, "%s: %s", arg->weights, text);
 	given = *word == 'r'                  ? arg->replicas
@@ -123,189 +44,6 @@ static int in_loads(const struct plan_arguments *arg, int r, struct moe_error *e
 		: *word == 'n'                ? arg->nodes
 					      : arg->gpus;
 	return moe_error_set(err, r, "--%s%s%s", word, given ? "" : " (not given)", text + strlen(word));
-}
-
-/* -- what becomes of a plan --------------------------------------------------------------------------------------- */
-
-static int add_transfers(struct job *job, const struct placement *from, struct moe_error *err)
-{
-	const enum transfer_rule rule = job->policy->eplb ? TRANSFER_VLLM : TRANSFER_ASCEND;
-	struct transfer_plan plan;
-	int r = transfer_plan(&plan, rule, from, &job->to, err);
-
-	if (r < 0)
-		return r;
-	json_object_set_new(job->shown, "transfers", plan_show_transfers(&plan, rule));
-	transfer_plan_fini(&plan);
-	return 0;
-}
-
-/* Layers that a worker would not take stay as they were. */
-static int keep_unsound(struct job *job, const struct placement *from, struct moe_error *err)
-{
-	const size_t all = (size_t)from->ranks * from->slots;
-	json_t *kept = json_array();
-
-	for (uint32_t l = 0; l < from->layers; l++) {
-		struct moe_error why;
-
-		if (placement_check_step(from, &job->to, l, &why) == 0)
-			continue;
-		fprintf(stderr, "moectl: plan: layer %u is kept: %s\n", l, why.text);
-		memcpy(job->to.at + l * all, from->at + l * all, all * sizeof *from->at);
-		json_array_append_new(kept, json_integer(l));
-	}
-	return json_object_set_new(job->shown, "kept", kept) < 0 ? no_memory(err) : 0;
-}
-
-static int plan_eplb(struct job *job, struct eplb_problem *p, const struct placement *from, struct moe_error *err)
-{
-	struct eplb_plan plan;
-	int r;
-
-	if (job->policy->global)
-		p->groups = p->nodes = 1;
-	r = eplb_plan(&plan, p, err);
-	if (r < 0)
-		return r;
-	if (from)
-		r = eplb_keep_slots(&plan, p, from, err);
-	if (r == 0)
-		r = eplb_placement(&job->to, &plan, p, err);
-	job->shown = r == 0 ? plan_show_eplb(p, &plan) : NULL;
-	eplb_plan_fini(&plan);
-	if (r == 0 && job->shown && job->policy->global)
-		json_object_set_new(job->shown, "policy", json_string("global"));
-	if (r == 0 && !job->shown)
-		r = no_memory(err);
-	return r == 0 && job->arg->transfers ? add_transfers(job, from, err) : r;
-}
-
-static int plan_balance(struct job *job, const struct plan_state *s, enum balance_policy policy, struct moe_error *err)
-{
-	const struct balance_problem p = {.from = &s->from, .stages = s->stages, .work = s->work};
-	struct balance_plan plan;
-	int r = balance_plan(&plan, policy, &p, err);
-
-	if (r < 0)
-		return r;
-	job->shown = plan_show_balance(&p, &plan, job->policy->name);
-	if (!job->shown)
-		r = no_memory(err);
-	if (r == 0)
-		r = placement_copy(&job->to, &plan.to, err);
-	balance_plan_fini(&plan);
-	if (r == 0 && (job->arg->transfers || job->arg->map))
-		r = keep_unsound(job, &s->from, err);
-	return r == 0 && job->arg->transfers ? add_transfers(job, &s->from, err) : r;
-}
-
-/* -- cases -------------------------------------------------------------------------------------------------------- */
-
-static int check_map(struct job *job, const char *file, const char *place, const json_t *one, struct moe_error *err)
-{
-	const json_t *map = json_object_get(one, "map"), *experts = json_object_get(one, "experts");
-	const json_int_t n = json_integer_value(experts);
-	struct moe_error why = {0};
-	struct placement p;
-	int r;
-
-	if (!json_is_object(map) || (experts && (n < 1 || n > PLACEMENT_EXPERTS_MAX)))
-		return moe_error_set(err, -EINVAL,
-				     "%s: %smap: an object expected, and a number of experts from 1 to %u; cases of "
-				     "loads need --policy",
-				     file, place, PLACEMENT_EXPERTS_MAX);
-	r = expert_map_read(&p, "map", map, (uint32_t)n, &why);
-	if (r == -ENOMEM)
-		return moe_error_set(err, r, "%s", why.text);
-	if (r < 0) {
-		job->shown = json_pack("{s:b, s:s}", "valid", 0, "why", why.text);
-		return job->shown ? 0 : no_memory(err);
-	}
-	job->shown = plan_show_map(&p, 1);
-	json_object_set_new(job->shown, "valid", json_true());
-	if (json_object_get(one, "layers_tp2")) {
-		json_t *two = plan_show_map(&p, 2);
-
-		json_object_set(job->shown, "layers_tp2", json_object_get(two, "layers"));
-		json_decref(two);
-	}
-	placement_fini(&p);
-	return 0;
-}
-
-/* NULL: what is wrong stands in `err`. */
-static json_t *run_case(const struct job *all, const char *file, const char *place, const json_t *one,
-			struct moe_error *err)
-{
-	struct job job = {.arg = all->arg, .policy = all->policy};
-	const json_t *id = json_object_get(one, "id");
-	struct eplb_problem eplb;
-	struct plan_state state;
-	int r;
-
-	if (!job.policy) {
-		r = check_map(&job, file, place, one, err);
-	} else if (job.policy->eplb) {
-		r = plan_read_eplb(&eplb, file, place, one, err);
-		if (r == 0) {
-			r = plan_eplb(&job, &eplb, NULL, err);
-			r = r < 0 ? in_case(file, place, r, err) : r;
-			free((double *)eplb.weight);
-		}
-	} else {
-		r = plan_read_state(&state, file, place, one, err);
-		if (r == 0) {
-			r = plan_balance(&job, &state, job.policy->of_case, err);
-			r = r < 0 ? in_case(file, place, r, err) : r;
-			plan_state_fini(&state);
-		}
-	}
-	placement_fini(&job.to);
-	if (r == 0 && (json_is_string(id) || json_is_number(id)))
-		json_object_set(job.shown, "id", (json_t *)id);
-	if (r == 0)
-		return job.shown;
-	json_decref(job.shown);
-	if (json_is_string(id)) {
-		char words[64], text[MOE_ERROR_TEXT_MAX];
-
-		snprintf(text, sizeof text, "%s", err->text);
-		moe_error_set(err, r, "case %s: %s", file_clean(words, sizeof words, json_string_value(id)), text);
-	}
-	return NULL;
-}
-
-static int run_cases(struct job *job, const char *file, struct moe_error *err)
-{
-	_cleanup_json_ json_t *document = NULL;
-	const json_t *cases, *one;
-	size_t i;
-	int r = plan_file_json(&document, file, err);
-
-	if (r < 0)
-		return r;
-	if (!json_is_object(document))
-		return moe_error_set(err, -EINVAL, "%s: one case, or an object with \"cases\", expected", file);
-	cases = json_object_get(document, "cases");
-	if (!cases) {
-		job->shown = run_case(job, file, "", document, err);
-		return job->shown ? 0 : err->code;
-	}
-	if (!json_is_array(cases))
-		return moe_error_set(err, -EINVAL, "%s: cases: an array expected", file);
-	job->shown = json_pack("{s:[]}", "cases");
-	json_array_foreach (cases, i, one) {
-		char place[32];
-		json_t *shown;
-
-		snprintf(place, sizeof place, "cases[%zu].", i);
-		shown = run_case(job, file, place, one, err);
-		if (!shown)
-			return err->code;
-		json_array_append_new(json_object_get(job->shown, "cases"), shown);
-	}
-	return 0;
 }
 
 /* -- loads and maps ----------------------------------------------------------------------------------------------- */
@@ -322,14 +60,14 @@ static void sum_stages(struct plan_loads *loads)
 }
 
 /* --config's number is at most ARGUMENTS_COUNT_MAX. */
-static uint32_t replicas_of(const struct job *job, const struct plan_loads *loads, const struct placement *from)
+static uint32_t replicas_of(const struct plan_job *job, const struct plan_loads *loads, const struct placement *from)
 {
 	if (job->arg->replicas)
 		return job->arg->replicas;
 	return from ? from->ranks * from->slots : loads->experts + (uint32_t)job->redundant;
 }
 
-static int plan_loads_eplb(struct job *job, struct plan_loads *loads, const struct placement *from,
+static int plan_loads_eplb(struct plan_job *job, struct plan_loads *loads, const struct placement *from,
 			   struct moe_error *err)
 {
 	const struct plan_arguments *arg = job->arg;
@@ -346,10 +84,10 @@ static int plan_loads_eplb(struct job *job, struct plan_loads *loads, const stru
 	};
 
 	sum_stages(loads);
-	return plan_eplb(job, &p, from, err);
+	return plan_job_eplb(job, &p, from, err);
 }
 
-static int plan_loads_balance(struct job *job, const struct plan_loads *loads, const struct placement *from,
+static int plan_loads_balance(struct plan_job *job, const struct plan_loads *loads, const struct placement *from,
 			      struct moe_error *err)
 {
 	const struct plan_arguments *arg = job->arg;
@@ -374,12 +112,13 @@ static int plan_loads_balance(struct job *job, const struct plan_loads *loads, c
 	placement_fini(&initial);
 	if (r < 0)
 		return r;
-	r = plan_balance(job, &state, job->policy->balance, err);
+	r = plan_job_balance(job, &state, job->policy->balance, err);
 	plan_state_fini(&state);
 	return r;
 }
 
-static int plan_loads(struct job *job, struct plan_loads *loads, const struct placement *from, struct moe_error *err)
+static int plan_loads(struct plan_job *job, struct plan_loads *loads, const struct placement *from,
+		      struct moe_error *err)
 {
 	if (!job->policy->hot)
 		return job->policy->eplb ? plan_loads_eplb(job, loads, from, err)
@@ -388,7 +127,7 @@ static int plan_loads(struct job *job, struct plan_loads *loads, const struct pl
 	return plan_hot(&job->shown, loads, job->arg->nodes, job->arg->replicas, err);
 }
 
-static int run_loads(struct job *job, struct moe_error *err)
+static int run_loads(struct plan_job *job, struct moe_error *err)
 {
 	_cleanup_json_ json_t *document = NULL;
 	struct plan_loads loads = {0};
@@ -421,10 +160,10 @@ static int run_loads(struct job *job, struct moe_error *err)
 /* -- the verb ----------------------------------------------------------------------------------------------------- */
 
 /* EXIT_USAGE: these do not go together. `arg`: with what --config says. */
-static int check_usage(const struct arguments *all, const struct plan_arguments *arg, const struct policy *policy)
+static int check_usage(const struct arguments *all, const struct plan_arguments *arg, const struct plan_policy *policy)
 {
 	if (all->policy && !policy)
-		return unknown_policy(all->policy);
+		return plan_policy_unknown(all->policy);
 	if (policy && policy->hot) {
 		if (arg->cases || arg->from || arg->map || arg->groups || arg->gpus || arg->transfers)
 			return usage("--policy hot goes with --weights, --nodes and --replicas alone", NULL);
@@ -489,7 +228,7 @@ static void print_config(const json_t *config)
 }
 
 /* Alone it is shown; else it says what the options do not. What it says stays in `document`. */
-static int read_config(struct job *job, struct plan_arguments *arg, const struct arguments *all, json_t **document,
+static int read_config(struct plan_job *job, struct plan_arguments *arg, const struct arguments *all, json_t **document,
 		       struct moe_error *err)
 {
 	static const char *const names[] = {"random", "dynamic", "swift", "flashlb"};
@@ -512,12 +251,12 @@ static int read_config(struct job *job, struct plan_arguments *arg, const struct
 		return r;
 	if (!arg->weights && !arg->from && !all->policy) {
 		job->shown = json_pack("{s:o}", "eplb_config", eplb_config_json(&config));
-		return job->shown ? 0 : no_memory(err);
+		return job->shown ? 0 : plan_no_memory(err);
 	}
 	if (!arg->from)
 		arg->from = config.map;
 	if (!all->policy && arg->weights)
-		job->policy = find_policy(names[config.policy]);
+		job->policy = plan_policy_find(names[config.policy]);
 	job->redundant = config.redundant;
 	if (!config.record || arg->map || !arg->weights)
 		return 0;
@@ -527,14 +266,14 @@ static int read_config(struct job *job, struct plan_arguments *arg, const struct
 	return 0;
 }
 
-static int run(struct job *job, const struct arguments *all, struct moe_error *err)
+static int run(struct plan_job *job, const struct arguments *all, struct moe_error *err)
 {
 	int r = 0;
 
 	if (!job->shown)
-		r = job->arg->cases ? run_cases(job, job->arg->cases, err) : run_loads(job, err);
+		r = job->arg->cases ? plan_cases(job, job->arg->cases, err) : run_loads(job, err);
 	if (r == 0 && !job->shown)
-		r = no_memory(err);
+		r = plan_no_memory(err);
 	if (r == 0 && job->records)
 		r = plan_file_make_folder(job->arg->map, job->map_word, err);
 	if (r == 0 && job->arg->map)
@@ -555,7 +294,8 @@ static int run(struct job *job, const struct arguments *all, struct moe_error *e
 int verb_plan(const struct arguments *all)
 {
 	struct plan_arguments arg = all->plan;
-	struct job job = {.arg = &arg, .policy = all->policy ? find_policy(all->policy) : NULL, .map_word = "--map"};
+	struct plan_job job = {
+		.arg = &arg, .policy = all->policy ? plan_policy_find(all->policy) : NULL, .map_word = "--map"};
 	_cleanup_json_ json_t *config = NULL;
 	struct moe_error err = {0};
 	int r = 0;
@@ -578,14 +318,15 @@ int plan_write_map(const struct arguments *all, const char *name, json_t *loads,
 {
 	const char *policy = all->policy ? all->policy : "swift"; /* eplb puts an expert on a rank twice, no map does */
 	struct plan_arguments arg = all->plan;
-	struct job job = {.arg = &arg, .policy = find_policy(policy), .map_word = "--to expert-map", .loads = loads};
+	struct plan_job job = {
+		.arg = &arg, .policy = plan_policy_find(policy), .map_word = "--to expert-map", .loads = loads};
 	struct moe_error err = {0};
 	int r = 0;
 
 	arg.weights = name;
 	arg.map = path;
 	if (!job.policy)
-		r = unknown_policy(policy);
+		r = plan_policy_unknown(policy);
 	else if (job.policy->hot)
 		r = usage("--policy hot makes copies, no expert map", NULL);
 	else if (!arg.gpus && !arg.from)
