@@ -76,7 +76,7 @@ static void bus_start(struct bus_fixture *f)
 {
 	FILE *config;
 
-	snprintf(f->folder, sizeof f->folder, "/tmp/moe-bus-XXXXXX");
+	tap_tmp(f->folder, "moe-bus-XXXXXX");
 	if (!mkdtemp(f->folder) || chmod(f->folder, 0755) < 0)
 		exit(2);
 	snprintf(f->config, sizeof f->config, "%s/conf", f->folder);

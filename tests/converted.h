@@ -22,7 +22,7 @@
 #include "tools/mkmodel/number.h"
 #include "tools/mkmodel/quantize.h"
 
-static char work[] = "/tmp/test-convert.XXXXXX";
+static char work[TAP_TMP];
 
 __attribute__((unused)) static char *in_work(const char *name)
 {

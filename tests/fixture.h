@@ -64,7 +64,7 @@ static void fixture_clean(void)
 /* Where a test has files that the daemon is told of before it starts. */
 static void fixture_make_folder(struct fixture *f)
 {
-	snprintf(f->folder, sizeof f->folder, "/tmp/moe-test-XXXXXX");
+	tap_tmp(f->folder, "moe-test-XXXXXX");
 	if (!mkdtemp(f->folder))
 		exit(2);
 	if (!fixture_owner)

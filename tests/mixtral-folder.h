@@ -164,7 +164,7 @@ static inline void mixtral_write(struct mixtral *m)
 	char name[64];
 	FILE *f;
 
-	snprintf(m->path, sizeof m->path, "/tmp/test-mixtral-XXXXXX");
+	tap_tmp(m->path, "test-mixtral-XXXXXX");
 	if (!mkdtemp(m->path))
 		abort();
 	f = mixtral_open(m, "config.json", "w");

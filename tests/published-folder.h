@@ -106,7 +106,7 @@ static inline void folder_write_all(struct folder *f)
 	uint64_t at = 0, length;
 
 	if (!f->path[0]) {
-		snprintf(f->path, sizeof f->path, "/tmp/test-folder-XXXXXX");
+		tap_tmp(f->path, "test-folder-XXXXXX");
 		if (!mkdtemp(f->path))
 			abort();
 	}

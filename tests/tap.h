@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 /*
@@ -84,6 +85,23 @@ __attribute__((format(printf, 1, 2), unused)) static void diag(const char *forma
 	va_end(args);
 	putchar('\n');
 	fflush(stdout); /* or a fork would print it twice */
+}
+
+/*
+ * Where what a test makes is: "$TMPDIR/NAME", where NAME ends as mkdtemp, mkstemp or mkstemps want it. There must be
+ * room for sockets below it, whose paths have 107 bytes at most: where $TMPDIR is too long for that, it is /tmp.
+ * Returns `to`.
+ */
+#define TAP_TMP 64
+#define TAP_TMP_MAX 32
+static inline char *tap_tmp(char to[TAP_TMP], const char *name)
+{
+	const char *folder = getenv("TMPDIR");
+
+	if (!folder || !*folder || strlen(folder) > TAP_TMP_MAX)
+		folder = "/tmp";
+	snprintf(to, TAP_TMP, "%s/%s", folder, name);
+	return to;
 }
 
 /*

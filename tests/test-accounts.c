@@ -159,8 +159,8 @@ static void test_words(void)
 /* Lines that are logged while so many refusals happen. */
 static int lines_logged(struct charge *charges, int n, enum account_resource resource, int times)
 {
-	char path[] = "/tmp/moe-test-accounts-XXXXXX", text[8192];
-	const int file = mkstemp(path), before = dup(STDERR_FILENO);
+	char path[TAP_TMP], text[8192];
+	const int file = mkstemp(tap_tmp(path, "moe-test-accounts-XXXXXX")), before = dup(STDERR_FILENO);
 	int lines = 0;
 	ssize_t size;
 

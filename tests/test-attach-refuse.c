@@ -423,7 +423,7 @@ static void listen_there(void)
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	pthread_t thread;
 
-	snprintf(folder, sizeof folder, "/tmp/moe-test-XXXXXX");
+	tap_tmp(folder, "moe-test-XXXXXX");
 	require(mkdtemp(folder) != NULL, "a folder");
 	snprintf(path, sizeof path, "%s/socket", folder);
 	snprintf(address.sun_path, sizeof address.sun_path, "%s", path);

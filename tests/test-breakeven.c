@@ -62,8 +62,8 @@ static double ns_of(const struct ncopy *nc, const struct point *p, uint32_t n)
 static FILE *ask(const struct ncopy *nc, const struct point *points)
 {
 	static const char root[] = "${MOE_SOURCE:-.}";
-	char command[512], file[] = "/tmp/test-breakeven.XXXXXX";
-	const int fd = mkstemp(file);
+	char command[512], file[TAP_TMP];
+	const int fd = mkstemp(tap_tmp(file, "test-breakeven.XXXXXX"));
 	FILE *script, *answers;
 
 	require(fd >= 0, "a file for the answers");

@@ -227,8 +227,8 @@ static void test_drain(sd_bus *bus)
 
 static int trace_file(void)
 {
-	char path[] = "/tmp/moe-bus-trace-XXXXXX";
-	int fd = mkstemp(path);
+	char path[TAP_TMP];
+	int fd = mkstemp(tap_tmp(path, "moe-bus-trace-XXXXXX"));
 
 	require(fd >= 0, "a file");
 	unlink(path);

@@ -201,7 +201,7 @@ int main(void)
 {
 	char narrow[128], wide[128];
 
-	require(mkdtemp(work), "a working folder");
+	require(mkdtemp(tap_tmp(work, "test-convert.XXXXXX")), "a working folder");
 	snprintf(narrow, sizeof narrow, "%s/narrow", work);
 	snprintf(wide, sizeof wide, "%s/wide", work);
 	make_model(narrow, FAMILY_MIXTRAL, 128);

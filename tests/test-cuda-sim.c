@@ -136,10 +136,10 @@ static void judge(const struct test_case *c, int status, const char *words)
 /* A mutant that leaves one place's waits out is caught; the place is found in the log of one that leaves out none. */
 static void test_mutant(const char *program)
 {
-	char log[] = "/tmp/cuda-sim-XXXXXX", words[4096], site[32] = "", mutant[64], where[64];
+	char log[TAP_TMP], words[4096], site[32] = "", mutant[64], where[96];
 	const struct test_case with = {"no wait is left out", race_of_mutant, NULL, NULL};
 	const struct test_case without = {"a wait is left out", race_of_mutant, "race", NULL};
-	const int fd = mkstemp(log);
+	const int fd = mkstemp(tap_tmp(log, "cuda-sim-XXXXXX"));
 	FILE *file;
 
 	snprintf(where, sizeof where, "CUSIM_LOG=%s", log);

@@ -32,7 +32,7 @@
 
 static uint8_t *content;
 static uint8_t *memory;
-static char path[] = "/tmp/test-diskring-XXXXXX";
+static char path[TAP_TMP];
 static struct shard shard = {.path = path, .bytes = FILE_BYTES};
 static struct shardfile file;
 static unsigned long long seed;
@@ -338,7 +338,7 @@ int main(void)
 	for (uint32_t i = 0; i < FILE_BYTES; i++)
 		content[i] = (uint8_t)tap_random(&seed);
 	memory = mmap(NULL, DEPTH * BLOCK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	fd = mkstemp(path);
+	fd = mkstemp(tap_tmp(path, "test-diskring-XXXXXX"));
 	require(fd >= 0 && write(fd, content, FILE_BYTES) == FILE_BYTES && fsync(fd) == 0, "a file");
 	close(fd);
 	require(shardfile_open(&file, &shard, false, &err) == 0, "it is open: %s", err.text);

@@ -40,7 +40,7 @@ static enum outcome work_once(struct run *run)
 {
 	int status;
 
-	snprintf(run->f.folder, sizeof run->f.folder, "/tmp/moe-test-XXXXXX");
+	tap_tmp(run->f.folder, "moe-test-XXXXXX");
 	run->ready_fd = -1;
 	if (!mkdtemp(run->f.folder))
 		return BAD;

@@ -19,7 +19,7 @@
 
 /* -- a file server that does not answer --------------------------------------------------------------------------- */
 
-static char mount_folder[] = "/tmp/moe-fuse-XXXXXX";
+static char mount_folder[TAP_TMP];
 static pid_t server;
 static int dead_fd = -1;
 
@@ -105,7 +105,7 @@ static int mount_here(int dev)
 /* Another process than the server, which could not end with the file open. */
 static void open_and_send(int sock)
 {
-	char path[64], byte = 1;
+	char path[96], byte = 1;
 	int fd;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -146,7 +146,9 @@ static bool start_server(void)
 	size_t n_fds = 0;
 	char byte;
 
-	require(mkdtemp(mount_folder) && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, socks) == 0, "a folder");
+	require(mkdtemp(tap_tmp(mount_folder, "moe-fuse-XXXXXX")) &&
+			socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, socks) == 0,
+		"a folder");
 	server = fork();
 	if (server == 0) {
 		close(socks[0]);

@@ -14,7 +14,7 @@
 #define EXPERTS 3u
 #define GUARD 64
 
-static char path[] = "/tmp/moe-test-XXXXXX.gguf";
+static char path[TAP_TMP];
 static unsigned long long seed;
 
 static double half_value(uint16_t h)
@@ -447,7 +447,7 @@ int main(void)
 	static const struct pair oss[] = {{GF_MXFP4, GF_MXFP4}, {GF_BF16, GF_Q8_0}};
 
 	seed = tap_seed();
-	require(mkstemps(path, 5) >= 0, "a file to write to");
+	require(mkstemps(tap_tmp(path, "moe-test-XXXXXX.gguf"), 5) >= 0, "a file to write to");
 	check_model("qwen3moe", all, sizeof all / sizeof all[0], 512, 256, false);
 	check_model("qwen2moe", all, sizeof all / sizeof all[0], 256, 768, true);
 	check_model("glm4moe", odd_gate, sizeof odd_gate / sizeof odd_gate[0], 256, 39, false);

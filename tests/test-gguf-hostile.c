@@ -17,7 +17,7 @@
 #define LAYERS 2u
 #define MUTATIONS 4000
 
-static char path[] = "/tmp/moe-test-XXXXXX.gguf";
+static char path[TAP_TMP];
 static unsigned long long seed;
 
 static struct gguf_file sound(void)
@@ -145,7 +145,7 @@ int main(void)
 	uint8_t *file = gf_bytes(&f, &bytes);
 
 	seed = tap_seed();
-	require(mkstemps(path, 5) >= 0, "a file to write to");
+	require(mkstemps(tap_tmp(path, "moe-test-XXXXXX.gguf"), 5) >= 0, "a file to write to");
 	header = 24 + f.values.n + f.tensors.n;
 	test_truncated(file, bytes, header);
 	test_mutated(file, bytes, header);

@@ -12,7 +12,7 @@
 #define INTER 32u
 #define EXPERTS 4u
 
-static char folder[] = "/tmp/moe-test-XXXXXX";
+static char folder[TAP_TMP];
 static char path[128];
 
 /* A path in the folder; what was there is gone. */
@@ -456,7 +456,7 @@ static void test_experts(void)
 
 int main(void)
 {
-	require(mkdtemp(folder), "a working folder");
+	require(mkdtemp(tap_tmp(folder, "moe-test-XXXXXX")), "a working folder");
 	test_architectures();
 	test_metadata();
 	unlink(at("m.gguf"));

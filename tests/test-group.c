@@ -13,7 +13,7 @@
 
 #define GROUP 0xabc
 
-static char folder[] = "/tmp/moe-group.XXXXXX";
+static char folder[TAP_TMP];
 static struct moe_client *client;
 
 static void make_model(const char *name, const char *options)
@@ -184,9 +184,9 @@ static void test_lost(void)
 
 int main(void)
 {
-	char command[64];
+	char command[96];
 
-	require(mkdtemp(folder), "a folder");
+	require(mkdtemp(tap_tmp(folder, "moe-group.XXXXXX")), "a folder");
 	start();
 	test_weights();
 	test_agreeing();

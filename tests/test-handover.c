@@ -556,7 +556,7 @@ int main(int argc, char **argv)
 	under_systemd = argc > 1 && strcmp(argv[1], "systemd") == 0;
 	signal(SIGPIPE, SIG_IGN);
 	log_open("test", LOG_LEVEL_ERR);
-	snprintf(folder, sizeof folder, "%s/moe-handover.XXXXXX", "/tmp");
+	tap_tmp(folder, "moe-handover.XXXXXX");
 	if (!mkdtemp(folder) || keeper_find_program(self, sizeof self, NULL) < 0) {
 		tap_skip("needs /tmp and /proc");
 		return tap_done();

@@ -191,14 +191,14 @@ static void test_files(const char *folder)
 
 int main(void)
 {
-	char folder[] = "/tmp/moe-heat.XXXXXX";
+	char folder[TAP_TMP];
 
 	seed = tap_seed();
 	test_age();
 	test_batches();
 	test_codec();
 	test_shapes();
-	require(mkdtemp(folder), "a folder");
+	require(mkdtemp(tap_tmp(folder, "moe-heat.XXXXXX")), "a folder");
 	test_files(folder);
 	ok(rmdir(folder) == 0, "the folder is empty");
 	return tap_done();

@@ -187,10 +187,10 @@ static void test_failures(struct heats *h)
 
 int main(void)
 {
-	char folder[] = "/tmp/moe-heats.XXXXXX", command[64];
+	char folder[TAP_TMP], command[96];
 	struct heats h = {.every = 1 << 20};
 
-	require(mkdtemp(folder), "a folder");
+	require(mkdtemp(tap_tmp(folder, "moe-heats.XXXXXX")), "a folder");
 	h.folder = folder;
 	alarm(TAP_PATIENCE_S);
 	test_unload(&h);

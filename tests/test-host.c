@@ -290,7 +290,7 @@ static void test_cores(void)
 
 int main(void)
 {
-	snprintf(root, sizeof root, "/tmp/test-host-XXXXXX");
+	tap_tmp(root, "test-host-XXXXXX");
 	require(mkdtemp(root) != NULL, "a folder of our own");
 	test_nodes();
 	test_affinity();

@@ -350,7 +350,7 @@ int main(void)
 	seed = tap_seed();
 	log_open("test-loader", LOG_LEVEL_WARNING);
 	host = malloc(sizeof *host);
-	snprintf(folder, sizeof folder, "/tmp/test-loader-XXXXXX");
+	tap_tmp(folder, "test-loader-XXXXXX");
 	require(host && mkdtemp(folder), "a folder of our own");
 	host_read(host, true);
 	test_random(plain, "1");

@@ -18,7 +18,7 @@
 #include "tests/forbid.h"
 #include "tests/tap.h"
 
-static char folder[] = "/tmp/moe-test-log.XXXXXX", path[64];
+static char folder[TAP_TMP], path[96];
 
 static int listen_there(void)
 {
@@ -257,7 +257,7 @@ int main(void)
 {
 	int journal;
 
-	require(mkdtemp(folder) != NULL, "a folder");
+	require(mkdtemp(tap_tmp(folder, "moe-test-log.XXXXXX")) != NULL, "a folder");
 	snprintf(path, sizeof path, "%s/socket", folder);
 	journal = listen_there();
 	log_open("test-log", LOG_LEVEL_INFO);

@@ -440,7 +440,7 @@ int main(void)
 {
 	char path[128];
 
-	snprintf(folder, sizeof folder, "/tmp/moe-manager-XXXXXX");
+	tap_tmp(folder, "moe-manager-XXXXXX");
 	require(mkdtemp(folder), "a folder");
 	snprintf(path, sizeof path, "%s/notify", folder);
 	notify = listen_at(path, SOCK_DGRAM);

@@ -18,7 +18,7 @@
 #include "tools/mkmodel/normal.h"
 #include "tools/mkmodel/options.h"
 
-static char work[] = "/tmp/test-mkmodel.XXXXXX";
+static char work[TAP_TMP];
 
 static struct model *write_and_open(const char *path, const struct spec *spec)
 {
@@ -424,7 +424,7 @@ static void test_options(void)
 
 int main(void)
 {
-	require(mkdtemp(work), "a working folder");
+	require(mkdtemp(tap_tmp(work, "test-mkmodel.XXXXXX")), "a working folder");
 	test_contents();
 	test_merged();
 	test_random();

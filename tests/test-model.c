@@ -20,7 +20,7 @@
 #define SHARD_2 "model-00002-of-00002.safetensors"
 #define INDEX "model.safetensors.index.json"
 
-static char work[] = "/tmp/test-model.XXXXXX";
+static char work[TAP_TMP];
 
 /* A path in the working folder; valid until the fourth call after it. */
 static const char *in_work(const char *folder, const char *name)
@@ -362,7 +362,7 @@ static void test_scale(void)
 
 int main(void)
 {
-	require(mkdtemp(work), "a working folder");
+	require(mkdtemp(tap_tmp(work, "test-model.XXXXXX")), "a working folder");
 	test_families();
 	test_defects();
 	test_files();

@@ -235,9 +235,9 @@ static void test_files(void)
 {
 	static const char header[] = "{" ONE "}";
 	const size_t bytes = sizeof header - 1;
-	char folder[] = "/tmp/test-safetensors.XXXXXX", path[64], link_path[64];
+	char folder[TAP_TMP], path[128], link_path[128];
 
-	require(mkdtemp(folder), "a folder");
+	require(mkdtemp(tap_tmp(folder, "test-safetensors.XXXXXX")), "a folder");
 	snprintf(path, sizeof path, "%s/a.safetensors", folder);
 	snprintf(link_path, sizeof link_path, "%s/link.safetensors", folder);
 

@@ -307,7 +307,7 @@ int main(void)
 {
 	char command[512];
 
-	snprintf(root, sizeof root, "%s/moe-settings.XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	tap_tmp(root, "moe-settings.XXXXXX");
 	require(mkdtemp(root), "a folder");
 	test_defaults();
 	test_check();

@@ -56,7 +56,7 @@ static void make_folder(void)
 {
 	char command[3 * PATH_MAX];
 
-	snprintf(folder, sizeof folder, "/tmp/moe-successor-XXXXXX");
+	tap_tmp(folder, "moe-successor-XXXXXX");
 	require(mkdtemp(folder) != NULL && readlink("/proc/self/exe", self, sizeof self - 1) > 0, "a folder");
 	snprintf(real, sizeof real, "%s/daemon/moe-expertd", fixture_env("MOE_BUILD"));
 	snprintf(command, sizeof command,

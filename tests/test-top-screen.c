@@ -303,11 +303,11 @@ static void test_without_daemon(struct fixture *f, const char *socket)
 
 int main(void)
 {
-	char folder[] = "/tmp/moe-top-XXXXXX", socket[64];
+	char folder[TAP_TMP], socket[96];
 	const char *const options[] = {"--socket", socket, NULL};
 	struct fixture f;
 
-	require(mkdtemp(folder), "a folder");
+	require(mkdtemp(tap_tmp(folder, "moe-top-XXXXXX")), "a folder");
 	snprintf(socket, sizeof socket, "%s/socket", folder);
 	fixture_start(&f, fixture_sample(), options);
 	test_keys(socket);

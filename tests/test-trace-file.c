@@ -340,8 +340,8 @@ static void test_files(void)
 {
 	static const char moetrc[] = "MOETRC1\0\1\0\0\0\2\0\0\0\1\0\0\0\1\0\0\0\1\0\0\0\1\0\0";
 	const char *folder = getenv("MOE_TRACES");
-	char path[] = "/tmp/test-trace-file-XXXXXX", real[4096];
-	const int fd = mkstemp(path);
+	char path[TAP_TMP], real[4096];
+	const int fd = mkstemp(tap_tmp(path, "test-trace-file-XXXXXX"));
 	struct trace_file file = {0};
 	struct moe_error err = {0};
 

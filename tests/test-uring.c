@@ -60,10 +60,14 @@ static bool has(const char *text, const char *const *words)
 
 static void test_forbidden(void)
 {
-	const char *const daemon[] = {"daemon/moe-expertd", "--socket", "/tmp/moe-test-uring-socket", NULL};
-	const char *const doctor[] = {"tools/moectl", "--socket", "/tmp/moe-test-uring-socket", "doctor", NULL};
+	char socket[TAP_TMP];
+	const char *const daemon[] = {"daemon/moe-expertd", "--socket", socket, NULL};
+	const char *const doctor[] = {"tools/moectl", "--socket", socket, "doctor", NULL};
 	char text[TEXT];
-	int r = run(EPERM, daemon, text);
+	int r;
+
+	tap_tmp(socket, "moe-test-uring-socket");
+	r = run(EPERM, daemon, text);
 
 	if (r == 126) {
 		tap_skip("no seccomp filters here: what is said of them was not tested");
@@ -72,7 +76,7 @@ static void test_forbidden(void)
 	ok(r == 77 && has(text, (const char *const[]){"seccomp filter", "--security-opt seccomp=", "io_uring_register",
 						      "SystemCallFilter=@aio", NULL}),
 	   "the daemon names the filter, and what changes it for containers and units (%d)", r);
-	ok(access("/tmp/moe-test-uring-socket", F_OK) < 0, "and leaves no socket");
+	ok(access(socket, F_OK) < 0, "and leaves no socket");
 	r = run(ENOSYS, daemon, text);
 	ok(r == 77 && has(text, (const char *const[]){"ENOSYS", "CONFIG_IO_URING", NULL}),
 	   "a kernel without it, or so it seems, is told from that (%d)", r);
@@ -95,7 +99,7 @@ static bool write_file(const char *path, const char *text)
 }
 
 static const char *root_disabled, *root_group, *root_status;
-static char root[] = "/tmp/moe-test-XXXXXX";
+static char root[TAP_TMP];
 
 static int in_root(void)
 {
@@ -122,8 +126,7 @@ static void check_cause(const char *disabled, const char *group, const char *sta
 	root_disabled = disabled;
 	root_group = group;
 	root_status = status;
-	memcpy(root + sizeof root - 7, "XXXXXX", 6);
-	require(mkdtemp(root) != NULL, "a folder");
+	require(mkdtemp(tap_tmp(root, "moe-test-XXXXXX")) != NULL, "a folder");
 	pid = fork();
 	if (pid == 0)
 		_exit(in_root());

@@ -359,7 +359,7 @@ static void test_refusals(void)
 int main(void)
 {
 	seed = tap_seed();
-	snprintf(folder, sizeof folder, "/tmp/moe-test-XXXXXX");
+	tap_tmp(folder, "moe-test-XXXXXX");
 	require(mkdtemp(folder) != NULL, "a folder for models");
 	test_gqa_families();
 	test_mla_families();

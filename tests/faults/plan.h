@@ -236,7 +236,7 @@ static void make_model(char folder[static 64])
 {
 	char command[2 * PATH_MAX];
 
-	snprintf(folder, 64, "/tmp/moe-faults-XXXXXX");
+	tap_tmp(folder, "moe-faults-XXXXXX");
 	require(mkdtemp(folder) != NULL, "a folder");
 	snprintf(model_path, sizeof model_path, "%s/model", folder);
 	snprintf(command, sizeof command,

@@ -167,7 +167,7 @@ static bool start(struct run *run)
 {
 	int fds[2];
 
-	snprintf(run->f.folder, sizeof run->f.folder, "/tmp/moe-test-XXXXXX");
+	tap_tmp(run->f.folder, "moe-test-XXXXXX");
 	if (!mkdtemp(run->f.folder) || pipe2(fds, O_CLOEXEC) < 0)
 		return wrong(run, "no folder or pipe for a run");
 	snprintf(run->f.socket, sizeof run->f.socket, "%s/socket", run->f.folder);

@@ -76,7 +76,7 @@ static inline void fuzz_daemon_start(void)
 
 	if (d->service)
 		return;
-	snprintf(d->folder, sizeof d->folder, "/tmp/moe-fuzz-XXXXXX");
+	tap_tmp(d->folder, "moe-fuzz-XXXXXX");
 	fuzz_check(mkdtemp(d->folder));
 	snprintf(d->socket, sizeof d->socket, "%.63s/socket", d->folder);
 	snprintf(d->model, sizeof d->model, "%.63s/small.gguf", d->folder);
