@@ -9,11 +9,14 @@
  * where an IOMMU translates, a device that writes is stopped by it. Where none
  * does, nothing stops a device, and that is why the keeper must allow exports.
  *
- * A dma-buf holds its pool. When its lease ends nothing is attached or mapped
- * any more; what a device has mapped stays until it lets go.
+ * When its lease ends nothing is attached or mapped any more; what a device or
+ * a process has mapped stays until it lets go. So a dma-buf holds its pool for
+ * its lease, and from then on only as long as it is mapped: a descriptor that
+ * lies about holds nothing.
  *
- * Locks: importers call with their reservation lock, inside of which moe_lock
- * is never taken; the end of a lease is read without.
+ * Locks: importers call with their reservation lock, and processes with their
+ * mmap_lock, inside of which moe_lock is never taken; the end of a lease is
+ * read without, and a last mapping lets go of the pool by work.
  */
 #include <linux/dma-buf.h>
 #include <linux/dma-mapping.h>
@@ -21,9 +24,11 @@
 #include <linux/fcntl.h>
 #include <linux/mm.h>
 #include <linux/module.h>
+#include <linux/refcount.h>
 #include <linux/scatterlist.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
+#include <linux/workqueue.h>
 
 #include "compat.h"
 #include "moe_expert.h"
@@ -38,9 +43,11 @@ MODULE_IMPORT_NS(DMA_BUF);
 /**
  * struct moe_export - what a dma-buf shows
  * @by_lease: in its lease's exports, in no list once that has ended
- * @pool: that it holds
+ * @pool: that it holds as long as it has @uses
  * @offset: of the lease
  * @bytes: of the lease
+ * @uses: one for the lease until that has ended, one for each mapping
+ * @unused: lets go of @pool when a mapping was the last use
  * @ended: whether the lease has
  */
 struct moe_export {
@@ -48,18 +55,53 @@ struct moe_export {
 	struct moe_pool *pool;
 	u64 offset;
 	u64 bytes;
+	refcount_t uses;
+	struct work_struct unused;
 	bool ended;
 };
+
+static void let_go(struct moe_export *export)
+{
+	if (refcount_dec_and_test(&export->uses))
+		schedule_work(&export->unused);
+}
+
+/* For one mapping more, unless the lease has ended. */
+static bool hold(struct moe_export *export)
+{
+	if (!refcount_inc_not_zero(&export->uses))
+		return false;
+	if (!READ_ONCE(export->ended))
+		return true;
+	let_go(export);
+	return false;
+}
+
+static void export_unused(struct work_struct *unused)
+{
+	struct moe_export *export = container_of(unused, struct moe_export, unused);
+
+	mutex_lock(&moe_lock);
+	moe_pool_put(export->pool);
+	moe_unlock();
+}
+
+/* With moe_lock held: its lease's end, or its own before that. */
+static void end(struct moe_export *export)
+{
+	WRITE_ONCE(export->ended, true);
+	list_del_init(&export->by_lease);
+	if (refcount_dec_and_test(&export->uses))
+		moe_pool_put(export->pool);
+}
 
 void moe_export_end(struct moe_lease *lease)
 {
 	struct moe_export *export, *next;
 
 	lockdep_assert_held(&moe_lock);
-	list_for_each_entry_safe(export, next, &lease->exports, by_lease) {
-		WRITE_ONCE(export->ended, true);
-		list_del_init(&export->by_lease);
-	}
+	list_for_each_entry_safe(export, next, &lease->exports, by_lease)
+		end(export);
 }
 
 /* The page of a byte of the pool, and how many bytes of its huge page follow. */
@@ -107,17 +149,17 @@ static void fill(const struct moe_export *export, struct sg_table *table)
 static struct sg_table *export_map(struct dma_buf_attachment *to,
 				   enum dma_data_direction direction)
 {
-	const struct moe_export *export = to->dmabuf->priv;
+	struct moe_export *export = to->dmabuf->priv;
 	struct sg_table *table;
-	int ret;
+	int ret = -ENOMEM;
 
 	if (direction == DMA_FROM_DEVICE)
 		return ERR_PTR(-EACCES);
-	if (READ_ONCE(export->ended))
+	if (!hold(export))
 		return ERR_PTR(-ESTALE);
 	table = kzalloc(sizeof(*table), GFP_KERNEL);
 	if (!table)
-		return ERR_PTR(-ENOMEM);
+		goto put;
 	ret = sg_alloc_table(table, entries_of(export), GFP_KERNEL);
 	if (ret)
 		goto free;
@@ -128,6 +170,8 @@ static struct sg_table *export_map(struct dma_buf_attachment *to,
 	sg_free_table(table);
 free:
 	kfree(table);
+put:
+	let_go(export);
 	return ERR_PTR(ret);
 }
 
@@ -137,6 +181,7 @@ static void export_unmap(struct dma_buf_attachment *from, struct sg_table *table
 	dma_unmap_sgtable(from->dev, table, DMA_TO_DEVICE, 0);
 	sg_free_table(table);
 	kfree(table);
+	let_go(from->dmabuf->priv);
 }
 
 /* DMA_FROM_DEVICE is a CPU that reads what a device wrote. */
@@ -145,21 +190,33 @@ static int export_begin(struct dma_buf *buf, enum dma_data_direction direction)
 	return direction == DMA_FROM_DEVICE ? 0 : -EACCES;
 }
 
-/* The mapping holds the dma-buf, which holds the pages. */
-static int export_mmap(struct dma_buf *buf, struct vm_area_struct *vma)
+/* By a fork, or a part that is its own now: after the lease's end, too. */
+static void export_open(struct vm_area_struct *vma)
 {
-	const struct moe_export *export = buf->priv;
+	struct moe_export *export = vma->vm_private_data;
+
+	refcount_inc(&export->uses);
+}
+
+static void export_close(struct vm_area_struct *vma)
+{
+	let_go(vma->vm_private_data);
+}
+
+static const struct vm_operations_struct export_vm_ops = {
+	.open = export_open,
+	.close = export_close,
+};
+
+static int map_pages(const struct moe_export *export,
+		     struct vm_area_struct *vma)
+{
 	u64 at = export->offset + ((u64)vma->vm_pgoff << PAGE_SHIFT), rest;
 	unsigned long address = vma->vm_start;
 	struct page *page;
 	int ret = 0;
 	u32 inside;
 
-	if (vma->vm_flags & VM_WRITE)
-		return -EACCES;
-	if (READ_ONCE(export->ended))
-		return -ESTALE;
-	vm_flags_clear(vma, VM_MAYWRITE);
 	while (!ret && address < vma->vm_end) {
 		page = page_at(export->pool, at, &inside, &rest);
 		rest = min_t(u64, rest, vma->vm_end - address);
@@ -176,13 +233,37 @@ static int export_mmap(struct dma_buf *buf, struct vm_area_struct *vma)
 	return ret;
 }
 
+static int export_mmap(struct dma_buf *buf, struct vm_area_struct *vma)
+{
+	struct moe_export *export = buf->priv;
+	int ret;
+
+	if (vma->vm_flags & VM_WRITE)
+		return -EACCES;
+	if (!hold(export))
+		return -ESTALE;
+	vm_flags_clear(vma, VM_MAYWRITE);
+	ret = map_pages(export, vma);
+	if (ret) {
+		/* Other threads see what it has before the kernel unmaps it. */
+		zap_vma_ptes(vma, vma->vm_start, vma->vm_end - vma->vm_start);
+		let_go(export);
+		return ret;
+	}
+	vma->vm_private_data = export;
+	vma->vm_ops = &export_vm_ops;
+	return 0;
+}
+
+/* Nothing has it mapped any more. */
 static void export_free(struct moe_export *export)
 {
 	mutex_lock(&moe_lock);
-	list_del_init(&export->by_lease);
+	if (!export->ended)
+		end(export);
 	moe_counters.exports--;
-	moe_pool_put(export->pool);
 	moe_unlock();
+	flush_work(&export->unused);
 	kfree(export);
 }
 
@@ -212,6 +293,8 @@ static long begin(struct moe_lease *lease, struct moe_export *export)
 	export->pool = pool;
 	export->offset = lease->offset;
 	export->bytes = lease->bytes;
+	refcount_set(&export->uses, 1);
+	INIT_WORK(&export->unused, export_unused);
 	pool->refs++;
 	moe_counters.exports++;
 	list_add_tail(&export->by_lease, &lease->exports);

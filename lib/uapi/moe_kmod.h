@@ -107,7 +107,7 @@ struct moe_kmod_take {
 	__s32 fd;         /* out */
 };
 
-/* The keeper's: no more leases; the memory is let go with the last lease. */
+/* The keeper's: no more leases; the memory is let go with the last lease, and with what is mapped of dma-bufs. */
 struct moe_kmod_release {
 	__u64 id;
 	__u64 reserved;
@@ -161,8 +161,8 @@ struct moe_kmod_seal {
 /* Its taker's, of whole pages of 4096 bytes (EINVAL): a dma-buf of the lease's range with one scatter entry for each
  * huge page, whose descriptor, close-on-exec, can only be read. Devices are mapped as those that read (DMA_TO_DEVICE),
  * even if they ask for both ways; those that would only write are refused (EACCES). After the lease's end it is neither
- * attached nor mapped any more (ESTALE); what a device has mapped then stays until it lets go. EPERM: the keeper does
- * not allow it. */
+ * attached nor mapped any more (ESTALE); what a device or a process has mapped then stays until it lets go. EPERM: the
+ * keeper does not allow it. */
 struct moe_kmod_dmabuf {
 	__u64 lease;
 	__s32 fd; /* out */

@@ -4,6 +4,7 @@
 #include "tests/kmod/importer/importer.h"
 
 #include <linux/dma-buf.h>
+#include <pthread.h>
 #include <stdio.h>
 
 #define PAGES 5u
@@ -129,6 +130,91 @@ static void test_lifetime(int dev, int importer, uint64_t pool)
 	close(other);
 }
 
+/* Without a lease a dma-buf holds what a process has mapped of it, and a descriptor nothing. */
+static void test_held(int dev, int importer, int file)
+{
+	struct moe_kmod_adopt a = adopt_of(file, PAGES, 1, "exported");
+	struct moe_import said;
+	uint64_t lease;
+	char *at;
+	int fd;
+	pid_t pid;
+
+	a.flags = MOE_KMOD_POOL_DMABUF;
+	ok(ioctl(dev, MOE_KMOD_ADOPT, &a) == 0, "the pool is adopted once more");
+	lease = lease_range(dev, a.id, 0, PAGES * HUGE_BYTES);
+	fd = export(dev, lease);
+	at = mmap(NULL, PAGES * HUGE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+	require(at != MAP_FAILED, "a process has a dma-buf mapped");
+	drop(dev, lease);
+	pool_release(dev, a.id);
+	munmap(at + HUGE_BYTES, HUGE_BYTES); /* two are left of it */
+	pid = fork();
+	while (pid == 0)
+		pause();
+	munmap(at, HUGE_BYTES);
+	ok(counter("pages") == PAGES && at[2 * HUGE_BYTES] != 0, "the pages stay while a part of it is mapped");
+	munmap(at + 2 * HUGE_BYTES, (PAGES - 2) * HUGE_BYTES);
+	ok(counter("pages") == PAGES, "and while a child has it");
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	ok(counter_becomes("pages", 0) && counter("pools") == 0,
+	   "they go with the last of them, though a descriptor is left");
+	fails(import(importer, fd, TO_DEVICE, &said), ESTALE, "by which nobody attaches");
+	ok(mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED && errno == ESTALE, "nor maps");
+	close(fd);
+	a = adopt_of(file, PAGES, 1, "exported");
+	a.flags = MOE_KMOD_POOL_DMABUF;
+	ioctl(dev, MOE_KMOD_ADOPT, &a);
+	lease = lease_range(dev, a.id, 0, PAGES * HUGE_BYTES);
+	fd = export(dev, lease);
+	pool_release(dev, a.id);
+	ok(counter("pages") == PAGES, "a lease keeps a released pool");
+	drop(dev, lease);
+	ok(counter("pages") == 0 && counter("exports") == 1,
+	   "and its end lets go of it at once, whoever has a dma-buf");
+	close(fd);
+}
+
+static void *maps_until_refused(void *fd)
+{
+	const size_t bytes = PAGES * HUGE_BYTES;
+	void *at;
+
+	while ((at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, *(int *)fd, 0)) != MAP_FAILED)
+		munmap(at, bytes);
+	return NULL;
+}
+
+/* A lease and its pool end while another thread maps and unmaps a dma-buf of it. */
+static void test_ends_meanwhile(int dev, int file)
+{
+	enum { ROUNDS = 100 };
+	int gone = 0;
+
+	for (int i = 0; i < ROUNDS && gone == i; i++) {
+		struct moe_kmod_adopt a = adopt_of(file, PAGES, 1, "exported");
+		pthread_t thread;
+		uint64_t lease;
+		int fd;
+
+		a.flags = MOE_KMOD_POOL_DMABUF;
+		ioctl(dev, MOE_KMOD_ADOPT, &a);
+		lease = lease_range(dev, a.id, 0, PAGES * HUGE_BYTES);
+		fd = export(dev, lease);
+		if (pthread_create(&thread, NULL, maps_until_refused, &fd) != 0)
+			break;
+		pool_release(dev, a.id);
+		usleep((unsigned)i * 10);
+		drop(dev, lease);
+		pthread_join(thread, NULL);
+		gone += counter_becomes("pages", 0) && counter("pools") == 0;
+		close(fd);
+	}
+	ok(gone == ROUNDS, "a lease ends %d times while a thread maps: its pool goes with the last mapping (%d)",
+	   ROUNDS, gone);
+}
+
 static void test_no_export(int dev)
 {
 	uint64_t pool = pool_new(dev, 1, 1, 1), lease = lease_new(dev, pool, 1);
@@ -156,6 +242,8 @@ void test_exports(void)
 	test_ranges(dev, importer, a.id, fd);
 	test_cpu(dev, a.id, fd);
 	test_lifetime(dev, importer, a.id);
+	test_held(dev, importer, fd);
+	test_ends_meanwhile(dev, fd);
 	close(importer);
 	close(dev);
 	close(fd);
