@@ -51,6 +51,7 @@ struct moe_user {
  * @death: waits for the end of @tgid, whoever else has its descriptors
  * @died: ends its leases then
  * @serves: the queue from which it fetches
+ * @ended: another has ended that, and no FETCH has told it yet
  * @requests: that it waits for or may reap, by moe_request.by_client
  * @n_requests: their number
  * @queue: the id of the queue in which they are
@@ -70,6 +71,7 @@ struct moe_client {
 	struct wait_queue_entry death;
 	struct work_struct died;
 	struct moe_queue *serves;
+	bool ended;
 	struct list_head requests;
 	u32 n_requests;
 	u32 queue;

@@ -100,6 +100,7 @@ static struct moe_tag *find_tag(struct moe_call *call, struct moe_queue **queue)
 {
 	const struct moe_kmod_tag *arg = &call->arg.tag;
 
+	call->client->ended = false; /* ESTALE tells, if it was this queue */
 	*queue = moe_queue_find(arg->queue);
 	if (IS_ERR(*queue))
 		return ERR_CAST(*queue);
@@ -455,14 +456,21 @@ long moe_queue_recover(struct moe_call *call)
 
 long moe_queue_end(struct moe_call *call)
 {
+	struct moe_client *server = NULL;
 	struct moe_queue *queue;
 
 	if (call->arg.queue_end.reserved)
 		return -EINVAL;
 	mutex_lock(&moe_lock);
 	queue = find_own(call->arg.queue_end.id);
-	if (!IS_ERR(queue))
+	if (!IS_ERR(queue)) {
+		server = queue->server;
 		end(queue, -ESHUTDOWN);
+	}
+	if (server && server != call->client) {
+		server->ended = true;
+		wake_up_interruptible(&server->wait);
+	}
 	moe_unlock();
 	return PTR_ERR_OR_ZERO(queue);
 }
@@ -474,7 +482,7 @@ __poll_t moe_queue_poll(struct moe_client *client, struct file *file,
 
 	poll_wait(file, &client->wait, table);
 	mutex_lock(&moe_lock);
-	ready = !list_empty(&client->answers) ||
+	ready = client->ended || !list_empty(&client->answers) ||
 		(client->serves && moe_queue_ready(client->serves));
 	moe_unlock();
 	return ready ? EPOLLPRI : 0;

@@ -245,8 +245,8 @@ struct moe_kmod_event {
  * 6.12, IORING_OP_ASYNC_CANCEL does not). Of a SUBMIT that stays (MOE_KMOD_REQUEST_STAYS) the end of its task is
  * ECANCELED, too, but it goes on as if it had come by ioctl: a process whose threads come and go reaps its answer. As
  * ioctls none of them waits: FETCH without a request and REAP without an answer are EAGAIN, and poll(2) tells with
- * POLLPRI, to who serves a queue that FETCH has one, to a client that REAP has one. An answer of a SUBMIT is taken by
- * the way that the SUBMIT came.
+ * POLLPRI, to who serves a queue that FETCH has one, or that FETCH is ESTALE, for another has ended the queue; to a
+ * client that REAP has one. An answer of a SUBMIT is taken by the way that the SUBMIT came.
  */
 
 /* The keeper's, who serves it from now on. EEXIST: it has one already, which is to be recovered or ended. A device

@@ -3,6 +3,7 @@
 #include "tests/kmod/queues.h"
 
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/stat.h>
 
 uint32_t queue_new(int dev, uint32_t depth, uint32_t recover_ms)
@@ -288,6 +289,24 @@ static void test_end(int daemon, int client, uint32_t q)
 	fails(commit(daemon, q, 0, f.seq, 0), ESTALE, "and so does the daemon");
 }
 
+/* Who serves waits, and another open device of its user ends the queue. */
+static void test_end_by_another(int daemon, int other)
+{
+	const uint32_t q = queue_new(daemon, 4, 0);
+	struct epoll_event pri = {.events = EPOLLPRI}, heard;
+	const int hears = epoll_create1(EPOLL_CLOEXEC);
+	struct moe_kmod_fetched f;
+
+	require(hears >= 0 && epoll_ctl(hears, EPOLL_CTL_ADD, daemon, &pri) == 0 &&
+			epoll_wait(hears, &heard, 1, 0) == 0,
+		"a daemon waits for requests");
+	ok(queue_end(other, q) == 0, "another ends its queue");
+	ok(epoll_wait(hears, &heard, 1, 0) == 1 && heard.events == EPOLLPRI, "it hears of that");
+	fails(fetch(daemon, q, 0, &f), ESTALE, "and is told what it is");
+	ok(!polls_pri(daemon), "once");
+	close(hears);
+}
+
 static void test_of_user(void *arg)
 {
 	const uint32_t q = *(uint32_t *)arg;
@@ -333,6 +352,7 @@ void test_queues(void)
 	test_bounds(daemon, client, q);
 	test_rights(q);
 	test_end(daemon, client, q);
+	test_end_by_another(daemon, client);
 	close(client);
 	close(daemon);
 }
