@@ -310,14 +310,19 @@ static int moe_open(struct inode *inode, struct file *file)
  * leases and its watch now, though another process may have inherited the open
  * device, or been passed it, and keep it. Of several descriptors the first
  * counts, as with locks of fcntl(2): who has the others is not to be known.
- * A thread that ends alone closes nothing.
+ * A thread that ends alone closes nothing, though it may have a table of its
+ * own; with its process it does: of threads that all end any may come last,
+ * and what the others have is closed after it.
  */
 static int moe_flush(struct file *file, fl_owner_t id)
 {
 	struct moe_client *client = file->private_data;
-	bool ends = current->flags & PF_EXITING;
+	const struct signal_struct *signal = current->signal;
+	const bool alone = current->flags & PF_EXITING &&
+			   atomic_read(&signal->live) &&
+			   !(READ_ONCE(signal->flags) & SIGNAL_GROUP_EXIT);
 
-	if (moe_is_mine(client) && !(ends && atomic_read(&current->signal->live)))
+	if (moe_is_mine(client) && !alone)
 		moe_lease_close(client);
 	return 0;
 }

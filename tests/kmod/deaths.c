@@ -2,6 +2,7 @@
 /* Deaths: of the daemon with pools, of clients with leases, of both at once, of a parent whose child has its device. */
 #include "tests/kmod/device.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 #define PAGES 3u
@@ -59,6 +60,44 @@ static void a_sharer(void *arg)
 	while (pid == 0)
 		pause();
 	said->grandchild = pid;
+	child_ready();
+}
+
+/* A thread with a table of its own, a copy of which a child keeps. */
+static void *takes_apart(void *barrier)
+{
+	pid_t pid;
+	int dev;
+
+	unshare(CLONE_FILES);
+	dev = device_open();
+	lease_new(dev, said->pool, 5);
+	pid = fork();
+	while (pid == 0)
+		pause();
+	said->grandchild = pid;
+	pthread_barrier_wait(barrier);
+	pause();
+	return NULL;
+}
+
+static void *lives(void *arg)
+{
+	pause();
+	return NULL;
+}
+
+/* Its lease is of a thread that does not die last. */
+static void a_client_of_threads(void *arg)
+{
+	pthread_barrier_t taken;
+	pthread_t thread;
+
+	pthread_barrier_init(&taken, NULL, 2);
+	pthread_create(&thread, NULL, takes_apart, &taken);
+	pthread_barrier_wait(&taken);
+	for (int i = 0; i < 8; i++)
+		pthread_create(&thread, NULL, lives, NULL);
 	child_ready();
 }
 
@@ -137,6 +176,31 @@ static void test_shared_table(int dev)
 	ok(read(dev, &e, sizeof e) == sizeof e && e.pid == (uint32_t)c.pid, "the daemon reads of it");
 	kill(said->grandchild, SIGKILL);
 	ok(counter_becomes("clients", clients), "the device is closed with the table");
+}
+
+static void test_threads(int dev)
+{
+	enum { ROUNDS = 50 };
+	const int64_t clients = counter("clients");
+	struct moe_kmod_event e;
+	int ended = 0;
+
+	for (int i = 0; i < ROUNDS; i++) {
+		struct child c = child_start(a_client_of_threads, NULL);
+
+		child_wait_ready(&c);
+		kill(c.pid, SIGKILL);
+		waitpid(c.pid, NULL, 0);
+		ended += ioctl(dev, MOE_KMOD_LEASES, &(struct moe_kmod_leases){0}) < 0;
+		close(c.ready);
+		close(c.go);
+		kill(said->grandchild, SIGKILL);
+		if (!counter_becomes("clients", clients) || read(dev, &e, sizeof e) != sizeof e)
+			break;
+	}
+	ok(ended == ROUNDS,
+	   "a thread has its own table, which a child copies: its lease ends with its process (%d of %d)", ended,
+	   ROUNDS);
 }
 
 /* A child that was forked, not a program of its own, has the device open as well. */
@@ -247,6 +311,7 @@ void test_deaths(void)
 	test_client_dies(dev);
 	test_inherited(dev);
 	test_shared_table(dev);
+	test_threads(dev);
 	test_closed(dev);
 	test_many();
 	pool_release(dev, said->pool);
