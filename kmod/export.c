@@ -79,7 +79,8 @@ static bool hold(struct moe_export *export)
 
 static void export_unused(struct work_struct *unused)
 {
-	struct moe_export *export = container_of(unused, struct moe_export, unused);
+	struct moe_export *export =
+		container_of(unused, struct moe_export, unused);
 
 	mutex_lock(&moe_lock);
 	moe_pool_put(export->pool);

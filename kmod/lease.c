@@ -378,21 +378,23 @@ static ssize_t read_events(struct moe_client *client, char __user *to,
 	return done ? done : -EAGAIN;
 }
 
-ssize_t moe_event_read(struct moe_client *client, char __user *to,
-		       size_t bytes, bool wait)
+/* The keeper who watches and then loses what made it one, reads no more. */
+ssize_t moe_event_read(struct file *file, char __user *to, size_t bytes)
 {
+	struct moe_client *client = file->private_data;
 	ssize_t ret;
 
-	if (bytes < sizeof(struct moe_kmod_event))
-		return -EINVAL;
-	ret = read_events(client, to, bytes);
-	while (ret == -EAGAIN && wait) {
-		if (wait_event_interruptible(moe_event_wait,
-					     has_events() || !moe_event_watches(client)))
-			return -ERESTARTSYS;
+	do {
+		if (!moe_is_keeper(file))
+			return -EPERM;
+		if (bytes < sizeof(struct moe_kmod_event))
+			return -EINVAL;
 		ret = read_events(client, to, bytes);
-	}
-	return ret;
+		if (ret != -EAGAIN || file->f_flags & O_NONBLOCK)
+			return ret;
+	} while (!wait_event_interruptible(moe_event_wait, has_events() ||
+					   !moe_event_watches(client)));
+	return -ERESTARTSYS;
 }
 
 __poll_t moe_event_poll(struct moe_client *client, struct file *file,

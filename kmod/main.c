@@ -350,14 +350,12 @@ static int moe_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
-/* The keeper who watches and then gives up what made it one, reads no more. */
 static ssize_t moe_read(struct file *file, char __user *to, size_t bytes,
 			loff_t *at)
 {
-	if (!moe_is_mine(file->private_data) || !moe_is_keeper(file))
+	if (!moe_is_mine(file->private_data))
 		return -EPERM;
-	return moe_event_read(file->private_data, to, bytes,
-			      !(file->f_flags & O_NONBLOCK));
+	return moe_event_read(file, to, bytes);
 }
 
 static __poll_t moe_poll(struct file *file, poll_table *table)

@@ -310,8 +310,7 @@ void moe_event_wake(void);
 bool moe_event_watches(const struct moe_client *client);
 
 long moe_event_watch(struct moe_call *call);
-ssize_t moe_event_read(struct moe_client *client, char __user *to,
-		       size_t bytes, bool wait);
+ssize_t moe_event_read(struct file *file, char __user *to, size_t bytes);
 __poll_t moe_event_poll(struct moe_client *client, struct file *file,
 			poll_table *table);
 

@@ -64,7 +64,8 @@ void moe_queue_kick(struct moe_queue *queue)
 		wake_up_interruptible(&queue->server->wait);
 }
 
-long moe_queue_tell(struct moe_queue *queue, u32 index, u32 turn, u64 to)
+long moe_queue_tell(struct file *file, struct moe_queue *queue, u32 index,
+		    u32 turn, u64 to)
 {
 	struct moe_tag *tag = &queue->tags[index];
 	struct moe_kmod_fetched fetched;
@@ -79,7 +80,10 @@ long moe_queue_tell(struct moe_queue *queue, u32 index, u32 turn, u64 to)
 	if (ret)
 		return ret;
 	/* The work of a task that has ended is done where there is no memory. */
-	if (!current->mm || copy_to_user(u64_to_user_ptr(to), &fetched, sizeof(fetched)))
+	if (!moe_is_keeper(file))
+		ret = -EPERM;
+	else if (!current->mm ||
+		 copy_to_user(u64_to_user_ptr(to), &fetched, sizeof(fetched)))
 		ret = -EFAULT;
 	mutex_lock(&moe_lock);
 	if (tag->state != MOE_TAG_TELLS || tag->turn != turn) {
@@ -154,7 +158,7 @@ long moe_queue_fetch(struct moe_call *call, struct io_uring_cmd *cmd)
 	moe_unlock();
 	if (ret || cmd)
 		return ret;
-	ret = moe_queue_tell(queue, arg->tag, turn, arg->to);
+	ret = moe_queue_tell(call->file, queue, arg->tag, turn, arg->to);
 	mutex_lock(&moe_lock);
 	moe_queue_put(queue);
 	moe_unlock();

@@ -204,10 +204,12 @@ void moe_share_rest(struct moe_share *share, struct moe_client *client);
 struct moe_share *moe_share_turn(struct moe_queue *queue, bool all);
 
 /*
- * Without moe_lock. The daemon gets what the tag has at @to, if it still is
- * the tag's @turn: ECANCELED otherwise, and EFAULT puts the request back.
+ * Without moe_lock. Who fetches by @file gets what the tag has at @to, if it
+ * still is the tag's @turn: ECANCELED otherwise. EFAULT puts the request back,
+ * and EPERM, of who is the keeper no more.
  */
-long moe_queue_tell(struct moe_queue *queue, u32 tag, u32 turn, u64 to);
+long moe_queue_tell(struct file *file, struct moe_queue *queue, u32 tag,
+		    u32 turn, u64 to);
 
 /* What FETCH, COMMIT and SUBMIT are, whichever way they came. */
 long moe_queue_fetch(struct moe_call *call, struct io_uring_cmd *cmd);

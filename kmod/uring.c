@@ -58,7 +58,8 @@ static void put_queue(struct moe_pdu *pdu)
 static void told(struct io_uring_cmd *cmd, unsigned int issue_flags)
 {
 	struct moe_pdu *pdu = pdu_of(cmd);
-	long ret = moe_queue_tell(pdu->queue, pdu->tag, pdu->turn, pdu->to);
+	long ret = moe_queue_tell(cmd->file, pdu->queue, pdu->tag, pdu->turn,
+				  pdu->to);
 
 	put_queue(pdu);
 	moe_uring_done(cmd, ret, 0, issue_flags);

@@ -235,7 +235,7 @@ struct moe_kmod_event {
  * a ring with SQE128. There cmd_op is the ioctl's number, the 80 bytes of the entry's cmd are its struct, and addr, len
  * and uring_cmd_flags are zero but for what is named here. Not with IOSQE_ASYNC (EOPNOTSUPP).
  *
- *   FETCH              completes when a request has this tag: res is 0
+ *   FETCH              completes when a request has this tag: res is 0, or EPERM if its task is the keeper no more
  *   COMMIT             completes at once
  *   COMMIT_AND_FETCH   is COMMIT, and unless that fails FETCH: io_uring only
  *   SUBMIT             completes when it is answered: res is answer.status; a struct moe_kmod_answer is written to

@@ -215,6 +215,37 @@ static bool test_rights_given_up(uint64_t pool)
 	return waitpid(pid, &status, 0) == pid && status == 0;
 }
 
+/* The node's owner, who reads until there is an event. */
+static void a_reader(void *arg)
+{
+	struct moe_kmod_event event;
+	int dev;
+
+	if (setresgid(SOMEBODY, SOMEBODY, SOMEBODY) < 0 || setresuid(SOMEBODY, SOMEBODY, SOMEBODY) < 0)
+		_exit(2);
+	dev = device_open();
+	if (ioctl(dev, MOE_KMOD_WATCH, &(struct moe_kmod_watch){0}) < 0)
+		_exit(3);
+	child_ready();
+	_exit(read(dev, &event, sizeof event) < 0 && errno == EPERM ? 0 : 1);
+}
+
+static void test_rights_lost(uint64_t pool)
+{
+	int other = device_open();
+	struct child c;
+
+	lease_new(other, pool, 1);
+	chown(MOE_KMOD_DEVICE, SOMEBODY, SOMEBODY);
+	c = child_start(a_reader, NULL);
+	child_wait_ready(&c);
+	child_go(&c);
+	usleep(200000); /* it waits */
+	chown(MOE_KMOD_DEVICE, 0, 0);
+	close(other);
+	ok(child_end(&c, 0) == 0, "who waits for events and is the keeper no more reads none");
+}
+
 void test_keepers(void)
 {
 	int dev = device_open();
@@ -224,6 +255,7 @@ void test_keepers(void)
 	chmod(MOE_KMOD_DEVICE, 0666);
 	ok(as_user(SOMEBODY, a_client, &pool), "a client may lease, and nothing that the keeper may");
 	ok(test_rights_given_up(pool), "who gives up root is no keeper any more, and reads no event that waits");
+	test_rights_lost(pool);
 	pool_release(dev, pool);
 	close(dev);
 	test_passed();

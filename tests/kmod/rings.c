@@ -356,6 +356,43 @@ static void test_thread_ends(int daemon, int client, uint32_t q)
 	pthread_barrier_destroy(&ends);
 }
 
+/* It serves a queue, and gives its rights up while its FETCHes wait. */
+static void gives_up(void *queue)
+{
+	struct io_uring ring;
+	struct moe_kmod_fetched f[2] = {0};
+	const int dev = device_open();
+
+	*(uint32_t *)queue = queue_new(dev, 2, 0);
+	if (!ring_new(&ring, 0))
+		_exit(2);
+	for (uint32_t i = 0; i < 2; i++)
+		ring_fetch(&ring, dev, *(uint32_t *)queue, i, &f[i]);
+	if (setresgid(SOMEBODY, SOMEBODY, SOMEBODY) < 0 || setresuid(SOMEBODY, SOMEBODY, SOMEBODY) < 0)
+		_exit(3);
+	child_ready();
+	_exit(ring_next(&ring, NULL, NULL) == -EPERM && ring_next(&ring, NULL, NULL) == -EPERM && f[0].seq == 0 &&
+			      f[1].seq == 0
+		      ? 0
+		      : 1);
+}
+
+static void test_rights_given_up(int client)
+{
+	uint32_t *queue = mmap(NULL, sizeof *queue, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct child c = child_start(gives_up, queue);
+
+	child_wait_ready(&c);
+	submit(client, *queue, 7);
+	child_go(&c);
+	ok(child_end(&c, 0) == 0, "who is the keeper no more is told of no request, though its FETCHes wait");
+	ok(queue_state(client, *queue).waiting == 1 && queue_state(client, *queue).fetched == 0,
+	   "which waits for the next one that serves");
+	queue_end(client, *queue);
+	reap(client, &(struct moe_kmod_reap){0});
+	munmap(queue, sizeof *queue);
+}
+
 /* The device is closed while commands of rings wait on it. */
 static void test_closes(void)
 {
@@ -414,6 +451,7 @@ void test_rings(void)
 		test_cancel(daemon, client, q);
 		test_thread_ends(daemon, client, q);
 		queue_end(daemon, q);
+		test_rights_given_up(client);
 		test_closes();
 	} else {
 		struct io_uring ring;
