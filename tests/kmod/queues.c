@@ -2,6 +2,7 @@
 /* Queues by ioctls and poll: round trips, what is refused, order, turns and bounds. */
 #include "tests/kmod/queues.h"
 
+#include <linux/aio_abi.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
@@ -123,6 +124,18 @@ static void test_round_trip(int daemon, int client, uint32_t q)
 	ok(polls_pri(client) && reap(client, &r) == 0, "the client reaps");
 	ok(r.user_data == 42 && r.answer.status == -EIO && r.answer.bytes == f.seq, "its answer");
 	fails(reap(client, &r), EAGAIN, "once");
+}
+
+/* What has two queues of waiters, of events and of requests, is more than aio takes. */
+static void test_aio(int dev)
+{
+	struct iocb poll = {.aio_lio_opcode = IOCB_CMD_POLL, .aio_fildes = (uint32_t)dev, .aio_buf = POLLPRI};
+	struct iocb *one = &poll;
+	aio_context_t ctx = 0;
+
+	require(syscall(SYS_io_setup, 1, &ctx) == 0, "a context of aio");
+	fails(syscall(SYS_io_submit, ctx, 1, &one), EINVAL, "aio does not poll the device");
+	syscall(SYS_io_destroy, ctx);
 }
 
 static void test_lease(int daemon, int client, uint32_t q)
@@ -345,6 +358,7 @@ void test_queues(void)
 	ok(q != 0 && state.id == q && state.depth == 4 && state.served == 1 && !strcmp(state.name, "queue"),
 	   "a queue is made and listed");
 	test_round_trip(daemon, client, q);
+	test_aio(daemon);
 	test_lease(daemon, client, q);
 	test_entries(client, daemon, q);
 	test_refused(daemon, client, q);
