@@ -19,6 +19,7 @@
  */
 #include <linux/delay.h>
 #include <linux/err.h>
+#include <linux/sched.h>
 #include <linux/uaccess.h>
 
 #include "compat.h"
@@ -217,7 +218,9 @@ static bool is_known(u32 op)
 
 /*
  * The ring's lock is held from here to the end, so that the command cannot be
- * completed before it is marked; in a thread of io-wq it would not be.
+ * completed before it is marked; in a thread of io-wq it would not be. Nor is
+ * one of SQPOLL heard: it is of the process that made the ring and has that
+ * process's rights of then, whoever by now fills the ring.
  */
 int moe_uring(struct io_uring_cmd *cmd, unsigned int issue_flags)
 {
@@ -233,7 +236,7 @@ int moe_uring(struct io_uring_cmd *cmd, unsigned int issue_flags)
 	}
 	if (!is_known(cmd->cmd_op))
 		return -ENOTTY;
-	if (issue_flags & IO_URING_F_UNLOCKED)
+	if (issue_flags & IO_URING_F_UNLOCKED || current->flags & PF_IO_WORKER)
 		return -EOPNOTSUPP;
 	if (!(issue_flags & IO_URING_F_SQE128) || READ_ONCE(cmd->sqe->len) ||
 	    cmd->flags & MOE_URING_USER_FLAGS)

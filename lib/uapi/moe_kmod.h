@@ -233,7 +233,8 @@ struct moe_kmod_event {
  *
  * Two ways to say the same, which mix: as ioctls, or, where HAS_URING is told, as IORING_OP_URING_CMD on the device by
  * a ring with SQE128. There cmd_op is the ioctl's number, the 80 bytes of the entry's cmd are its struct, and addr, len
- * and uring_cmd_flags are zero but for what is named here. Not with IOSQE_ASYNC (EOPNOTSUPP).
+ * and uring_cmd_flags are zero but for what is named here. Not with IOSQE_ASYNC, and not in a ring with
+ * SQPOLL, whose thread acts as the process that made the ring for whoever has it (EOPNOTSUPP).
  *
  *   FETCH              completes when a request has this tag: res is 0, or EPERM if its task is the keeper no more
  *   COMMIT             completes at once

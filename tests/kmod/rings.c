@@ -198,6 +198,41 @@ static void test_refused(int daemon, int client, uint32_t q)
 	io_uring_queue_exit(&ring);
 }
 
+/* A child that has inherited a ring posts a SUBMIT; where the ring has a thread that is its parent's. */
+static int32_t by_a_child(int client, uint32_t q, unsigned flags)
+{
+	struct io_uring ring;
+	int32_t res;
+	pid_t pid;
+
+	if (!ring_new(&ring, flags))
+		return INT32_MIN;
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0) {
+		ring_submit(&ring, client, q, 1, NULL);
+		_exit(0);
+	}
+	waitpid(pid, NULL, 0);
+	res = ring_next(&ring, NULL, NULL);
+	io_uring_queue_exit(&ring);
+	return res;
+}
+
+static void test_inherited(int client, uint32_t q)
+{
+	const struct moe_kmod_request r = request_of(q, MOE_OP_NOP, 0, 0);
+	struct io_uring ring;
+
+	ok(by_a_child(client, q, 0) == -EPERM, "a child that has inherited a ring is refused");
+	ok(by_a_child(client, q, IORING_SETUP_SQPOLL) == -EOPNOTSUPP, "though the ring's thread is its parent's");
+	if (!ring_new(&ring, IORING_SETUP_SQPOLL))
+		return;
+	ok(sent(&ring, client, MOE_KMOD_SUBMIT, &r, 0, 0) == -EOPNOTSUPP && counter("requests") == 0,
+	   "for whose commands nobody is heard");
+	io_uring_queue_exit(&ring);
+}
+
 /* A ring's end, with commands of each state in it. */
 static void test_ring_ends(int daemon, int client, uint32_t q)
 {
@@ -442,11 +477,11 @@ void test_rings(void)
 	ok(rings_there(daemon) == (major > 6 || (major == 6 && minor >= 7)), "io_uring is spoken since Linux 6.7");
 	if (rings_there(daemon)) {
 		test_round_trips(daemon, client, q, 0, "rings");
-		test_round_trips(daemon, client, q, IORING_SETUP_SQPOLL, "SQPOLL");
 		test_round_trips(daemon, client, q, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
 				 "DEFER_TASKRUN");
 		test_mixed(daemon, client, q);
 		test_refused(daemon, client, q);
+		test_inherited(client, q);
 		test_ring_ends(daemon, client, q);
 		test_cancel(daemon, client, q);
 		test_thread_ends(daemon, client, q);
