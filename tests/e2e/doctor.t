@@ -227,16 +227,18 @@ for node in 0 1; do
 	is "$?:$(cat "$tree/sys/devices/system/node/node$node/hugepages/hugepages-2048kB/nr_hugepages")" "0:$pages" \
 		"node $node: the pages are reserved by that file" "$dir/err"
 done
-is "$(remedies)" "$numa $thp $limits" 'then nothing is wanted there any more'
+is "$(remedies)" '' 'what is there already is not offered again'
+doctor --fix --yes >"$dir/out" 2>"$dir/err" </dev/null
+is "$(grep -c 'is there already. Type: ' "$dir/out") $(grep -c Written "$dir/out")" '4 0' 'but what to type is' "$dir/out"
 is "$(found 'huge pages wanted, node 1')" "ok: $pages of 2 MiB, which are reserved" 'and doctor says so'
 echo 0 >"$tree/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
-is "$(remedies)" "$numa $thp $limits" 'a file that is there is not offered again'
+is "$(remedies)" '' 'a file that is there is not offered again'
 found 'huge pages wanted, node 1' | grep -q '^note: .*the file for it is there'
 ok $? 'but that the pages are not is told' "$dir/report"
 
 # -- told how many ------------------------------------------------------------------------------------------------
 
-is "$(remedies --huge-pages 1G,1:700M)" "$huge $numa $thp $limits" '--huge-pages goes before the models'
+is "$(remedies --huge-pages 1G,1:700M)" "$huge" '--huge-pages goes before the models'
 perl -MJSON::PP -e 'local $/; my $r = decode_json(<STDIN>); print map { $_->{text} =~ s/^#.*\n//mgr } @{$r->{remedies}}[0, 1]' \
 	<"$dir/report" | tr '\n' ' ' >"$dir/out"
 is "$(cat "$dir/out")" "PAGES_1G=1 PAGES_2M=$pages PAGES_1G=1 PAGES_2M=$pages " \
@@ -244,6 +246,9 @@ is "$(cat "$dir/out")" "PAGES_1G=1 PAGES_2M=$pages PAGES_1G=1 PAGES_2M=$pages " 
 remedies --huge-pages 900T >"$dir/out"
 found 'huge pages wanted, node 0' | grep -q '^note: .*the node has'
 ok $? 'more than the node has is offered by no file' "$dir/report"
+doctor --huge-pages 1G,7:1G >"$dir/out" 2>"$dir/err"
+is "$?:$(cat "$dir/err")" '2:moectl: --huge-pages 1G,7:1G: this machine has no node 7; its last one is node 1' \
+	'a node that there is not is named'
 for words in '' x 7:1G 1G,,1G 0:; do
 	doctor --huge-pages "$words" >"$dir/out" 2>"$dir/err"
 	is $? 2 "--huge-pages '$words' is refused"
@@ -252,6 +257,7 @@ done
 # -- names that are no UTF-8, and those that are cut ----------------------------------------------------------------
 
 ln -s "$tree" "$dir/$(printf 'tr\351')"
+rm "$tree$numa"
 n=$(remedies | wc -w)
 env -u MOE_EXPERTD_CONFIG PRETEND_NODES=2 LD_PRELOAD="$pretend" prlimit --memlock=65536 "$moectl" --socket "$socket" \
 	doctor --json --root "$dir/$(printf 'tr\351')" >"$dir/report" 2>"$dir/err"
@@ -345,6 +351,108 @@ if [ -d "$dir/large" ]; then
 	done
 else
 	skip 'this file system has no files of 12 TB'
+fi
+
+# -- what else it would refuse, or pass over -----------------------------------------------------------------------
+
+# look LINE...: doctor of a file with these lines, into $dir/report
+look() {
+	printf '%s\n' "$@" >"$dir/look.conf"
+	"$moectl" --socket "$dir/nobody" doctor --config "$dir/look.conf" --json >"$dir/report" 2>"$dir/err"
+}
+if [ -e /sys/kernel/mm/hugepages/hugepages-1048576kB ]; then
+	skip 'this machine has pages of 1 GiB'
+else
+	look '[Models]' Pages=1g "Model=$root/$sample"
+	is "$?:$(json "$dir/report" 'remedies.#')" "1:$(grep -c '"check": "RLIMIT_MEMLOCK",' "$dir/report" | awk '{ print $1 - 1 }')" \
+		'no file makes pages of 1 GiB where there are none' "$dir/report"
+	grep -A3 'huge pages wanted' "$dir/report" | grep -q 'Pages=2m or auto'
+	ok $? 'but other pages help' "$dir/report"
+fi
+if [ -e /dev/moe-expert ]; then
+	skip 'this machine has the kernel module'
+else
+	look '[Models]' Module=yes
+	is "$?:$(found 'kernel module' | cut -d' ' -f1)" 1:problem: 'Module=yes without the module is a problem' "$dir/report"
+	look '[Models]' Module=auto
+	is "$(found 'kernel module' | cut -d' ' -f1)" ok: 'Module=auto is none' "$dir/report"
+fi
+look '[Daemon]' "Soket=$socket" Verbos=yes
+judge "$dir/report" $? 'configuration, remark 1' 'configuration, remark 2'
+ok $? 'a key that is passed over is noted' "$dir/wrong"
+found 'configuration, remark 1' | grep -q '^note: .*look.conf:2: Soket= is unknown .*Socket='
+ok $? 'with its line and what may be meant' "$dir/report"
+look '[Models]' "Model=$root/$sample" "Model=$root/./$sample" Pages=2m
+judge "$dir/report" $? 'configured model 1' 'configured model 2'
+ok $? 'a model that is there twice' "$dir/wrong"
+is "$(found 'huge pages wanted, node 0' | sed 's/^[a-z]*: \([0-9]* of . .iB\).*/\1/')" "$(look '[Models]' "Model=$root/$sample" Pages=2m
+	found 'huge pages wanted, node 0' | sed 's/^[a-z]*: \([0-9]* of . .iB\).*/\1/')" 'is counted once, as it is loaded once' "$dir/report"
+look '[Models]' Model=/nowhere
+grep -q 'put the model there' "$dir/report" && ! grep -q "as the daemon's user" "$dir/report"
+ok $? 'of a folder that is not there no user is to blame' "$dir/report"
+look '[Models]' PoolMax=100K "Model=$root/$sample"
+grep -q 'raise PoolMax=' "$dir/report" && ! grep -q 'stay on disk' "$dir/report"
+ok $? 'where PoolMax= is too small it is not what helps' "$dir/report"
+
+# The service's user, where root may give this machine another /etc for a while.
+mkdir -p "$dir/etc/moe-expertd"
+# shellcheck disable=SC2016 # of the inner shell
+own_etc='mount --bind "$0" /etc 2>/dev/null && exec "$@"'
+if [ "$(id -u)" != 0 ] || ! unshare --mount sh -c "$own_etc" "$dir/etc" true 2>/dev/null; then
+	skip 'another /etc: needs root and namespaces'
+else
+	cp /etc/passwd /etc/group /etc/nsswitch.conf /etc/ld.so.cache "$dir/etc/" 2>/dev/null
+	echo 'moe-expertd:x:64999:64999::/nonexistent:/bin/false' >>"$dir/etc/passwd"
+	cp -r "$root/$sample" "$dir/private"
+	printf '[Models]\nModel=%s\n' "$dir/private" >"$dir/etc/moe-expertd/expertd.conf"
+	chmod 755 "$dir"
+	for mode in 700 755; do
+		chmod $mode "$dir/private"
+		chmod 644 "$dir/private"/*
+		env -u MOE_EXPERTD_CONFIG unshare --mount sh -c "$own_etc" "$dir/etc" "$moectl" --socket "$dir/nobody" \
+			doctor --json >"$dir/report" 2>"$dir/err"
+		is "$mode $(found 'configured model 1' | cut -d: -f1)" "$mode $([ $mode = 700 ] && echo problem || echo ok)" \
+			"a folder of mode $mode, for the service's user" "$dir/report"
+	done
+	chmod 700 "$dir"
+fi
+
+# -- a daemon that refuses -----------------------------------------------------------------------------------------
+
+# advised: what is to be typed for the daemon
+advised() {
+	perl -MJSON::PP -e 'local $/; my $r = decode_json(<STDIN>);
+		print map { "$_->{verdict}: $_->{fix}\n" } grep { $_->{check} eq "daemon" } @{$r->{checks}}' <"$dir/report"
+}
+start_daemon --uid-limit connections=1
+require $? 'a daemon for one connection' "$dir/daemon.log"
+mkfifo "$dir/held"
+perl -MSocket -e 'socket(my $s, AF_UNIX, SOCK_SEQPACKET, 0) or die; connect($s, pack_sockaddr_un($ARGV[0])) or die;
+	open(my $out, ">", $ARGV[1]) or die; print $out "held\n"; close $out; sleep 600' "$socket" "$dir/held" 2>"$dir/err" &
+holder=$!
+started="$started $holder"
+# shellcheck disable=SC2034 # held
+read -r line <"$dir/held"
+"$moectl" --socket "$socket" doctor --json >"$dir/report" 2>"$dir/err"
+is "$?:$(advised | cut -d' ' -f1-3)" '1:problem: end some' 'used up connections are a problem of their own' "$dir/report"
+kill "$holder"
+wait "$holder" 2>/dev/null
+forget "$holder"
+stop_daemon
+is $? 0 'the daemon ends'
+if [ "$(id -u)" != 0 ] || ! command -v setpriv >/dev/null 2>&1; then
+	skip 'another user: neither root nor setpriv'
+elif ! setpriv --reuid 65534 --regid 65534 --clear-groups test -x "$(realpath "$moectl")"; then
+	skip 'another user cannot reach the programs here'
+else
+	start_daemon --socket-mode 0600
+	require $? 'a daemon for one user' "$dir/daemon.log"
+	chmod 711 "$dir"
+	setpriv --reuid 65534 --regid 65534 --clear-groups "$moectl" --socket "$socket" doctor --json >"$dir/report" 2>"$dir/err"
+	is "$?:$(advised | cut -d' ' -f1-3)" '1:problem: usermod -aG' 'and so is a socket of others' "$dir/report"
+	chmod 700 "$dir"
+	stop_daemon
+	is $? 0 'the daemon ends'
 fi
 
 # -- what else a file mends ---------------------------------------------------------------------------------------

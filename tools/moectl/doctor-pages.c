@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/error.h"
 #include "base/small.h"
 #include "base/util.h"
@@ -136,6 +137,7 @@ static bool fits_memory(struct left *left, uint64_t file, uint32_t pools, const 
 }
 
 #define FIX_LIMITS "raise it; or let what does not fit stay on disk (PoolMax= in expertd.conf(5)); or a smaller model"
+#define FIX_POOL "raise PoolMax=, and MemoryMax= if it is lower (expertd.conf(5)); or a smaller model"
 #define FIX_MEMORY                                                                                                     \
 	"free memory; or let what does not fit stay on disk (PoolMax= in expertd.conf(5)); or a smaller model"
 
@@ -153,7 +155,8 @@ static void add_model(struct report *r, const char *what, const struct settings_
 		return;
 	}
 	if (!fits_limits(&size, model, s, left, &file, &why)) {
-		check(r, PROBLEM, what, FIX_LIMITS, "%s: %s", m->path, why.text);
+		check(r, PROBLEM, what, s->values[SETTING_POOL_MAX].number ? FIX_POOL : FIX_LIMITS, "%s: %s", m->path,
+		      why.text);
 		return;
 	}
 	if (!fits_memory(left, file, size.pools, host, rung, &why)) {
@@ -195,15 +198,25 @@ static void add_models(struct report *report, const struct host *host, const str
 			      "%s", err.text);
 			continue;
 		}
-		add_model(report, what, m, model, host, s, &left, wants);
+		if (!service_may_read(report, m))
+			check(report, PROBLEM, what,
+			      "namei -l shows which folder forbids it: chmod o+rx; or move the model",
+			      "%s: the service's user, moe-expertd, may not read it", m->path);
+		else
+			add_model(report, what, m, model, host, s, &left, wants);
 		model_free(model);
 	}
 }
 
 /* -- of the command line ------------------------------------------------------------------------------------------ */
 
+static int refuse_words(struct moe_error *err)
+{
+	return moe_error_set(err, -EINVAL, "a size of each node, 27G, or of one, 0:27G, with commas between");
+}
+
 /* One word of --huge-pages, "27G" or "1:27G". */
-static bool add_word(char *word, const struct host *host, uint64_t rung, struct want *wants)
+static int add_word(char *word, const struct host *host, uint64_t rung, struct want *wants, struct moe_error *err)
 {
 	const struct settings_from from = {.kind = SETTINGS_FROM_OPTION};
 	char *colon = strchr(word, ':'), *end = NULL;
@@ -213,7 +226,7 @@ static bool add_word(char *word, const struct host *host, uint64_t rung, struct 
 	int r;
 
 	if (colon && (end != colon || end == word || *word == '-'))
-		return false;
+		return refuse_words(err);
 	settings_init(&s);
 	r = settings_set(&s, SETTING_POOL_MAX, colon ? colon + 1 : word, &from, NULL);
 	for (uint32_t i = 0; r == 0 && i < host->n_nodes; i++) {
@@ -224,19 +237,24 @@ static bool add_word(char *word, const struct host *host, uint64_t rung, struct 
 		add_bytes(&wants[i], &host->nodes[i], s.values[SETTING_POOL_MAX].number, rung);
 	}
 	settings_free(&s);
-	return there;
+	if (r < 0)
+		return refuse_words(err);
+	return there ? 0
+		     : moe_error_set(err, -EINVAL, "this machine has no node %ld; its last one is node %d", only,
+				     host->nodes[host->n_nodes - 1].id);
 }
 
 /* Words between commas; a later one goes before an earlier one. */
-static int read_words(const char *words, const struct host *host, uint64_t rung, struct want *wants)
+static int read_words(const char *words, const struct host *host, uint64_t rung, struct want *wants,
+		      struct moe_error *err)
 {
-	char *copy = strdup(words), *rest = copy, *word;
-	bool good = copy && *words;
+	_cleanup_free_ char *copy = strdup(words);
+	char *rest = copy, *word;
+	int r = copy && *words ? 0 : refuse_words(err);
 
-	while (good && (word = strsep(&rest, ",")))
-		good = add_word(word, host, rung, wants);
-	free(copy);
-	return good ? 0 : -EINVAL;
+	while (r == 0 && (word = strsep(&rest, ",")))
+		r = add_word(word, host, rung, wants, err);
+	return r;
 }
 
 /* -- what is there ------------------------------------------------------------------------------------------------ */
@@ -316,6 +334,10 @@ static void check_want(struct report *r, const struct host_node *node, const str
 		check(r, lacking, what, "PoolMax= in expertd.conf(5) leaves the rest on disk; or serve a smaller model",
 		      "%s are %s, and the node has %s", pages, show_bytes(size, (double)bytes),
 		      show_bytes(total, (double)node->mem_total));
+	} else if (w->large && node->huge_1g_total < 0) {
+		/* No file could reserve them. */
+		check(r, lacking, what, "Pages=2m or auto in expertd.conf(5)", "%s: there are no pages of 1 GiB here%s",
+		      pages, lacks_1g(r->root) ? ": the CPU has none, or hides them" : "");
 	} else if (large >= w->large && small >= w->small && (is_said || !told)) {
 		check(r, FINE, what, NULL, "%s, which are reserved", pages);
 	} else if (is_said) {
@@ -327,15 +349,16 @@ static void check_want(struct report *r, const struct host_node *node, const str
 	}
 }
 
-int check_wanted(struct report *r, const struct host *host, const struct settings *s, const char *words, bool served)
+int check_wanted(struct report *r, const struct host *host, const struct settings *s, const char *words, bool served,
+		 struct moe_error *err)
 {
 	struct want wants[HOST_NODES_MAX] = {0};
 	const uint64_t rung = s->values[SETTING_PAGES].number;
 	const enum verdict lacking = !words && must_be_reserved(rung, host) ? PROBLEM : NOTE;
 
 	add_models(r, host, s, served, wants);
-	if (words && read_words(words, host, MIN(rung, RUNG_2M), wants) < 0)
-		return -EINVAL;
+	if (words && read_words(words, host, MIN(rung, RUNG_2M), wants, err) < 0)
+		return err->code;
 	for (uint32_t i = 0; i < host->n_nodes; i++)
 		check_want(r, &host->nodes[i], &wants[i], words != NULL, lacking);
 	return 0;

@@ -262,22 +262,35 @@ void check_memlock(struct report *r, const struct host *host, int pid)
 
 /* -- devices ------------------------------------------------------------------------------------------------------ */
 
-/* moe_expert, which may be absent: nothing depends on it (docs/KERNEL-MODULE.md). */
-void check_module(struct report *r)
+/* Module=yes: a daemon would not start without it. Of an image it is not known what will be there when it runs. */
+static enum verdict without_module(const struct report *r, const struct settings *s, enum verdict else_verdict)
 {
+	const char *use = s->values[SETTING_MODULE].text;
+
+	return !use || strcmp(use, "yes") != 0 ? else_verdict : *r->root ? NOTE : PROBLEM;
+}
+
+/* moe_expert, which may be absent: nothing depends on it (docs/KERNEL-MODULE.md), unless it is said to. */
+void check_module(struct report *r, const struct settings *s)
+{
+	const enum verdict absent = without_module(r, s, FINE);
 	_cleanup_(cleanup_close) int fd = -EBADF;
 	struct moe_kmod_features f = {0};
 	char path[PATH_MAX];
 
 	snprintf(path, sizeof path, "%s%s", r->root, MOE_KMOD_DEVICE);
 	fd = open(path, O_RDWR | O_CLOEXEC);
-	if (fd < 0 && errno == ENOENT)
+	if (fd < 0 && errno == ENOENT && absent == FINE)
 		check(r, FINE, "kernel module", NULL, "no %s: optional (docs/KERNEL-MODULE.md)", MOE_KMOD_DEVICE);
+	else if (fd < 0 && errno == ENOENT)
+		check(r, absent, "kernel module", "modprobe moe_expert; or Module=auto in expertd.conf(5)",
+		      "no %s, and Module=yes: a daemon does not start without", MOE_KMOD_DEVICE);
 	else if (fd < 0)
 		check(r, NOTE, "kernel module", "usermod -aG moe-expertd USER, and log in anew",
 		      MOE_KMOD_DEVICE ": this user may not use it: %s", strerror(errno));
 	else if (ioctl(fd, MOE_KMOD_FEATURES, &f) < 0)
-		check(r, NOTE, "kernel module", "modprobe -r moe_expert; modprobe moe_expert (of this release)",
+		check(r, without_module(r, s, NOTE), "kernel module",
+		      "modprobe -r moe_expert; modprobe moe_expert (of this release)",
 		      MOE_KMOD_DEVICE " does not say what it can: %s", strerror(errno));
 	else
 		check(r, FINE, "kernel module", NULL, "version %u:%s%s%s; moectl status says if the daemon uses it",
@@ -365,8 +378,11 @@ void check_disks(struct report *r, const json_t *models)
 			continue;
 		}
 		if (fd < 0) {
-			check(r, NOTE, what, "run moectl doctor as the daemon's user, or root", "%s: %s", path,
-			      errno ? strerror(errno) : "no file with weights there");
+			check(r, NOTE, what,
+			      errno == EACCES || errno == EPERM
+				      ? "run moectl doctor as the daemon's user, or root"
+				      : "put the model there, or name where it is (Model=, moectl load)",
+			      "%s: %s", path, errno ? strerror(errno) : "no file with weights there");
 			continue;
 		}
 		align = direct_align(fd);

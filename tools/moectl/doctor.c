@@ -166,76 +166,36 @@ static void check_memory_limit(struct report *r, const struct host *h)
 		check(r, FINE, "cgroup memory limit", NULL, "none");
 }
 
-static void check_pools(struct report *r, const json_t *models)
+/* What a daemon would pass over, and say so in its log. */
+struct passed_over {
+	struct report *report;
+	unsigned n;
+};
+
+static void note_line(const char *text, void *userdata)
 {
-	const json_t *model, *pool;
-	size_t i, j;
+	struct passed_over *p = userdata;
+	char what[64];
 
-	json_array_foreach (models, i, model)
-		json_array_foreach (json_object_get(model, "pools"), j, pool) {
-			const char *better = get_text(pool, "better");
-			char what[128], size[SHOW_TEXT];
-
-			snprintf(what, sizeof what, "pages of %s, node %.0f", get_text(model, "name"),
-				 get_number(pool, "node"));
-			check(r, *better ? NOTE : FINE, what, better, "rung %s, %s", get_text(pool, "rung"),
-			      show_bytes(size, get_number(pool, "bytes")));
-		}
-}
-
-/* Of configured models that are there what a daemon would say of loaded ones. */
-static json_t *configured(const struct report *r, const struct settings *s)
-{
-	json_t *models = json_array();
-
-	for (uint32_t i = 0; i < s->n_models; i++) {
-		const struct settings_model *m = &s->models[i];
-		char path[PATH_MAX];
-
-		snprintf(path, sizeof path, "%s%s", r->root, m->path);
-		json_array_append_new(models, json_pack("{s:o, s:o}", "name", text_json(m->name ? m->name : m->path),
-							"path", text_json(path)));
-	}
-	return models;
-}
-
-static void check_daemon(struct report *r, const struct arguments *arg, const struct host *host,
-			 const struct settings *s)
-{
-	struct moe_error err = {0};
-	json_t *document = ask_quietly(arg, MOE_DOCUMENT_MODELS, &err), *models;
-
-	if (!document) {
-		const bool silent = err.code == -ETIMEDOUT;
-
-		check(r, silent ? PROBLEM : NOTE, "daemon",
-		      silent ? "systemctl restart moe-expertd, or end that process and start it anew"
-			     : "systemctl start moe-expertd, or moe-expertd --model DIR",
-		      "%s", err.text);
-		check_memlock(r, host, silent ? daemon_listener(arg->socket).pid : 0);
-		models = configured(r, s);
-		check_disks(r, models);
-		json_decref(models);
-		return;
-	}
-	check(r, FINE, "daemon", NULL, "answers");
-	check_memlock(r, host, daemon_pid(arg->socket));
-	check_pools(r, json_object_get(document, "models"));
-	check_disks(r, json_object_get(document, "models"));
-	json_decref(document);
+	snprintf(what, sizeof what, "configuration, remark %u", ++p->n);
+	check(p->report, NOTE, what, "mend that line; moectl config tells when it is right", "%s", text);
 }
 
 /* The files of expertd.conf(5), into `s`. */
 static void check_settings(struct report *r, const struct arguments *arg, struct settings *s)
 {
+	struct passed_over passed = {.report = r};
 	struct moe_error err = {0};
 
 	settings_init(s);
+	s->warn = note_line;
+	s->userdata = &passed;
 	if (config_load(s, arg, &err) < 0)
 		check(r, PROBLEM, "configuration", "mend that place; moectl config tells when it is right", "%s",
 		      err.text);
 	else
 		check(r, FINE, "configuration", NULL, "%u files, %u models", s->n_files, s->n_models);
+	s->warn = NULL;
 }
 
 /* What has not been printed yet. */
@@ -257,6 +217,8 @@ static void print_document(const struct report *r)
 	for (unsigned i = 0; i < r->remedies.n; i++) {
 		const struct remedy *m = &r->remedies.list[i];
 
+		if (remedy_is_there(m))
+			continue;
 		json_array_append_new(remedies, json_pack("{s:o, s:o, s:o, s:o}", "check", text_json(m->check), "file",
 							  text_json(m->path), "text", text_json(m->text), "next",
 							  text_json(m->next)));
@@ -266,7 +228,8 @@ static void print_document(const struct report *r)
 	json_decref(document);
 }
 
-static int check_all(struct report *r, const struct arguments *arg, struct host *host, struct settings *s)
+static int check_all(struct report *r, const struct arguments *arg, struct host *host, struct settings *s,
+		     struct moe_error *err)
 {
 	check_kernel(r, host);
 	check_io_uring(r);
@@ -274,13 +237,13 @@ static int check_all(struct report *r, const struct arguments *arg, struct host 
 	check_cores(r, host);
 	check_nodes(r, host);
 	check_settings(r, arg, s);
-	if (check_wanted(r, host, s, arg->huge_pages, daemon_listener(arg->socket).there) < 0)
-		return -EINVAL;
+	if (check_wanted(r, host, s, arg->huge_pages, daemon_listener(arg->socket).there, err) < 0)
+		return err->code;
 	check_numa_balancing(r, host);
 	check_memory_limit(r, host);
 	check_transparent(r, host);
 	check_gpu(r);
-	check_module(r);
+	check_module(r, s);
 	/* What this machine offers is no secret while the daemon is waited for. */
 	if (!arg->json) {
 		print_report(r);
@@ -331,6 +294,7 @@ static int check_arguments(const struct arguments *arg)
 
 int verb_doctor(const struct arguments *arg)
 {
+	struct moe_error err = {0};
 	struct settings settings;
 	struct report *r;
 	struct host *host;
@@ -351,10 +315,8 @@ int verb_doctor(const struct arguments *arg)
 	host_read(host, false);
 	if (*r->root)
 		host_look_below(host, r->root);
-	if (check_all(r, arg, host, &settings) < 0) {
-		fprintf(stderr,
-			"moectl: --huge-pages %s: a size of each node, 27G, or of one, 0:27G, with commas between\n",
-			arg->huge_pages);
+	if (check_all(r, arg, host, &settings, &err) < 0) {
+		fprintf(stderr, "moectl: --huge-pages %s: %s\n", arg->huge_pages, err.text);
 		code = EXIT_USAGE;
 	} else {
 		code = report(r, arg);

@@ -37,7 +37,7 @@ bool lacks_1g(const char *root);
 void check_numa_balancing(struct report *r, const struct host *host);
 void check_transparent(struct report *r, const struct host *host);
 void check_gpu(struct report *r);
-void check_module(struct report *r);
+void check_module(struct report *r, const struct settings *s);
 /* RLIMIT_MEMLOCK of the daemon, by its number; 0: of this process. */
 void check_memlock(struct report *r, const struct host *host, int pid);
 /* Of models, objects with a name and a path: can their files be read past the page cache, and in what steps? */
@@ -45,10 +45,21 @@ void check_disks(struct report *r, const json_t *models);
 /* A remedy of one line of sysctl.d. */
 void add_sysctl(struct report *r, const char *check, const char *name, const char *line);
 
+/* -- doctor-daemon.c: the one that runs, or does not --------------------------------------------------------------- */
+
+struct arguments;
+void check_daemon(struct report *r, const struct arguments *arg, const struct host *host, const struct settings *s);
+
+/* -- doctor-user.c ------------------------------------------------------------------------------------------------- */
+
+/* A model of the service's own files, asked by root; else, and where it is not known, true. */
+bool service_may_read(const struct report *r, const struct settings_model *m);
+
 /* -- doctor-pages.c: what the configured models want -------------------------------------------------------------- */
 
 /* `words`: of --huge-pages, or NULL; then the models say it. `served`: by a daemon that may have them in memory.
- * -EINVAL: wrong words. */
-int check_wanted(struct report *r, const struct host *host, const struct settings *s, const char *words, bool served);
+ * -EINVAL: wrong words, and why. */
+int check_wanted(struct report *r, const struct host *host, const struct settings *s, const char *words, bool served,
+		 struct moe_error *err);
 
 #endif

@@ -40,6 +40,13 @@ struct remedy *remedies_add(struct remedies *all, const char *check, const char 
 	return r;
 }
 
+bool remedy_is_there(const struct remedy *remedy)
+{
+	char now[sizeof remedy->text + 1]; /* a longer one differs */
+
+	return small_read(remedy->path, now, sizeof now) && strcmp(now, remedy->text) == 0;
+}
+
 /* -- writing ------------------------------------------------------------------------------------------------------ */
 
 static int open_below(int root, const char *path)
@@ -183,6 +190,10 @@ unsigned remedies_offer(const struct remedies *all, bool yes)
 		const struct remedy *r = &all->list[i];
 		struct moe_error err = {0};
 
+		if (remedy_is_there(r)) {
+			printf("\n%s, for: %s: is there already. Type: %s\n", r->path, r->check, r->next);
+			continue;
+		}
 		show(r);
 		if (!yes && !allowed()) {
 			printf("Left as it is.\n");

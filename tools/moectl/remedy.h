@@ -34,11 +34,15 @@ struct remedies {
 struct remedy *remedies_add(struct remedies *all, const char *check, const char *root, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));
 
+/* The file says it already: there is nothing to write, only something to type. */
+bool remedy_is_there(const struct remedy *remedy);
+
 /* Puts the file there, and the folders above it. Links are followed as a system would whose root that is: of a tree
  * that somebody else has made none leads out of it. 0 or -errno. */
 int remedy_write(const struct remedy *remedy, struct moe_error *err);
 
-/* Shows each one and asks on the terminal, or, if `yes`, only shows. Returns how many could not be written. */
+/* Shows each one that is not there and asks on the terminal, or, if `yes`, only shows. Returns how many could not be
+ * written. */
 unsigned remedies_offer(const struct remedies *all, bool yes);
 
 #endif
