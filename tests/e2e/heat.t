@@ -174,6 +174,10 @@ is "$?:$(wc -c <"$dir/out")" 0:0 'heat --forget' "$dir/err"
 "$moectl" --socket "$socket" heat other --json >"$dir/after.json" 2>"$dir/err"
 is "$(heat steps "$dir/after.json"):$(cells "$dir/after.json" | tr -d '0,')" 0: 'nothing is hot any more' "$dir/after.json"
 is "$(ls "$dir/state")" '' 'nor in the folder'
+"$moectl" --socket "$socket" heat other >"$dir/map" 2>"$dir/err"
+is "$(tail -n 1 "$dir/map")" \
+	'no step is counted yet, or was since --forget: these are pairs of the pool and copies since the load' \
+	'what stands for it then is told' "$dir/map"
 "$moectl" --socket "$socket" heat nobody --forget 2>"$dir/err"
 is $? 1 'of a model that is not loaded there is nothing to forget' "$dir/err"
 "$moectl" --socket "$socket" heat other --forget --json 2>"$dir/err"

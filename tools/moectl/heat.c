@@ -56,15 +56,18 @@ static int write_svg(const struct heat_map *map, const char *path)
 	return r < 0 ? EXIT_FAILED : EXIT_DONE;
 }
 
-/* Where it is from. */
-static void print_origin(const json_t *model)
+/* Where it is from. Without a step of a router, also after --forget, what the daemon counts stands for it. */
+static void print_origin(const struct heat_map *map, const json_t *model)
 {
 	const json_int_t steps = json_integer_value(json_object_get(model, "steps"));
 	const json_int_t saved = json_integer_value(json_object_get(model, "saved_steps"));
 	const char *folder = json_string_value(json_object_get(model, "folder"));
 
-	if (steps == 0)
+	if (!map->lasts || steps == 0) {
+		puts("no step is counted yet, or was since --forget: these are pairs of the pool and copies since the "
+		     "load");
 		return;
+	}
 	printf("from %lld steps, halved every %lld; ", (long long)steps,
 	       (long long)json_integer_value(json_object_get(model, "halved_every")));
 	if (!folder)
@@ -78,7 +81,7 @@ static void print_origin(const json_t *model)
 static void print_map(const struct heat_map *map, const json_t *model)
 {
 	heat_map_print(map, columns_of(stdout), style_of(), stdout);
-	print_origin(model);
+	print_origin(map, model);
 }
 
 static int forget(struct moe_client *client, const struct arguments *arg, struct moe_error *err)
