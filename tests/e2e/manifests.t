@@ -53,7 +53,12 @@ for where, spec in (("DaemonSet", daemon["spec"]["template"]["spec"]), ("Pod", w
                 hold("memory" in limits and "cpu" in limits, at + ": huge pages need memory and cpu")
     hold(volumes["run"]["hostPath"]["path"] == "/run/moe-expertd", where + ": the socket's folder")
 pod = daemon["spec"]["template"]["spec"]
+# Guaranteed is a pod of which each container is: only then its whole CPUs are its own.
+for c in pod["containers"] + pod["initContainers"]:
+    hold(c["resources"]["requests"] == c["resources"]["limits"], c["name"] + ": requests are limits")
+    hold({"cpu", "memory"} <= set(c["resources"]["limits"]), c["name"] + ": cpu and memory")
 main = pod["containers"][0]
+hold(str(main["resources"]["limits"]["cpu"]).isdigit(), "whole CPUs")
 hold(pod["securityContext"]["runAsUser"] == uid, "the daemon's user is that of the image")
 hold(uid in worker["spec"]["securityContext"]["supplementalGroups"], "the worker has the socket's group")
 hold(pod["securityContext"]["seccompProfile"]["type"] == "Localhost", "a seccomp profile of its own")
