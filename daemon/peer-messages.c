@@ -54,8 +54,13 @@ static int reply(struct peer *peer, void *message, size_t bytes, enum moe_msg_ty
 	char why[96];
 
 	if (r < 0 && type != MOE_MSG_PROGRESS) {
+		/* Who gave up the waiting is gone, and broke nothing. */
+		const bool gone = r == -EPIPE || r == -ECONNRESET;
+
 		snprintf(why, sizeof why, "cannot send a reply: %s", strerror(-r));
-		peer_close(peer, why);
+		if (gone)
+			log_debug("pid %d: %s: it has left", peer->pid, why);
+		peer_close(peer, gone ? NULL : why);
 	}
 	return r;
 }

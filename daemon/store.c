@@ -162,6 +162,15 @@ static double gib(uint64_t bytes)
 	return (double)bytes / (1u << 30);
 }
 
+/* What there was no room for need not all be in memory, unless that was said already. */
+static int refuse_room(const struct load *load, const struct moe_error *why, struct moe_error *err)
+{
+	if (load->resident->frames || why->code != -ENOMEM)
+		return moe_error_set(err, why->code, "%s", why->text);
+	return moe_error_set(err, why->code, "%s; or let what does not fit stay on disk (--pool-max, PoolMax=)",
+			     why->text);
+}
+
 static int check_room(const struct load *load, struct moe_error *err)
 {
 	const struct moe_manifest *m = load->manifest;
@@ -172,12 +181,7 @@ static int check_room(const struct load *load, struct moe_error *err)
 	for (uint32_t i = 0; i < m->n_pools; i++)
 		bytes[i] = m->pools[i].bytes;
 	r = room_check_all(bytes, load->params->host->nodes, m->n_pools, load->params->pages, &why);
-	if (r < 0 && load->resident->frames)
-		return moe_error_set(err, r, "%s", why.text);
-	if (r < 0)
-		return moe_error_set(err, r, "%s; or let what does not fit stay on disk (--pool-max, PoolMax=)",
-				     why.text);
-	return 0;
+	return r < 0 ? refuse_room(load, &why, err) : 0;
 }
 
 /* The files are made, and filled while they are read into. */
@@ -187,15 +191,16 @@ static int make_pools(struct load *load, struct moe_error *err)
 	struct resident *resident = load->resident;
 	struct moe_manifest *m = load->manifest;
 	char name[MOE_NAME_BYTES + 32];
+	struct moe_error why = {0};
 
 	for (uint32_t i = 0; i < m->n_pools; i++) {
 		int r;
 
 		snprintf(name, sizeof name, "moe-pool-%s-node%d", m->name, p->host->nodes[i].id);
 		r = pages_begin(&resident->pools[i], &load->rest[i], name, m->pools[i].bytes, p->pages, load->from,
-				&p->host->nodes[i], err);
+				&p->host->nodes[i], &why);
 		if (r < 0)
-			return r;
+			return refuse_room(load, &why, err);
 		resident->n_pools++;
 	}
 	return 0;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -162,9 +163,16 @@ static int say_hello(int sock, const struct moe_patience *patience, struct moe_m
 
 static int explain_connect(struct moe_error *err, int code, const char *path)
 {
+	struct stat st;
+
 	switch (code) {
 	case -ENOENT:
 	case -ECONNREFUSED:
+		if (stat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
+			return moe_error_set(err, -ENOTSOCK,
+					     "%s: is no socket; name the daemon's (moectl --socket, moe-worker "
+					     "--daemon, $MOE_EXPERTD_SOCKET)",
+					     path);
 		if (strcmp(path, MOE_SOCKET_DEFAULT) == 0)
 			return moe_error_set(
 				err, code,

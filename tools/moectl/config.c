@@ -8,7 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "base/error.h"
 #include "kernels/kernels.h"
 #include "moectl.h"
 #include "settings/settings.h"
@@ -155,7 +157,16 @@ static const char *isa_unknown(const char *level)
 
 int config_load(struct settings *s, const struct arguments *arg, struct moe_error *err)
 {
-	const int r = settings_load(s, arg->config, arg->root ? arg->root : "", err);
+	struct stat st;
+	int r = 0;
+
+	if (arg->root && stat(arg->root, &st) < 0)
+		r = moe_error_sys(err, -errno, "--root %s", arg->root);
+	else if (arg->root && !S_ISDIR(st.st_mode))
+		r = moe_error_set(err, -ENOTDIR, "--root %s: a folder expected", arg->root);
+	if (r < 0)
+		return r;
+	r = settings_load(s, arg->config, arg->root ? arg->root : "", err);
 
 	return r < 0 ? r : settings_check(s, arg->root ? isa_unknown : isa_wrong, err);
 }
