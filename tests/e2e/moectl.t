@@ -74,6 +74,9 @@ if command -v bash >/dev/null 2>&1; then
 	ok $? 'but to plan'
 	mkdir -p "$dir/models/a model"
 	is "$(offers load "$dir/models/a")" "$dir/models/a model" 'a folder whose name has a blank is one word'
+	mkdir "$dir/models/folder"
+	touch "$dir/models/one.gguf" "$dir/models/two.txt"
+	is "$(offers load "$dir/models/" | sort | sed 's,.*/,,' | tr '\n' ' ')" 'a model folder one.gguf ' 'load: folders and GGUF files'
 	is "$(offers trace rec)" record 'and what trace does'
 fi
 

@@ -43,7 +43,7 @@ static void print_bash(void)
 	printf("# moectl completion bash\n"
 	       "_moectl_files()\n{\n"
 	       "\tcompopt -o filenames 2>/dev/null\n"
-	       "\tmapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen \"$1\" -- \"$2\")\n}\n"
+	       "\tmapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen \"${@:1:$#-1}\" -- \"${!#}\")\n}\n"
 	       "_moectl()\n{\n"
 	       "\tlocal word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} verb= i\n"
 	       "\tCOMPREPLY=()\n"
@@ -82,10 +82,10 @@ static void print_bash(void)
 			printf(" bash zsh fish");
 		if (v->run == verb_trace)
 			printf(" record stop show convert");
-		printf("' -- \"$word\"))%s ;;\n", v->run == verb_load ? "; _moectl_files -d \"$word\""
-						  : v->run == verb_simulate || v->run == verb_trace
-							  ? "; _moectl_files -f \"$word\""
-							  : "");
+		printf("' -- \"$word\"))%s ;;\n",
+		       v->run == verb_load ? "; _moectl_files -d \"$word\"; _moectl_files -f -X '!*.gguf' \"$word\""
+		       : v->run == verb_simulate || v->run == verb_trace ? "; _moectl_files -f \"$word\""
+									 : "");
 	}
 	printf("\tesac\n}\ncomplete -F _moectl moectl\n");
 }
@@ -104,7 +104,7 @@ static void print_zsh(void)
 	for (const struct verb *v = verbs; v->name; v++) {
 		printf("\t%s) compadd -- ", v->name);
 		list_options(v);
-		printf("%s ;;\n", v->run == verb_load         ? "; _files -/"
+		printf("%s ;;\n", v->run == verb_load         ? "; _files -g '*.gguf(-.)'; _files -/"
 				  : v->run == verb_simulate   ? "; _files"
 				  : v->run == verb_trace      ? " record stop show convert; _files"
 				  : v->run == verb_completion ? " bash zsh fish"
