@@ -16,6 +16,7 @@
 #include "daemon/config-help.h"
 #include "daemon/modpools.h"
 #include "daemon/pages.h"
+#include "daemon/registry.h"
 
 #define READY_FD_MAX (1 << 20)
 
@@ -78,8 +79,12 @@ static int set_uid_limit(struct settings *s, const char *text, struct moe_error 
 static int set_push_cuda(struct settings *s, const char *text, struct moe_error *err)
 {
 	const bool seconds = text && *text >= '0' && *text <= '9';
-	int r = seconds ? settings_set(s, SETTING_PUSH_PATIENCE, text, &by_option, err) : 0;
+	int r = seconds ? settings_set(s, SETTING_PUSH_PATIENCE, text, &by_option, NULL) : 0;
 
+	if (r == -EINVAL)
+		return moe_error_set(err, r, "--push-cuda '%s': yes, no, or seconds from %llu to %llu expected", text,
+				     (unsigned long long)settings_table[SETTING_PUSH_PATIENCE].min,
+				     (unsigned long long)settings_table[SETTING_PUSH_PATIENCE].max);
 	return r < 0 ? r : settings_set(s, SETTING_PUSH_CUDA, seconds || !text ? "yes" : text, &by_option, err);
 }
 
@@ -112,6 +117,18 @@ static int set_ready_fd(struct config *c, const char *text, struct moe_error *er
 	return 0;
 }
 
+/* Of the last model. Empty: the folder's. */
+static int set_name(struct settings *s, const char *text, struct moe_error *err)
+{
+	struct moe_error why;
+
+	if (s->n_models == 0)
+		return moe_error_set(err, -EINVAL, "--name %s: must follow the --model that it names", text);
+	if (*text && settings_check_word(text, &why) < 0)
+		return moe_error_set(err, -EINVAL, "--name: %s", why.text);
+	return settings_name_model(s, text, err);
+}
+
 static int take_option(struct config *c, int id, const char *arg, struct moe_error *err)
 {
 	struct settings *s = &c->settings;
@@ -129,9 +146,7 @@ static int take_option(struct config *c, int id, const char *arg, struct moe_err
 	case OPT_SETTING + SETTING_UID_BYTES:
 		return set_uid_limit(s, arg, err);
 	case OPT_NAME:
-		if (s->n_models == 0)
-			return moe_error_set(err, -EINVAL, "--name %s: must follow the --model that it names", arg);
-		return settings_name_model(s, arg, err);
+		return set_name(s, arg, err);
 	case OPT_CONFIG:
 		if (!*arg)
 			return moe_error_set(err, -EINVAL,
@@ -306,6 +321,8 @@ int config_parse(struct config *ret, int argc, char **argv, struct moe_error *er
 		return r;
 	}
 	r = read_files(&files, &c, err);
+	if (r == -ENOENT && c.file)
+		r = -EINVAL; /* it is the option that names none */
 	for (int i = 0; i < SETTINGS; i++)
 		if (c.settings.values[i].kind != SETTINGS_FROM_OPTION)
 			settings_swap(&c.settings, &files, (enum setting)i);

@@ -95,6 +95,19 @@ fi
 mistake 2 'is status meant?' "$moectl" --socket "$socket" satus
 mistake 2 'is stats meant?' "$moectl" --socket "$socket" stat
 mistake 2 'see moectl --help' "$moectl" --socket "$socket" frobnicate
+mistake 2 'trace show does not take --to' "$moectl" trace show "$dir/no-such" --to json
+mistake 2 'trace show does not take --seconds' "$moectl" trace show "$dir/no-such" --seconds 3
+mistake 2 'trace stop does not take --json' "$moectl" --socket "$socket" trace stop --json
+mistake 2 'trace stop does not take --seconds' "$moectl" --socket "$socket" trace stop --seconds 4
+mistake 2 'at most 107 bytes' "$moectl" --socket "$dir/$(printf '%0120d' 0)" status
+mistake 1 'is no socket; name the daemon' "$moectl" --socket "$dir" status
+mistake 2 'no policy has it' "$moectl" simulate tests/data/cache.json --param foo=1
+mistake 1 'No such file' "$moectl" config --root "$dir/no-such"
+mistake 2 'expected for a folder one of' "$mkmodel" quantize "$sample" "$dir/quantized" --format nosuch
+mistake 2 'No such file' "$expertd" --config "$dir/no-such"
+mistake 2 'no slash expected' "$expertd" --socket "$dir/try" --model "$sample" --name a/b
+mistake 2 "--push-cuda '0': yes, no, or seconds" "$expertd" --socket "$dir/try" --push-cuda=0
+mistake 2 'original, static' "$worker" score --model "$sample" --text "$dir/no-such" --policy foo
 mistake 2 'see moectl --help' "$moectl" --sokcet "$socket" status
 mistake 2 'load PATH [--name NAME]' "$moectl" --socket "$socket" load
 mistake 2 'see moe-expertd --help' "$expertd" --sokcet "$dir/s"

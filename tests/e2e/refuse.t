@@ -160,7 +160,7 @@ lines' "$(printf 'a\033[2Jb')" "$(printf 'a\302\233b')" "$(printf 'a\177')" a/b 
 	esac
 	shown=$(printf %s "$given" | tr -cd 'a-z0-9/' | cut -c 1-12)
 	refused 1 "the name $shown" "$@" 'name' -- "$moectl" --socket "$socket" load "$root/$sample" --name "$given"
-	refused 1 "the name $shown at the start" "$@" '--model' -- \
+	refused 2 "the name $shown at the start" "$@" '--name' -- \
 		"$expertd" --socket "$dir/other" --model "$sample" --name "$given"
 	! grep -q "$(printf '[\033\177]')" "$dir/out"
 	ok $? "the name $shown: nothing that a terminal would obey is printed"

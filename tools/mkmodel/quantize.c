@@ -92,6 +92,13 @@ static int quantize_folder(const struct quantize_request *request, const struct 
 	return r;
 }
 
+static bool is_gguf(const char *out)
+{
+	const char *end = strrchr(out, '.');
+
+	return end && strcmp(end, ".gguf") == 0;
+}
+
 static int unknown_format(const struct quantize_request *request, bool gguf, struct moe_error *err)
 {
 	char names[256];
@@ -129,10 +136,18 @@ static void cleanup_model(struct model **model)
 	model_free(*model);
 }
 
+int quantize_check(const struct quantize_request *request, struct moe_error *err)
+{
+	const bool gguf = is_gguf(request->out);
+
+	return (gguf ? ggml_find(request->format) != NULL : form_find(request->format) != NULL)
+		       ? 0
+		       : unknown_format(request, gguf, err);
+}
+
 int quantize(const struct quantize_request *request, struct quantize_result *ret, struct moe_error *err)
 {
-	const char *end = strrchr(request->out, '.');
-	const bool gguf = end && strcmp(end, ".gguf") == 0;
+	const bool gguf = is_gguf(request->out);
 	const struct form *form = form_find(request->format);
 	_cleanup_(cleanup_model) struct model *model = NULL;
 	_cleanup_(reader_close) struct reader reader = {0};

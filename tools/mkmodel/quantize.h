@@ -23,6 +23,8 @@ struct quantize_result {
 	uint64_t n_tensors, bytes;
 };
 
+/* Is there such a format for such an output? 0 or -EINVAL; it needs no model. */
+int quantize_check(const struct quantize_request *request, struct moe_error *err);
 int quantize(const struct quantize_request *request, struct quantize_result *ret, struct moe_error *err);
 
 #endif

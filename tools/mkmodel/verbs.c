@@ -106,6 +106,8 @@ int verb_quantize(int argc, char **argv)
 		verbs_help(stdout);
 		return EXIT_DONE;
 	}
+	if (r == 0)
+		r = quantize_check(&q, &err);
 	if (r < 0)
 		return fail(&err, EXIT_USAGE);
 	if (quantize(&q, &result, &err) < 0)

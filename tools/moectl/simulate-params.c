@@ -23,6 +23,14 @@ static json_t *number_of(const char *text)
 	return number != 0 || strpbrk(text, ".eEnN") ? json_real(number) : json_integer(whole);
 }
 
+static bool any_has(const char *key)
+{
+	for (size_t i = 0; policy_at(i); i++)
+		if (trace_params_has(policy_at(i)->name, key))
+			return true;
+	return false;
+}
+
 int simulate_params(json_t **ret, const char *list, struct moe_error *err)
 {
 	json_t *all = json_object();
@@ -43,6 +51,8 @@ int simulate_params(json_t **ret, const char *list, struct moe_error *err)
 					  word);
 		else
 			*equals = '\0';
+		if (r == 0 && !any_has(word))
+			r = moe_error_set(err, -EINVAL, "--param: %s: no policy has it", word);
 		if (r == 0 && json_object_get(all, word))
 			r = moe_error_set(err, -EINVAL, "--param: %s found twice", word);
 		if (r == 0)

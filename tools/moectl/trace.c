@@ -274,10 +274,35 @@ int trace_convert(const struct arguments *arg, const char *from, const char *pat
 	return r < 0 ? fail(&err) : status;
 }
 
+static bool is_part(const char *what)
+{
+	return strcmp(what, "record") == 0 || strcmp(what, "stop") == 0 || strcmp(what, "show") == 0 ||
+	       strcmp(what, "convert") == 0;
+}
+
+/* What each of them has a use for, of the options of all. */
+static bool takes_options(const struct arguments *arg, const char *what)
+{
+	const char *options = strcmp(what, "record") == 0    ? "jLOSUB"
+			      : strcmp(what, "show") == 0    ? "jt"
+			      : strcmp(what, "convert") == 0 ? "AtPRGNDF"
+							     : "";
+
+	for (const char *given = arg->given; *given; given++)
+		if (*given != 's' && !strchr(options, *given)) {
+			fprintf(stderr, "moectl: trace %s does not take %s; see moectl trace --help\n", what,
+				arguments_option(*given));
+			return false;
+		}
+	return true;
+}
+
 int verb_trace(const struct arguments *arg)
 {
 	const char *what = arg->n > 0 ? arg->words[0] : "";
 
+	if (is_part(what) && !takes_options(arg, what))
+		return EXIT_USAGE;
 	if (strcmp(what, "record") == 0 && arg->n == 1)
 		return trace_record(arg);
 	if (strcmp(what, "stop") == 0 && arg->n == 1)

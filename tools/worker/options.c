@@ -59,7 +59,7 @@ static const char usage_text[] =
 	"                             another device than host)\n"
 	"  --zero-copy off|cost|always  experts that the device reads in the pool without a slot: none, by the "
 	"measured\n"
-	"                             cost, or all of few pairs (default off; the others need --fill pull)\n"
+	"                             cost, or all of few pairs (default off; with the others --fill is pull)\n"
 	"  --pages-fill plain|advise|prefetch  with --zero-copy, on GPUs that read the host's memory by its page "
 	"tables: "
 	"what\n"
@@ -246,7 +246,7 @@ static int parse_real(const char *option, const char *text, double min, double m
 /* The word's place in the list, or -EINVAL. */
 static int parse_word(const char *option, const char *text, const char *const *words)
 {
-	char expected[96] = "";
+	char expected[512] = "";
 
 	for (int i = 0; words[i]; i++) {
 		if (strcmp(text, words[i]) == 0)
