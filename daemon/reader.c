@@ -254,7 +254,8 @@ static void leave(struct reader *r, struct slot *slot)
 	struct moe_error error = {0};
 	int c;
 
-	if (!r->free || job->shared)
+	/* A job that READER_SHARED holds back may wait for this one's slot, whether or not this one is `shared`. */
+	if (!r->free || *slots_of(r, job) == READER_SHARED)
 		wake_ring(r);
 	(*slots_of(r, job))--;
 	slot->next = r->free;

@@ -1,20 +1,25 @@
 /* SPDX-License-Identifier: MIT */
 /* reader - records of the sample model, read one by one: each is what all of them were when they were learnt, and what
- * is hurried overtakes what is not; who is not alone has few slots. */
+ * is hurried overtakes what is not; who is not alone has few slots, and waits for none in vain. */
 #include "daemon/reader.h"
 
 #include <errno.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/util.h"
 #include "daemon/manifest.h"
+#include "model/expert.h"
 #include "model/model.h"
 #include "tests/fixture.h"
 #include "tests/tap.h"
 
 #define ATTEMPTS 20
+#define ROUNDS 10
+#define FEW 3u
 #define OVERTAKEN 24 /* records that come after it: more than the threads have in hand */
 
 static struct moe_manifest *manifest;
@@ -118,19 +123,23 @@ static void look(void *userdata)
 	share->most = MAX(share->most, share->slots);
 }
 
+static void read_for(uint32_t *slots, uint32_t record, bool shared)
+{
+	struct reader_job *job = new_job(record);
+
+	job->slots = slots;
+	job->shared = shared;
+	reader_read(reader, job);
+}
+
 static void read_shared(struct share *share, bool shared)
 {
 	int status = 0;
 
 	share->most = 0;
 	reader_set_wake(reader, look, share);
-	for (uint32_t i = 0; i < n_records; i++) {
-		struct reader_job *job = new_job(i);
-
-		job->slots = &share->slots;
-		job->shared = shared;
-		reader_read(reader, job);
-	}
+	for (uint32_t i = 0; i < n_records; i++)
+		read_for(&share->slots, i, shared);
 	for (uint32_t i = 0; i < n_records; i++)
 		next_record(&status);
 	reader_set_wake(reader, NULL, NULL);
@@ -147,11 +156,62 @@ static void test_shared(void)
 	ok(share.most <= READER_SHARED, "who is not has %u at most (%u)", READER_SHARED, share.most);
 }
 
+/* How many of so many records come, within the time that a test waits. */
+static uint32_t come(uint32_t n)
+{
+	uint32_t got = 0;
+
+	for (uint64_t end = now_ns() + TAP_SOON_NS; got < n && now_ns() < end;) {
+		struct reader_job *job = reader_next_done(reader, false);
+
+		if (!job) {
+			usleep(100);
+			continue;
+		}
+		got++;
+		free(job);
+	}
+	return got;
+}
+
+static _Atomic bool held; /* the helpers */
+
+void __real_repack(const struct repack *repack, const struct record_share *to, uint64_t first, uint64_t n,
+		   const void *bytes);
+void __wrap_repack(const struct repack *repack, const struct record_share *to, uint64_t first, uint64_t n,
+		   const void *bytes);
+
+void __wrap_repack(const struct repack *repack, const struct record_share *to, uint64_t first, uint64_t n,
+		   const void *bytes)
+{
+	while (atomic_load(&held))
+		usleep(100);
+	__real_repack(repack, to, first, n, bytes);
+}
+
+/* A user who was alone when it asked for some records is not when it asks for the next: that one waits for slots of the
+ * others. The helpers bring these back, when the ring thread, which the disk has nothing more for, sleeps. */
+static void test_no_longer_alone(uint32_t *slots, const char *whose)
+{
+	uint32_t round, got = FEW + 1;
+
+	for (round = 0; round < ROUNDS && got == FEW + 1; round++) {
+		atomic_store(&held, true);
+		for (uint32_t i = 0; i <= FEW; i++)
+			read_for(slots, i, i == FEW);
+		usleep(20000);
+		atomic_store(&held, false);
+		got = come(FEW + 1);
+	}
+	ok(got == FEW + 1, "%s is no longer alone: %u of %u records come", whose, got, FEW + 1);
+}
+
 int main(void)
 {
 	struct reader_params params = {.path = fixture_sample()};
 	struct model *model = NULL;
 	struct moe_error err = {0};
+	uint32_t slots = 0;
 	uint8_t *memory;
 
 	require(model_open(&model, params.path, &err) == 0, "the sample model: %s", err.text);
@@ -166,6 +226,8 @@ int main(void)
 	test_learnt();
 	test_hurry();
 	test_shared();
+	test_no_longer_alone(&slots, "who asks for records");
+	test_no_longer_alone(NULL, "who hints");
 	reader_free(reader);
 	free(memory);
 	free(manifest);
