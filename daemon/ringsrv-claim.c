@@ -88,12 +88,22 @@ static enum pool_priority fill_priority(const struct session *s, const struct mo
 
 /* -- the operations: 0 and *ret_wait says whether the pool has to work, or the completion's -errno --------------- */
 
-/* What `pairs` of a layer's experts cost. Which experts they are is not looked at. */
-static uint64_t compute_cost(const struct session *s, const struct moe_slice *slice, uint64_t pairs)
+static uint64_t type_bytes(uint8_t type)
 {
-	const uint64_t slice_kib = DIV_UP(slice->bytes, 1024);
+	return type == MOE_TYPE_F32 ? 4 : type == MOE_TYPE_BF16 ? 2 : 0;
+}
 
-	return MIN(pairs, s->entry->model->manifest->n_experts) * slice_kib + pairs * slice_kib / POOL_PAIRS_PER_READ;
+/* What a request with so many pairs costs: the experts that are read, which of them is not looked at; the arithmetic;
+ * and what is of every token, with pairs or without, for y is written all the same. */
+static uint64_t compute_cost(const struct session *s, const struct pool_compute *c, uint64_t pairs)
+{
+	const struct moe_manifest *m = s->entry->model->manifest;
+	const uint64_t slice_kib = DIV_UP(c->slice->bytes, 1024);
+	const uint64_t token_bytes = m->hidden * (type_bytes((uint8_t)c->x_type) + type_bytes((uint8_t)c->y_type)) +
+				     c->topk * PAIR_BYTES;
+
+	return MIN(pairs, m->n_experts) * slice_kib + pairs * slice_kib / POOL_PAIRS_PER_READ +
+	       DIV_UP(c->tokens * token_bytes, 1024);
 }
 
 /* Copies ids and weights once; the pool works on the copies. */
@@ -123,7 +133,7 @@ static int copy_routing(struct session *s, struct request *q, uint64_t pairs)
 	s->copied += pairs * PAIR_BYTES;
 	q->compute.ids = ids;
 	q->compute.weights = weights;
-	q->cost = compute_cost(s, q->compute.slice, asked);
+	q->cost = compute_cost(s, &q->compute, asked);
 	return 0;
 }
 
@@ -147,11 +157,6 @@ uint64_t ringsrv_routing_bytes(const struct moe_sqe *e)
 	if (e->op != MOE_OP_COMPUTE)
 		return 0;
 	return MIN((uint64_t)e->count * e->compute.topk, MOE_PAIRS_MAX) * PAIR_BYTES;
-}
-
-static uint64_t type_bytes(uint8_t type)
-{
-	return type == MOE_TYPE_F32 ? 4 : type == MOE_TYPE_BF16 ? 2 : 0;
 }
 
 /* Not inlined, like the others: what one operation needs of stack and registers is not prepared for another, which may

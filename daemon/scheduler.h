@@ -9,6 +9,10 @@
  * idle has no claim on the past, and who asks for little at a time does not wait for who asks for much. (This is
  * weighted fair queueing with equal weights.) Within a session requests go in the order of their claim.
  *
+ * A cost is about the KiB that the pool moves for a request, arithmetic being counted as if it were that: slices that
+ * are read or copied, and a computation's x and y, also of rows without a pair, which are written too. So nobody has
+ * the pool work for nothing.
+ *
  * Users have equal shares in the same way, however many sessions they have: what a request costs counts as many times
  * as its user has sessions with requests in the class.
  *

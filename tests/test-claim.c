@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a COMPUTE costs when it is claimed: by the experts that it reads, by its pairs, and by its tokens, also where
+ * none of them has a pair, for their rows of y are written all the same.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/registry.h"
+#include "daemon/ringsrv-internal.h"
+#include "daemon/session.h"
+#include "tests/tap.h"
+
+enum { EXPERTS = 4, HIDDEN = 1024, TOPK = 2, TOKENS = 4096, SLICE_KIB = 96 };
+
+static struct moe_manifest manifest = {.n_layers = 1, .n_moe_layers = 1, .n_experts = EXPERTS, .hidden = HIDDEN};
+static const int32_t rows[1];
+static const struct moe_layout layouts[1];
+static const struct moe_record records[EXPERTS];
+static struct resident model = {.manifest = &manifest, .layer_index = rows, .layouts = layouts, .records = records};
+static struct served_layer served[1];
+static struct entry entry = {.model = &model, .served = served};
+static struct moe_slice slices[2] = {{.bytes = SLICE_KIB * 1024}, {.bytes = SLICE_KIB * 1024}};
+static uint64_t hinted[1];
+static struct session session = {.entry = &entry, .slices = slices, .hinted = hinted};
+static int32_t *ids;
+
+/* The ids begin the arena, then weights, x and y. */
+static void begin(void)
+{
+	const uint64_t routing = (uint64_t)TOKENS * TOPK * 4, values = (uint64_t)TOKENS * HIDDEN * 4;
+	struct clientmem *arena = &session.arenas[MOE_ARENA_DATA];
+
+	arena->bytes = 2 * routing + 2 * values;
+	arena->base = calloc(1, arena->bytes);
+	require(arena->base != NULL, "an arena");
+	ids = client_at(arena, 0);
+}
+
+/* Of the first `pairs` tokens each has one. */
+static uint64_t cost(uint32_t tokens, uint32_t pairs, uint8_t type)
+{
+	const uint64_t routing = (uint64_t)TOKENS * TOPK * 4, values = (uint64_t)TOKENS * HIDDEN * 4;
+	struct request q = {.session = &session, .sqe = {.op = MOE_OP_COMPUTE, .count = tokens}};
+	bool wait = false;
+
+	q.sqe.compute.topk = TOPK;
+	q.sqe.compute.x_type = q.sqe.compute.y_type = type;
+	q.sqe.compute.weights = routing;
+	q.sqe.compute.x = 2 * routing;
+	q.sqe.compute.y = 2 * routing + values;
+	for (uint32_t i = 0; i < TOKENS * TOPK; i++)
+		ids[i] = i % TOPK == 0 && i / TOPK < pairs ? (int32_t)(i % EXPERTS) : -1;
+	require(ringsrv_claim(&session, NULL, &q, &wait) == 0 && wait, "%u tokens with %u pairs are claimed", tokens,
+		pairs);
+	ringsrv_drop_routing(&session, &q);
+	return q.cost;
+}
+
+int main(void)
+{
+	const uint64_t y_kib = (uint64_t)TOKENS * HIDDEN * 4 / 1024;
+	uint64_t none, half, narrow, one, many;
+
+	begin();
+	none = cost(TOKENS, 0, MOE_TYPE_F32);
+	half = cost(TOKENS / 2, 0, MOE_TYPE_F32);
+	narrow = cost(TOKENS, 0, MOE_TYPE_BF16);
+	ok(none >= y_kib && none < 3 * y_kib, "without a pair it costs about what y has (%llu of %llu KiB)",
+	   (unsigned long long)none, (unsigned long long)y_kib);
+	ok(half == none / 2, "half as many tokens cost half as much");
+	ok(narrow >= y_kib / 2 && narrow < none, "narrow activations cost less");
+	one = cost(1, 1, MOE_TYPE_F32);
+	ok(one >= SLICE_KIB && one < SLICE_KIB * 5 / 4, "one pair costs what is read of its expert, about");
+	many = cost(TOKENS, TOKENS, MOE_TYPE_F32);
+	ok(many - none == EXPERTS * SLICE_KIB + TOKENS * SLICE_KIB / POOL_PAIRS_PER_READ,
+	   "with pairs it costs the experts once and their arithmetic beside that");
+	ok(session.copied == 0, "nothing is left of ids and weights");
+	free(client_at(&session.arenas[MOE_ARENA_DATA], 0));
+	return tap_done();
+}
