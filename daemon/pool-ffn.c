@@ -8,6 +8,9 @@
  *
  * Whoever takes an output block's counter to zero adds the experts' partial results up, for each token in the order of
  * k. Whoever adds up the last block begins the next wave, or ends the job.
+ *
+ * Rows of y without a pair are a sum of nothing. A few are written as such; where they are many they are work that
+ * others must not wait for, and nobody's part of a wave: after the last wave they are zeroed by units of their own.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -22,9 +25,30 @@
 
 _Static_assert(CALL_TOKENS % KERNEL_GROUP == 0, "calls begin with a group");
 
+/* Bytes of y: of a unit that zeroes, and how much a job zeroes without such units. */
+#define ZERO_UNIT_BYTES ((size_t)1 << 20)
+
+/* Zeroes rows of y: after its last wave nothing else of a job is left. */
+struct ffn_zero {
+	struct pool_batch batch;
+	struct ffn_job *job;
+	uint32_t each;                      /* tokens of a unit */
+	uint32_t first[HOST_NODES_MAX + 1]; /* team t has units first[t] .. first[t + 1] */
+	_Atomic uint32_t left;
+};
+
 static bool took_last(_Atomic uint32_t *left, uint32_t n)
 {
 	return atomic_fetch_sub_explicit(left, n, memory_order_acq_rel) == n;
+}
+
+/* Of a token: its ids, or which pairs of a wave they are. */
+static bool has_pair(const int32_t *ids, uint32_t topk)
+{
+	for (uint32_t k = 0; k < topk; k++)
+		if (ids[k] >= 0)
+			return true;
+	return false;
 }
 
 /* -- units -------------------------------------------------------------------------------------------------------- */
@@ -224,6 +248,8 @@ static void ffn_sum(const struct wave *w, uint32_t row, uint32_t rows)
 		const size_t at = (size_t)(w->token + t) * hidden + row;
 		float sum[BLOCK_ROWS_MAX];
 
+		if (w->job->zeroes_last && !has_pair(pairs, c->topk))
+			continue;
 		for (uint32_t k = 0; k < c->topk; k++)
 			if (pairs[k] >= 0)
 				ask(w->partial + (size_t)pairs[k] * w->y_stride + row, rows * sizeof(sum[0]));
@@ -263,12 +289,70 @@ static void ffn_free(struct ffn_job *job, int status)
 		pool_queue_ring_one(&pool->queue);
 }
 
-static void ffn_zero(const struct pool_compute *c, uint32_t first, uint32_t tokens)
-{
-	const size_t row = c->model->manifest->hidden * (c->y_type == MOE_TYPE_BF16 ? sizeof(uint16_t) : sizeof(float));
+/* -- rows without a pair ------------------------------------------------------------------------------------------ */
 
-	memset((char *)c->y + first * row, 0, tokens * row);
+static size_t y_row_bytes(const struct pool_compute *c)
+{
+	return c->model->manifest->hidden * (c->y_type == MOE_TYPE_BF16 ? sizeof(uint16_t) : sizeof(float));
 }
+
+/* Of tokens first .. end those without a pair. */
+static void zero_rows(const struct pool_compute *c, uint32_t first, uint32_t end)
+{
+	const size_t row = y_row_bytes(c);
+
+	for (uint32_t t = first; t < end; t++)
+		if (!has_pair(c->ids + (size_t)t * c->topk, c->topk))
+			memset((char *)c->y + t * row, 0, row);
+}
+
+static bool zeroes_much(const struct pool_compute *c)
+{
+	const size_t row = y_row_bytes(c);
+	size_t bytes = 0;
+
+	for (uint32_t t = 0; t < c->tokens && bytes <= ZERO_UNIT_BYTES; t++)
+		bytes += has_pair(c->ids + (size_t)t * c->topk, c->topk) ? 0 : row;
+	return bytes > ZERO_UNIT_BYTES;
+}
+
+static void zero_run(struct pool_batch *batch, uint32_t team, struct pool_units units, struct pool_units next)
+{
+	struct ffn_zero *z = container_of(batch, struct ffn_zero, batch);
+	const struct pool_compute *c = z->job->compute;
+	const uint32_t first = (z->first[team] + units.first) * z->each;
+
+	zero_rows(c, first, MIN(first + z->each, c->tokens));
+	if (took_last(&z->left, 1))
+		ffn_free(z->job, 0);
+}
+
+/* The job ends with the last unit. Its scratch memory goes before: other jobs may begin meanwhile. */
+static void zero_start(struct ffn_job *job)
+{
+	struct pool *pool = job->pool;
+	const struct pool_compute *c = job->compute;
+	const uint32_t each = (uint32_t)MAX(ZERO_UNIT_BYTES / y_row_bytes(c), 1);
+	const uint32_t units = DIV_UP(c->tokens, each), n_teams = pool->queue.n_teams;
+	struct ffn_zero *z = aligned_alloc(_Alignof(struct ffn_zero), sizeof(*z));
+
+	if (!z) {
+		ffn_free(job, -ENOMEM);
+		return;
+	}
+	job->scratch = scratch_put(&pool->scratch, job->scratch);
+	pool_batch_init(&z->batch, zero_run, c->priority, job->place);
+	z->job = job;
+	z->each = each;
+	for (uint32_t t = 0; t <= n_teams; t++)
+		z->first[t] = (uint32_t)((uint64_t)units * t / n_teams);
+	atomic_init(&z->left, units);
+	for (uint32_t t = 0; t < n_teams; t++)
+		pool_queue_add(&pool->queue, &z->batch, t, z->first[t + 1] - z->first[t]);
+	pool_batch_unref(&z->batch);
+}
+
+/* -- waves -------------------------------------------------------------------------------------------------------- */
 
 /* The weights that the wave reads, by the nodes where they lie: those of an expert once, however many pairs it has. */
 static void ffn_count_reads(struct pool *pool, const struct wave *w)
@@ -326,7 +410,8 @@ static void ffn_advance(struct ffn_job *job)
 
 		wave_extent(job, &tokens, &pairs);
 		if (!pairs) {
-			ffn_zero(job->compute, job->next_token, tokens);
+			if (!job->zeroes_last)
+				zero_rows(job->compute, job->next_token, job->next_token + tokens);
 			job->next_token += tokens;
 			continue;
 		}
@@ -339,7 +424,10 @@ static void ffn_advance(struct ffn_job *job)
 		ffn_publish(pool, wave);
 		return;
 	}
-	ffn_free(job, r);
+	if (r == 0 && job->zeroes_last)
+		zero_start(job);
+	else
+		ffn_free(job, r);
 }
 
 /* Each block whose last expert this was is added up. The job may be gone when this returns. */
@@ -397,6 +485,7 @@ void ffn_start(struct pool *pool, struct pool_entry *entry)
 		return;
 	}
 	*job = (struct ffn_job){.pool = pool, .compute = compute, .place = entry->place, .start_ns = start_ns};
+	job->zeroes_last = zeroes_much(compute);
 	if (compute->model->replicas)
 		job->replicas = replicas_hold(compute->model->replicas, compute->row);
 	ffn_advance(job);

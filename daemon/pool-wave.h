@@ -46,6 +46,7 @@ struct ffn_job {
 	struct pool_place place;
 	uint64_t start_ns, pairs;
 	uint32_t next_token; /* where the next wave begins */
+	bool zeroes_last;    /* rows without a pair are many: no wave writes them */
 	struct scratch *scratch;
 	struct replica_table *replicas; /* held; NULL: there are no copies */
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * test-pool-load - how the CPU pool works: many jobs at once, each node's records on its own team, priorities, and idle
- * threads that sleep.
+ * test-pool-load - how the CPU pool works: many jobs at once, each node's records on its own team, priorities, which
+ * hold amid rows without a pair, too, and idle threads that sleep.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -363,6 +363,92 @@ static void test_scratch_full(void)
 	fake_free(&f);
 }
 
+/* -- rows without a pair ------------------------------------------------------------------------------------------ */
+
+enum { HOLES = 2048, HOLES_HIDDEN = 4096, HOLES_MIB = 32, BEYOND = 3, ATTEMPTS = 50 };
+
+/* A prefill that has room for so many rows of y, of which the last few are not its own; of its tokens every `each`-th
+ * has pairs, 0: none. */
+static struct job *holes_job(const struct fake *f, uint32_t each)
+{
+	struct job *j = job_make(f, HOLES, 2, MOE_TYPE_F32, MOE_TYPE_F32, 0);
+
+	for (uint32_t t = 0; t < HOLES; t++)
+		if (!each || t % each != each / 2)
+			j->ids[2 * t] = j->ids[2 * t + 1] = -1;
+	j->compute.priority = POOL_PREFILL;
+	j->compute.tokens -= BEYOND;
+	return j;
+}
+
+static bool holes_good(const struct fake *f, const struct job *j)
+{
+	const uint32_t *y = j->y;
+	bool good = job_good(f, j, kernels_get(isa_detect(NULL)));
+
+	for (size_t i = (size_t)j->compute.tokens * HOLES_HIDDEN; i < (size_t)HOLES * HOLES_HIDDEN; i++)
+		good = good && y[i] == UINT32_MAX;
+	return good;
+}
+
+/* Turns are units and beginnings: between two of a thread what is more urgent goes first. */
+static void test_holes(uint32_t n_nodes, uint32_t each)
+{
+	struct pool *pool = pool_make(n_nodes, n_nodes);
+	uint32_t turns = 0;
+	struct fake f;
+	struct job *j;
+
+	fake_layout(&f, 4, HOLES_HIDDEN, 16, MOE_FORMAT_F16, n_nodes);
+	fake_fill(&f);
+	j = holes_job(&f, each);
+	job_run(pool, j);
+	for (uint32_t i = 0; i < pool->n_workers; i++)
+		turns += atomic_load(&pool->workers[i].turns) / 2;
+	ok(turns >= HOLES_MIB - 1, "%d MiB, where %u tokens have pairs, are written in %u turns", HOLES_MIB,
+	   each ? HOLES / each : 0, turns);
+	ok(holes_good(&f, j), "on %u nodes: zeros, and nothing beyond them", n_nodes);
+	job_free(j);
+	fake_free(&f);
+	pool_free(pool);
+}
+
+/* One thread. It may be so fast, or this one so slow, that all has been written before something urgent comes: not each
+ * time. */
+static void test_holes_give_way(void)
+{
+	struct pool *pool = pool_make(1, 1);
+	struct job *holes, *urgent;
+	bool first = false;
+	struct fake f;
+
+	fake_layout(&f, 4, HOLES_HIDDEN, 16, MOE_FORMAT_F16, 1);
+	fake_fill(&f);
+	holes = holes_job(&f, 0);
+	holes->compute.done = order_done;
+	urgent = order_job(&f, POOL_DECODE, 0);
+	for (int i = 0; i < ATTEMPTS && !first; i++) {
+		const volatile uint32_t *written = holes->y;
+
+		atomic_store(&n_order, 0);
+		holes->ends = urgent->ends = 0;
+		memset(holes->y, 0xff, holes->y_bytes);
+		pool_submit_compute(pool, &holes->compute);
+		while (*written)
+			sched_yield();
+		pool_submit_compute(pool, &urgent->compute);
+		job_wait(holes);
+		job_wait(urgent);
+		first = order[0] == urgent;
+	}
+	ok(first, "a decode that comes while rows without a pair are written goes between");
+	ok(holes_good(&f, holes) && job_good(&f, urgent, kernels_get(isa_detect(NULL))), "and both are right");
+	pool_free(pool);
+	job_free(holes);
+	job_free(urgent);
+	fake_free(&f);
+}
+
 /* -- idleness ----------------------------------------------------------------------------------------------------- */
 
 /* Of all threads of this process. */
@@ -453,6 +539,9 @@ int main(void)
 	test_places();
 	test_begun();
 	test_scratch_full();
+	test_holes(1, 0);
+	test_holes(3, 256);
+	test_holes_give_way();
 	test_idle();
 	return tap_done();
 }
