@@ -81,6 +81,12 @@ static void close_pages(struct mover *m)
 		pages_free(&m->pages[n]);
 }
 
+/* Slots are counted for these: with larger ones the limit may have no room for what is lost of the last page. */
+static uint64_t page_bytes(const struct mover_params *p)
+{
+	return pages_rung_bytes(p->pages == PAGES_AUTO ? PAGES_2M : (enum pages_rung)p->pages);
+}
+
 /* On the best pages with which the file stays within the node's part of the limit. */
 static int make_file(struct mover *m, uint32_t node, struct moe_error *err)
 {
@@ -353,7 +359,7 @@ int mover_new(struct mover **ret, const struct mover_params *params, struct moe_
 		m->pages[n] = PAGES_NONE;
 	pthread_mutex_init(&m->lock, NULL);
 	pthread_cond_init(&m->cond, NULL);
-	r = replicas_new(&m->replicas, params->model, params->max, err);
+	r = replicas_new(&m->replicas, params->model, params->max, page_bytes(params), err);
 	if (r == 0)
 		r = allocate(m, err);
 	if (r == 0)

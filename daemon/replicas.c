@@ -42,16 +42,13 @@ struct replicas {
 	struct making making;
 };
 
-/* Files are of whole pages: what the largest rounding may take stays out of the slots. */
-#define PAGE_2M ((uint64_t)2 << 20)
-
 /* A slot has room for the largest record, but for one share. */
 static uint64_t slot_bytes(const struct resident *model)
 {
 	return (model->manifest->n_pools - 1) * model->manifest->record_bytes;
 }
 
-uint32_t replicas_slots(const struct resident *model, uint64_t max)
+uint32_t replicas_slots(const struct resident *model, uint64_t max, uint64_t page)
 {
 	const struct moe_manifest *m = model->manifest;
 	uint64_t per_node, slots;
@@ -59,15 +56,16 @@ uint32_t replicas_slots(const struct resident *model, uint64_t max)
 	if (m->n_pools < 2 || model->frames)
 		return 0;
 	per_node = max / m->n_pools;
-	per_node -= MIN(per_node, per_node >= 512 * PAGE_2M ? 512 * PAGE_2M : PAGE_2M);
+	per_node -= per_node % page; /* files are of whole pages */
 	slots = per_node / slot_bytes(model) / ((uint64_t)m->n_moe_layers + 1);
 	return (uint32_t)MIN(slots, m->n_experts);
 }
 
-int replicas_new(struct replicas **ret, const struct resident *model, uint64_t max, struct moe_error *err)
+int replicas_new(struct replicas **ret, const struct resident *model, uint64_t max, uint64_t page,
+		 struct moe_error *err)
 {
 	const struct moe_manifest *m = model->manifest;
-	const uint32_t slots = replicas_slots(model, max);
+	const uint32_t slots = replicas_slots(model, max, page);
 	struct replicas *r;
 
 	if (!slots)

@@ -42,12 +42,14 @@ struct replica_copy {
 	uint8_t *to;                 /* room for all shares but the node's, each record_bytes, ascending */
 };
 
-/* How many slots a row has on each node if copies may take `max` bytes in all (0: there is no room for one). One row's
- * worth of slots more than all rows need is there, so that any row can be made anew beside the old one. */
-uint32_t replicas_slots(const struct resident *model, uint64_t max);
+/* How many slots a row has on each node if copies may take `max` bytes in all, in files of whole pages of `page` bytes
+ * (0: there is no room for one). One row's worth of slots more than all rows need is there, so that any row can be made
+ * anew beside the old one. */
+uint32_t replicas_slots(const struct resident *model, uint64_t max, uint64_t page);
 
 /* Of a model with 2 shares or more, none of it tiered, for which there are slots. Takes no memory for copies yet. */
-int replicas_new(struct replicas **ret, const struct resident *model, uint64_t max, struct moe_error *err);
+int replicas_new(struct replicas **ret, const struct resident *model, uint64_t max, uint64_t page,
+		 struct moe_error *err);
 struct replicas *replicas_free(struct replicas *r); /* nothing is held; takes NULL, returns NULL */
 
 /* The memory of the slots, [nodes], the caller's: each of replicas_file_bytes() or more, `bytes` in all, at most the

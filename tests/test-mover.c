@@ -4,6 +4,7 @@
  * whatever is refused at whatever step leaves the layer as it was and the results the same.
  */
 #include <errno.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -24,7 +25,7 @@ struct world {
 
 static uint64_t limit_of(const struct world *w)
 {
-	return NODES * (SLOTS * (ROWS + 1) * w->f.manifest.record_bytes + (2 << 20));
+	return NODES * ALIGN_UP(SLOTS * (ROWS + 1) * w->f.manifest.record_bytes, (uint64_t)4096);
 }
 
 static struct mover_params params_of(struct world *w)
@@ -273,20 +274,23 @@ static void test_refused(struct world *w)
 	struct mover_stats stats;
 	struct mover *m = NULL;
 	struct moe_error err = {0};
+	struct rlimit files;
 	bool same = true;
 
-	params.max = 1 << 20;
+	params.max = 4096;
 	ok(mover_new(&m, &params, &err) == -ENOSPC && !m && !w->f.model.replicas, "too little: %s", err.text);
 	params.max = limit_of(w);
 	w->f.model.frames = 1;
 	ok(mover_new(&m, &params, &err) == -EOPNOTSUPP, "a tiered model: %s", err.text);
 	w->f.model.frames = 0;
-	params.pages = PAGES_1G; /* one for each node is more than the limit */
 	require(mover_new(&m, &params, &err) == 0, "a mover");
+	require(getrlimit(RLIMIT_NOFILE, &files) == 0, "a limit of files");
+	setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_cur = 0, .rlim_max = files.rlim_max});
 	heat(w, 0);
 	require(look_again(w, m, 1, &same), "it tries");
+	setrlimit(RLIMIT_NOFILE, &files);
 	mover_stats(m, &stats);
-	ok(stats.state == MOVER_REFUSED && strstr(stats.why, "1g pages") && stats.level.bytes == 0 && same,
+	ok(stats.state == MOVER_REFUSED && strstr(stats.why, "moe-replicas") && stats.level.bytes == 0 && same,
 	   "no memory: %s", stats.why);
 	mover_free(m);
 	ok(mover_free(NULL) == NULL, "freeing nothing");

@@ -11,7 +11,7 @@
 #include "daemon/replicas.h"
 #include "tests/pool-fills.h"
 
-enum { NODES = 3, EXPERTS = 8, ROWS = 2, HIDDEN = 96, INTER = 112, SLOTS = 3 };
+enum { NODES = 3, EXPERTS = 8, ROWS = 2, HIDDEN = 96, INTER = 112, SLOTS = 3, PAGE = 4096 };
 
 struct world {
 	struct fake f;
@@ -23,7 +23,7 @@ static uint64_t limit_of(const struct fake *f, uint32_t slots)
 {
 	const uint64_t slot = (NODES - 1) * f->manifest.record_bytes;
 
-	return NODES * (slots * (ROWS + 1) * slot + (2 << 20));
+	return NODES * ALIGN_UP(slots * (ROWS + 1) * slot, PAGE);
 }
 
 static void world_make(struct world *w)
@@ -33,15 +33,32 @@ static void world_make(struct world *w)
 	*w = (struct world){0};
 	fake_layout(&w->f, EXPERTS, HIDDEN, INTER, MOE_FORMAT_BF16, NODES);
 	fake_fill(&w->f);
-	ok(replicas_slots(&w->f.model, limit_of(&w->f, SLOTS)) == SLOTS &&
-		   replicas_slots(&w->f.model, limit_of(&w->f, SLOTS) - NODES) == SLOTS - 1,
+	ok(replicas_slots(&w->f.model, limit_of(&w->f, SLOTS), PAGE) == SLOTS &&
+		   replicas_slots(&w->f.model, limit_of(&w->f, SLOTS) - NODES, PAGE) == SLOTS - 1,
 	   "the limit says how many slots");
-	ok(replicas_new(&w->replicas, &w->f.model, limit_of(&w->f, 1) - NODES, &err) == -ENOSPC, "too little: %s",
+	ok(replicas_new(&w->replicas, &w->f.model, limit_of(&w->f, 1) - NODES, PAGE, &err) == -ENOSPC, "too little: %s",
 	   err.text);
-	require(replicas_new(&w->replicas, &w->f.model, limit_of(&w->f, SLOTS), &err) == 0, "replicas");
+	require(replicas_new(&w->replicas, &w->f.model, limit_of(&w->f, SLOTS), PAGE, &err) == 0, "replicas");
 	for (uint32_t n = 0; n < NODES; n++)
 		w->files[n] = allocate(replicas_file_bytes(w->replicas));
 	replicas_use(w->replicas, w->files, NODES * replicas_file_bytes(w->replicas));
+}
+
+/* Nothing of the limit stays out but what fills no page. */
+static void test_pages(void)
+{
+	const uint64_t small = 2 << 20, large = 1 << 30;
+	struct fake f;
+
+	fake_layout(&f, EXPERTS, HIDDEN, INTER, MOE_FORMAT_BF16, NODES);
+	fake_fill(&f);
+	ok(replicas_slots(&f.model, NODES * large, small) == EXPERTS &&
+		   replicas_slots(&f.model, NODES * large, large) == EXPERTS,
+	   "a page a node is a page, of 1 GiB, too");
+	ok(replicas_slots(&f.model, NODES * large - 1, small) == EXPERTS &&
+		   replicas_slots(&f.model, NODES * large - 1, large) == 0,
+	   "less is none of these");
+	fake_free(&f);
 }
 
 static void world_free(struct world *w)
@@ -344,6 +361,7 @@ int main(void)
 
 	seed = tap_seed();
 	test_deal();
+	test_pages();
 	pool = pool_make(NODES, NODES);
 	test_moves(pool);
 	pool_free(pool);
