@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "daemon/bus-internal.h"
@@ -101,7 +102,7 @@ static int watch_caller(struct bus *b, const char *sender)
 
 static int start_trace(struct bus *b, sd_bus_message *call, sd_bus_error *ret_error)
 {
-	struct trace_params params = {0};
+	struct trace_params params = {.uid = geteuid()}; /* whom polkit lets acts for it */
 	struct moe_error err = {0};
 	char path[BUS_PATH_MAX];
 	int fd, r = sd_bus_message_read(call, "sh", &params.model, &fd);

@@ -441,8 +441,11 @@ static int on_forget(struct peer *peer, const struct moe_msg_forget *m, struct m
 /* Answered when it has ended. */
 static int on_trace(struct peer *peer, const struct moe_msg_trace *m, int fd, struct moe_error *err)
 {
-	const struct trace_params params = {
-		.model = m->name, .max_bytes = m->max_bytes, .max_steps = m->max_steps, .max_ms = m->max_ms};
+	const struct trace_params params = {.model = m->name,
+					    .max_bytes = m->max_bytes,
+					    .max_steps = m->max_steps,
+					    .max_ms = m->max_ms,
+					    .uid = peer->uid};
 	int r = check_steers(peer, "trace", err);
 
 	if (r == 0 && !memchr(m->name, 0, sizeof m->name))

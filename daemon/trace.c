@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/util.h"
+#include "daemon/closer.h"
 #include "daemon/service.h"
 
 #define BUFFER_BYTES (4u << 20)
@@ -42,6 +43,7 @@ struct trace {
 	enum moe_trace_reason reason;
 
 	int fd;
+	uid_t uid; /* whose it is */
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t more;
@@ -335,7 +337,7 @@ static int start_thread(struct trace *t, struct moe_error *err)
 /* What the thread does not touch any more. */
 static void trace_destroy(struct trace *t)
 {
-	close_fd(t->fd);
+	closer_take(&t->fd, 1, t->uid, false);
 	pthread_cond_destroy(&t->more);
 	pthread_mutex_destroy(&t->lock);
 	free(t->buffers[0]);
@@ -356,6 +358,7 @@ static struct trace *trace_alloc(struct taps *taps, const struct trace_params *p
 	t->max_ns = p->max_ms > UINT64_MAX / 1000000 ? 0 : p->max_ms * 1000000;
 	t->began_ns = now_ns();
 	t->fd = -1;
+	t->uid = p->uid;
 	t->sink = (struct tap_sink){
 		.wants = trace_wants, .route = trace_route, .lost = trace_lost, .left = trace_left, .tick = trace_tick};
 	strncpy(t->model, p->model, sizeof t->model - 1);

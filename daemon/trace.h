@@ -11,6 +11,8 @@
 #ifndef DAEMON_TRACE_H
 #define DAEMON_TRACE_H
 
+#include <sys/types.h>
+
 #include "daemon/taps.h"
 #include "uapi/moe_proto.h"
 
@@ -19,6 +21,7 @@ struct trace;
 struct trace_params {
 	const char *model;                     /* "": of all models */
 	uint64_t max_bytes, max_steps, max_ms; /* as struct moe_msg_trace has them */
+	uid_t uid;                             /* whose file it is, for the closer */
 };
 
 /* Begins. The file is the caller's: a duplicate is kept. -EINVAL: it is none that can be written; -ENOMEM, ... */

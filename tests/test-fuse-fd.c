@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Descriptors whose closing, or any question about them, never ends: of a file on a FUSE server that answers no FLUSH
- * and no STATFS, and of a TCP connection that lingers. Whoever sends one keeps nobody else waiting.
+ * and no STATFS, and of a TCP connection that lingers. Whoever sends one keeps nobody else waiting, nor does the end of
+ * a recording into one.
  */
 #include <linux/fuse.h>
 #include <netinet/in.h>
@@ -26,7 +27,7 @@ static int dead_fd = -1;
 static struct fuse_attr attr_of(uint64_t node)
 {
 	return (struct fuse_attr){
-		.ino = node, .size = 4096, .mode = node == FILE_NODE ? 0100666 : 040755, .nlink = 1, .blksize = 4096};
+		.ino = node, .mode = node == FILE_NODE ? 0100666 : 040755, .nlink = 1, .blksize = 4096};
 }
 
 static void fuse_reply(int dev, uint64_t unique, int error, const void *data, size_t bytes)
@@ -264,6 +265,20 @@ static void test_many(void)
 	ok(refused, "whose user makes no further connection");
 }
 
+/* The server takes no writes, either: the recording is over at once. */
+static void test_recording(void)
+{
+	struct moe_msg_trace m = {0};
+	int sock = connect_for(TAP_SOON_NS / 1000000000);
+
+	hello(sock);
+	begin(&m, sizeof m, MOE_MSG_TRACE, 1);
+	ok(exchange(sock, &m, sizeof m, &dead_fd, 1) == MOE_MSG_ERROR,
+	   "a recording into a file that does not close ends");
+	others_are_served("its end");
+	close(sock);
+}
+
 /* The server is gone: all that waited is closed, a little later. */
 static void test_again(void)
 {
@@ -384,6 +399,7 @@ int main(void)
 	} else {
 		before = quiet_fds(-1);
 		ring_open(&other);
+		test_recording();
 		hostile(dead_fd, "a file that does not close");
 		test_many();
 		stop_server();
