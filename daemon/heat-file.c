@@ -151,7 +151,7 @@ static void *run(void *userdata)
 	pthread_setname_np(pthread_self(), "moe-heat");
 	if (save->before)
 		save->code = heat_save_join(save->before, &save->error);
-	r = heat_file_write(save->folder, save->copy, &err);
+	r = (save->removes ? heat_file_remove : heat_file_write)(save->folder, save->copy, &err);
 	if (r < 0 && save->code == 0) {
 		save->code = r;
 		save->error = err;
@@ -160,27 +160,41 @@ static void *run(void *userdata)
 	return NULL;
 }
 
-int heat_save_start(struct heat_save **ret, const char *folder, const struct heat_page *page, struct heat_save *before)
+static int start(struct heat_save **ret, const struct heat_save *what)
 {
-	struct heat_save *save = calloc(1, sizeof *save);
+	struct heat_save *save = malloc(sizeof *save);
 	int r = -ENOMEM;
 
-	if (save)
-		save->copy = malloc(heat_bytes(page->rows, page->experts));
-	if (save && save->copy) {
-		save->folder = folder;
-		save->before = before;
-		heat_encode(save->copy, page);
+	if (save && what->copy) {
+		*save = *what;
 		r = -pthread_create(&save->thread, NULL, run, save);
 	}
 	if (r < 0) {
-		if (save)
-			free(save->copy);
+		free(what->copy);
 		free(save);
 		return r;
 	}
 	*ret = save;
 	return 0;
+}
+
+int heat_save_start(struct heat_save **ret, const char *folder, const struct heat_page *page, struct heat_save *before)
+{
+	struct heat_page *copy = malloc(heat_bytes(page->rows, page->experts));
+
+	if (copy)
+		heat_encode(copy, page);
+	return start(ret, &(struct heat_save){.folder = folder, .before = before, .copy = copy});
+}
+
+int heat_remove_start(struct heat_save **ret, const char *folder, const struct heat_page *page,
+		      struct heat_save *before)
+{
+	struct heat_page *copy = malloc(sizeof *copy);
+
+	if (copy)
+		*copy = *page;
+	return start(ret, &(struct heat_save){.folder = folder, .before = before, .copy = copy, .removes = true});
 }
 
 int heat_save_join(struct heat_save *save, struct moe_error *err)

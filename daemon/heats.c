@@ -258,6 +258,22 @@ void heats_part(struct heats *h, struct handover *handover, struct entry *entry)
 	h->parting = t;
 }
 
+/* The last one begun removes the same already. */
+static bool removes(const struct heats *h, const struct heats_table *t)
+{
+	return h->save && h->save->removes &&
+	       memcmp(h->save->copy->digest, t->page->digest, sizeof t->page->digest) == 0;
+}
+
+/* Behind the one in progress, or the heat would come back. */
+static int remove_saved(struct heats *h, struct heats_table *t, struct moe_error *err)
+{
+	if (!h->folder || removes(h, t) || heat_remove_start(&h->save, h->folder, t->page, h->save) == 0)
+		return 0;
+	heats_end(h); /* waits for it, for want of a thread */
+	return heat_file_remove(h->folder, t->page, err);
+}
+
 int heats_forget(struct heats *h, struct entry *entry, struct moe_error *err)
 {
 	struct heats_table *t = entry->lasting;
@@ -265,9 +281,8 @@ int heats_forget(struct heats *h, struct entry *entry, struct moe_error *err)
 
 	if (!t)
 		return moe_error_set(err, -ENOENT, "model '%s' has no heat that lasts", entry->model->manifest->name);
-	heats_end(h); /* it would come back */
-	r = h->folder ? heat_file_remove(h->folder, t->page, err) : 0;
-	if (r == 0 || r == -ENOENT)
+	r = remove_saved(h, t, err);
+	if (r == 0)
 		heat_table_forget(t->page);
-	return r == -ENOENT ? 0 : r;
+	return r;
 }

@@ -5,9 +5,9 @@
  * Law: a table is there as long as a model of its digest is loaded. It begins with what a daemon before has left in
  * memory (with the keeper), else with what is on disk, else empty. It is saved when its steps have grown by
  * HEATS_SAVE_STEPS, at most every HEATS_SAVE_NS, and when its last model is unloaded or the daemon ends; without a
- * folder it is never saved. Nobody waits for a save, but at the daemon's end and to forget: what is unloaded stays in
- * memory until it is over, and is taken from there when it is loaded again. What cannot be read or saved is said once,
- * and costs nobody anything but heat.
+ * folder it is never saved. What is forgotten is removed from disk, in its turn among the saves. Nobody waits for
+ * either, but at the daemon's end: what is unloaded stays in memory until it is over, and is taken from there when it
+ * is loaded again. What cannot be read, saved or removed is said once, and costs nobody anything but heat.
  */
 #ifndef DAEMON_HEATS_H
 #define DAEMON_HEATS_H
@@ -56,7 +56,7 @@ void heats_end(struct heats *heats);
 /* Saves what is due, without waiting. */
 void heats_look(struct heats *heats, uint64_t now);
 
-/* 0, or -errno: what is on disk stays. */
+/* In memory at once, on disk soon. -ENOENT: it has none; or another -errno: nothing is forgotten. */
 int heats_forget(struct heats *heats, struct entry *entry, struct moe_error *err);
 
 #endif

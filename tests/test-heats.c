@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Heat on its way to a disk that does not answer: unloading waits for nothing, whether or not a save is in progress,
- * nor does loading the same again, which has what it had; saves end in their order, and what fails is said and tried
- * once more.
+ * nor does loading the same again, which has what it had, nor does forgetting it; saves end in their order, and what
+ * fails is said and tried once more.
  *
  * fsync() is the test's: it waits for a gate.
  */
@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/heat-file.h"
 #include "daemon/heats.h"
 #include "daemon/registry.h"
 #include "tests/tap.h"
@@ -185,6 +186,40 @@ static void test_failures(struct heats *h)
 	heats_end(h);
 }
 
+static bool has_file(const struct heats *h)
+{
+	char path[128];
+
+	snprintf(path, sizeof path, "%s/heat-04%030d", h->folder, 0);
+	return access(path, F_OK) == 0;
+}
+
+static void test_forget(struct heats *h)
+{
+	struct warm a;
+
+	warm_init(&a, 4, "a");
+	heats_join(h, NULL, &a.entry);
+	save_stuck(h, &a, 11 * HEATS_SAVE_NS);
+	ok(heats_forget(h, &a.entry, NULL) == 0 && steps_of(&a) == 0 && h->save, "forgetting waits for no disk");
+	ok(heats_forget(h, &a.entry, NULL) == 0 && h->save->before && !h->save->before->before, "nor twice");
+	gate(false);
+	heats_end(h);
+	ok(!has_file(h), "what was being saved is removed");
+	heat(&a, 3);
+	heats_part(h, NULL, &a.entry);
+	heats_end(h);
+	heats_join(h, NULL, &a.entry);
+	ok(has_file(h) && steps_of(&a) == 3, "what comes afterwards is kept");
+	ok(heats_forget(h, &a.entry, NULL) == 0, "forgotten again");
+	heats_part(h, NULL, &a.entry);
+	heats_end(h);
+	heats_join(h, NULL, &a.entry);
+	ok(steps_of(&a) == 0 && a.entry.lasting->page->cells[3] == 0, "and unloaded at once");
+	heats_part(h, NULL, &a.entry);
+	heats_end(h);
+}
+
 int main(void)
 {
 	char folder[TAP_TMP], command[96];
@@ -196,6 +231,7 @@ int main(void)
 	test_unload(&h);
 	test_side_by_side(&h);
 	test_failures(&h);
+	test_forget(&h);
 	snprintf(command, sizeof command, "rm -r %s", folder);
 	ok(system(command) == 0, "the folder is there");
 	return tap_done();
