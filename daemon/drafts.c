@@ -135,22 +135,38 @@ static uint32_t choose(struct drafts *d)
 	return d->turn;
 }
 
-static void begin(struct service *s)
+static void begin_document(struct service *s)
 {
 	struct drafts *d = &s->drafts;
 	struct moe_error err = {0};
-	int r;
+	const int r = document_begin(&d->document, s, d->what, &err);
+
+	if (r < 0)
+		fail(s, r, &err);
+}
+
+static void begin(struct service *s)
+{
+	struct drafts *d = &s->drafts;
 
 	d->what = choose(d);
 	d->wanted &= ~(1u << d->what);
 	for (struct peer *peer = s->peers; peer; peer = peer->next)
 		peer->drafted = peer->asks && peer->asks == d->what;
 	bus_begin_document(s->bus, d->what);
-	if (d->what == MOE_QUERY_HEAT)
-		service_take_heat(s);
-	r = document_begin(&d->document, s, d->what, &err);
-	if (r < 0)
-		fail(s, r, &err);
+	d->gathers = d->what == MOE_QUERY_HEAT;
+	if (d->gathers)
+		heat_round_begin(&s->heat_round, s->sessions);
+	else
+		begin_document(s);
+}
+
+/* The turns between do it. */
+static void gather(struct service *s)
+{
+	s->drafts.gathers = s->heat_round.next;
+	if (!s->drafts.gathers)
+		begin_document(s);
 }
 
 /* It has written: all who wait get it. */
@@ -203,7 +219,9 @@ static void piece(struct service *s)
 {
 	struct drafts *d = &s->drafts;
 
-	if (!d->document)
+	if (d->gathers)
+		gather(s);
+	else if (!d->document)
 		begin(s);
 	else if (!document_go_on(d->document))
 		end(s);
@@ -223,7 +241,7 @@ bool drafts_turn(struct service *s, bool busy)
 	}
 	if (!d->document && exporter_wants(s->exporter))
 		drafts_want(d, DOCUMENT_FIGURES);
-	if (d->ended || (!d->document && !d->wanted))
+	if (d->ended || (!d->document && !d->gathers && !d->wanted))
 		return false;
 	now = now_ns();
 	if (busy && now < d->rest_ns)

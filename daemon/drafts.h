@@ -48,6 +48,7 @@ struct drafts {
 	struct document *document; /* being made, or NULL */
 	struct scribe *scribe;     /* writing it, or NULL */
 	uint64_t rest_ns;          /* no piece before */
+	bool gathers;              /* it is begun when the heat of all sessions is there */
 	bool ended;
 };
 

@@ -229,7 +229,7 @@ static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, str
 	if (r < 0)
 		return r;
 	s->pid = peer->pid;
-	service_take_heat(peer->service);
+	service_begin_heat(peer->service);
 	session_tell_hottest(s, alike_of(peer, s));
 	service_add_session(peer->service, s);
 	r = a.dp_size ? agreement_join(&peer->service->agreements, s, err) : 0;

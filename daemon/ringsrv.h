@@ -65,8 +65,9 @@ void ringsrv_retire_stats(struct session *session);
 
 /* What the client's steps of a layer waited, added to a histogram. */
 void ringsrv_add_waits(const struct session *session, uint32_t layer, struct histogram *to);
-/* What the client's routers have chosen since the last call goes to the model's heat. */
-void ringsrv_take_heat(struct session *session);
+/* What the client's routers have chosen since the last call goes to the model's heat. Returns how many counters had to
+ * be looked at for that, 0 where there was nothing new. */
+uint32_t ringsrv_take_heat(struct session *session);
 
 /* A snapshot of the client's counters of one mode. */
 void ringsrv_read_mode(const struct session *session, enum moe_stats_mode mode, struct moe_mode_stats *ret);

@@ -89,6 +89,7 @@ void service_bury(struct service *s)
 		if (session->dead && !session_busy(session)) {
 			*at = session->next;
 			drafts_forget(&s->drafts, session);
+			heat_round_forget(&s->heat_round, session);
 			sched_part(s->sched, &session->sched);
 			session_free(session);
 			s->trim = !s->sessions;

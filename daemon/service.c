@@ -91,6 +91,13 @@ void service_take_heat(struct service *s)
 			ringsrv_take_heat(session);
 }
 
+void service_begin_heat(struct service *s)
+{
+	if (!s->heat_round.next)
+		heat_round_begin(&s->heat_round, s->sessions);
+	heat_round_piece(&s->heat_round);
+}
+
 /* Who has it all in its own slots asks for nothing: what it tells waits until somebody does, or asks for it. */
 static void look_at_heat(struct service *s)
 {
@@ -101,19 +108,21 @@ static void look_at_heat(struct service *s)
 	s->heats.looked_ns = now;
 	closer_retry();
 	peers_look(s, false);
-	service_take_heat(s);
+	service_begin_heat(s);
 	heats_look(&s->heats, now);
 }
 
 static bool service_turn(void *userdata)
 {
 	struct service *s = userdata;
-	bool any = serve_rings(s);
+	bool busy, any = serve_rings(s);
 
 	any |= agreements_turn(&s->agreements);
 	any |= serve_done(s);
 	any |= modqueue_turn(&s->modqueue, s->sched);
-	any |= drafts_turn(s, any);
+	busy = any;
+	any |= heat_round_turn(&s->heat_round, busy);
+	any |= drafts_turn(s, busy);
 	any |= bus_turn(s->bus);
 	if (s->push)
 		any |= serve_opened(s);
@@ -144,7 +153,7 @@ static bool service_park(void *userdata)
 	s->trim = false;
 	agreements_park(&s->agreements);
 	look_at_heat(s);
-	if (modqueue_park(&s->modqueue))
+	if (s->heat_round.next || modqueue_park(&s->modqueue))
 		return true;
 	return pollset_park(&s->rings, s->sched);
 }

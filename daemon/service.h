@@ -21,6 +21,7 @@
 #include "daemon/config.h"
 #include "daemon/door.h"
 #include "daemon/drafts.h"
+#include "daemon/heat-round.h"
 #include "daemon/heats.h"
 #include "daemon/jobs.h"
 #include "daemon/listener.h"
@@ -91,6 +92,7 @@ struct service {
 	struct peer *peers, *unheard; /* unheard: closed, with answers that were not read */
 	uint32_t n_peers;
 	struct session *sessions;
+	struct heat_round heat_round;
 	struct pollset rings;
 	struct taps taps;
 	bool bury;           /* a session has died, or the last request of a dead one has come back */
@@ -174,8 +176,10 @@ int service_unload(struct service *service, const char *name, struct moe_error *
 /* Of a tiered model ("": the only model): registry_set_policy(). */
 int service_set_policy(struct service *s, const char *model, const char *policy, struct moe_error *err);
 
-/* What all sessions have told of their routers' choices is in the models' heat. */
+/* What all sessions have told of their routers' choices is in the models' heat. With many of them it takes long. */
 void service_take_heat(struct service *s);
+/* The same soon; of few sessions, now. */
+void service_begin_heat(struct service *s);
 /* A model's heat begins anew, also on disk; 0 or -errno. */
 int service_forget_heat(struct service *s, const char *model, struct moe_error *err);
 

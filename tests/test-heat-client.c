@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What the daemon takes from a client's heat: what is new, once; and a client whose step counter goes back, or jumps,
- * spoils nothing that lasts. The session is made by hand, of the fields that ringsrv_take_heat() reads.
+ * spoils nothing that lasts. Of many clients only so many are asked at a time. The sessions are made by hand, of the
+ * fields that ringsrv_take_heat() and a round read.
  */
 #include <stdlib.h>
 
+#include "daemon/heat-round.h"
 #include "daemon/heat-table.h"
 #include "daemon/heats.h"
 #include "daemon/ringsrv-internal.h"
@@ -33,7 +35,8 @@ static void make(struct world *w)
 
 	*w = (struct world){.manifest = {.n_moe_layers = LAYERS, .n_experts = EXPERTS}};
 	w->lasting.page = calloc(1, heat_bytes(LAYERS, EXPERTS));
-	require(region && w->lasting.page, "memory");
+	if (!region || !w->lasting.page)
+		abort();
 	heat_page_init(w->lasting.page, LAYERS, EXPERTS, digest);
 	w->lasting.every = EVERY;
 	w->model.manifest = &w->manifest;
@@ -55,6 +58,54 @@ static void step(struct world *w, uint32_t cell, uint32_t pairs)
 	w->cells[cell] += pairs;
 	w->client_page->heat_steps++;
 	ringsrv_take_heat(&w->session);
+}
+
+#define MANY 4000
+
+/* All on one table, linked in their order. */
+static void make_many(struct world *w)
+{
+	for (uint32_t i = 0; i < MANY; i++) {
+		make(&w[i]);
+		w[i].session.next = i + 1 < MANY ? &w[i + 1].session : NULL;
+		if (i > 0)
+			free(w[i].lasting.page);
+		w[i].lasting.page = w[0].lasting.page;
+		w[i].lasting.every = UINT32_MAX;
+		w[i].cells[0]++;
+		w[i].client_page->heat_steps++;
+	}
+}
+
+static void test_round(void)
+{
+	struct world *w = calloc(MANY, sizeof *w);
+	struct heat_round round = {0};
+	struct heat_page *page;
+	struct session *next;
+	uint32_t turns = 1;
+
+	require(w != NULL, "memory");
+	make_many(w);
+	page = w[0].lasting.page;
+	ok(!heat_round_turn(&round, false), "no round, nothing to do");
+	heat_round_begin(&round, &w[0].session);
+	require(heat_round_turn(&round, false), "a piece of one");
+	ok(page->steps > 0 && page->steps <= MANY / 4, "%llu of %d clients at a time", (unsigned long long)page->steps,
+	   MANY);
+	next = round.next;
+	ok(heat_round_turn(&round, true) && round.next == next, "and none for a while where the rings have work");
+	heat_round_forget(&round, &w[MANY - 1].session);
+	heat_round_forget(&round, next);
+	ok(round.next == next->next, "who goes away is not asked any more");
+	w[MANY - 1].session.dead = true;
+	while (heat_round_turn(&round, false))
+		turns++;
+	ok(page->steps == MANY - 2 && page->cells[0] == MANY - 2, "all others are, in %u turns", turns);
+	for (uint32_t i = 0; i < MANY; i++)
+		free(w[i].client_page);
+	free(page);
+	free(w);
 }
 
 int main(void)
@@ -85,5 +136,6 @@ int main(void)
 	   page->cells[1], EVERY);
 	free(w.client_page);
 	free(page);
+	test_round();
 	return tap_done();
 }
