@@ -17,6 +17,7 @@
 
 struct guard {
 	_Atomic uintptr_t base, end; /* base 0: not in use */
+	_Atomic uint64_t uses;       /* before the other two change */
 	_Atomic bool hit;
 	struct guard *next, *next_free;
 };
@@ -35,14 +36,28 @@ static struct {
 	int spare; /* a memfd with pages: mapping it commits nothing */
 } guards = {.spare = -1};
 
+/* Both of one use: the reactor may end it and begin another between two loads. False: it is not in use. */
+static bool range_of(const struct guard *g, uintptr_t *ret_base, uintptr_t *ret_end)
+{
+	uint64_t uses;
+
+	/* Partners: the stores of guard_new. All are of one order, where its number is in front of its range. */
+	do {
+		uses = atomic_load(&g->uses);
+		*ret_base = atomic_load(&g->base);
+		*ret_end = atomic_load(&g->end);
+	} while (atomic_load(&g->uses) != uses);
+	return *ret_base != 0;
+}
+
 static bool replace(struct guard *g, uintptr_t at)
 {
-	const uintptr_t base = atomic_load_explicit(&g->base, memory_order_acquire);
-	const uintptr_t end = atomic_load_explicit(&g->end, memory_order_relaxed);
+	uintptr_t base, end;
+	const bool used = range_of(g, &base, &end);
 	const uintptr_t from = at & ~(uintptr_t)(SPARE_BYTES - 1), to = MIN(from + SPARE_BYTES, end);
 	const uintptr_t begin = MAX(from, base);
 
-	if (base == 0 || at < base || at >= end)
+	if (!used || at < base || at >= end)
 		return false;
 	if (mmap((void *)begin, to - begin, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, guards.spare, 0) ==
 	    MAP_FAILED)
@@ -127,9 +142,10 @@ int guard_new(struct guard **ret, const volatile void *base, uint64_t bytes, str
 	g = guards.unused;
 	guards.unused = g->next_free;
 	atomic_store(&g->hit, false);
-	atomic_store_explicit(&g->end, (uintptr_t)base + bytes, memory_order_relaxed);
-	/* Partner: the load of base in `replace`. */
-	atomic_store_explicit(&g->base, (uintptr_t)base, memory_order_release);
+	/* Partner: `range_of`. */
+	atomic_fetch_add(&g->uses, 1);
+	atomic_store(&g->end, (uintptr_t)base + bytes);
+	atomic_store(&g->base, (uintptr_t)base);
 	*ret = g;
 	return 0;
 }
