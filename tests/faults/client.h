@@ -446,9 +446,10 @@ static void use(struct run *run)
 /* With the session gone, and what its client could no more unload, as few descriptors are open as before it came. */
 static void check_descriptors(struct run *run, int probe, int before)
 {
-	/* A file of a trace, and a GPU's memory (the message's descriptor, and the one of the push), wait for a thread
-	 * that closes them; a bus may be back; the copies of two nodes stay. */
-	const int waits = pushes ? 2 : watched || bus.talk;
+	/* A file of a trace, and a GPU's memory, wait for a thread that closes them: the message's descriptor, and the
+	 * recording's or the push's; a bus closes its messages' itself. It may be back; the copies of two nodes stay.
+	 */
+	const int waits = pushes || watched ? 2 : bus.talk != NULL;
 	const int most = before + (run->fault && run->fault->ever ? waits : 0) + (bus.talk && run->fault) + 2 * moves;
 	const uint64_t end = now_ms() + PATIENCE_MS;
 	int now = most;
