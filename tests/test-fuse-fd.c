@@ -36,7 +36,8 @@ static void fuse_reply(int dev, uint64_t unique, int error, const void *data, si
 	const struct fuse_out_header head = {.len = (uint32_t)(sizeof head + bytes), .error = error, .unique = unique};
 
 	memcpy(buffer, &head, sizeof head);
-	memcpy(buffer + sizeof head, data, bytes);
+	if (bytes > 0)
+		memcpy(buffer + sizeof head, data, bytes);
 	if (write(dev, buffer, head.len) < 0)
 		diag("fuse: %s", strerror(errno));
 }
