@@ -30,7 +30,7 @@ static const struct variant {
 	 "AVX-512 with VNNI, VBMI and a BF16 dot product that outruns FMA"},
 	{ISA_AVX512, CPU_AVX2 | CPU_AVX512 | CPU_VNNI | CPU_VBMI | CPU_BF16_FAST | CPU_UNASKED, &kernels_avx512_unasked,
 	 "AVX-512 with VNNI, VBMI and a BF16 dot product that outruns FMA; AMD's family 25 (Zen 4), whose caches read "
-	 "ahead by themselves: no prefetches"},
+	 "ahead by themselves: few prefetches"},
 	{ISA_AMX, CPU_AVX2 | CPU_AVX512 | CPU_VNNI | CPU_VBMI | CPU_AMX, &kernels_amx,
 	 "AMX with BF16 and INT8, AVX-512 with VNNI and VBMI, GFNI"},
 };

@@ -35,12 +35,12 @@ extern const struct kernel_group_ops groups_panel_amx, groups_panel_fine_amx;
 extern const struct kernel_ops ops_panel_avx2, ops_panel_fine_avx2;
 extern const struct kernel_ops ops_panel_avx2_unasked;
 extern const struct kernel_ops ops_panel_avx2_vnni, ops_panel_fine_avx2_vnni;
-extern const struct kernel_ops ops_panel_avx512;
+extern const struct kernel_ops ops_panel_avx512, ops_panel_fine_avx512;
 extern const struct kernel_ops ops_panel_avx512_novbmi, ops_panel_fine_avx512_novbmi;
 extern const struct kernel_ops ops_panel_avx512_paged, ops_panel_fine_avx512_paged;
 extern const struct kernel_ops ops_panel_avx512_streamed, ops_panel_fine_avx512_streamed;
-extern const struct kernel_ops ops_panel_avx512_unasked, ops_panel_fine_avx512_unasked;
-extern const struct kernel_ops ops_pairs_4_avx512_unasked, ops_pairs_5_avx512_unasked, ops_pairs_e2m1_avx512;
+extern const struct kernel_ops ops_panel_avx512_unasked;
+extern const struct kernel_ops ops_pairs_4_avx512_unasked, ops_pairs_5_avx512, ops_pairs_e2m1_avx512;
 extern const struct kernel_ops ops_panel_amx, ops_panel_fine_amx;
 
 uint64_t peak_f32_avx2(uint64_t rounds);

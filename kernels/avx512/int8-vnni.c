@@ -39,8 +39,9 @@ static const struct rows_kernel kernel = {INT8_KERNEL(ROWS_NEAR, ROWS_FAR),
 					  .roomy = true};
 static const struct rows_kernel streamed = {INT8_KERNEL(ROWS_STREAMED, 0), .streams = streams,
 					    .side_near = ROWS_STREAMED, .lanes = integer_lanes, .lanes_over = 12};
-static const struct rows_kernel unasked = {INT8_KERNEL(0, 0), .streams = streams, .lanes = integer_lanes,
-					   .lanes_over = 12};
+/* One token is read faster as one stream, which nothing is asked for either (docs/decisions/0110). */
+static const struct rows_kernel unasked = {INT8_KERNEL(0, 0), .streams = streams, .side_over = 1,
+					   .lanes = integer_lanes, .lanes_over = 12};
 
 /* Of Zen 5, whose first-level cache bears the tiles of rows.h (docs/decisions/0009, 0074). */
 ROWS_OPS(ops_int8_vnni_avx512, kernel, PACK_I8_ROW, pack_i8_row)

@@ -49,7 +49,7 @@ struct summary summarise(double *samples, uint32_t n);
 
 /* Bytes per nanosecond of streaming reads by `threads` threads over `bytes` of memory, one pass, the best of so many
  * patterns on a part each; `memory` is aligned to 64. */
-#define LIMIT_READ_WAYS 3
+#define LIMIT_READ_WAYS 4
 double limit_read(const void *memory, uint64_t bytes, uint32_t threads);
 
 /* Nanoseconds of a copy by so many threads, with stores that go past the caches or by memcpy. All are multiples of

@@ -29,7 +29,7 @@ struct reader {
 	volatile uint64_t sum; /* so that the reads are not removed */
 };
 
-/* Some streams side by side, with lines asked for 1 KiB ahead or not: what reads fastest on the machines measured
+/* A stream, or some side by side, with lines asked for 1 KiB ahead or not: what reads fastest on the machines measured
  * (docs/decisions). */
 static inline __attribute__((always_inline)) uint64_t read_streams(const char *from, uint64_t bytes, int streams,
 								   bool ask)
@@ -56,8 +56,10 @@ static uint64_t read_way(const char *from, uint64_t bytes, int way)
 		return read_streams(from, bytes, 2, true);
 	case 1:
 		return read_streams(from, bytes, 4, true);
-	default:
+	case 2:
 		return read_streams(from, bytes, 4, false);
+	default:
+		return read_streams(from, bytes, 1, false);
 	}
 }
 
