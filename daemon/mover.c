@@ -30,10 +30,17 @@ struct mover {
 	pthread_mutex_t lock; /* of all below */
 	pthread_cond_t cond;
 	uint32_t *heat; /* [rows][experts]: pairs */
-	bool seen, stop, moved;
+	bool seen, stop, moved, parted;
 	int status; /* of the move */
 	struct mover_stats stats;
 };
+
+/* Those that were parted and may still have a copy made. */
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t fewer;
+	uint32_t n;
+} parted = {.lock = PTHREAD_MUTEX_INITIALIZER, .fewer = PTHREAD_COND_INITIALIZER};
 
 static uint32_t rows_of(const struct mover *m)
 {
@@ -373,15 +380,45 @@ int mover_new(struct mover **ret, const struct mover_params *params, struct moe_
 	return 0;
 }
 
-struct mover *mover_free(struct mover *m)
+static void stop(struct mover *m)
 {
-	if (!m)
-		return NULL;
 	pthread_mutex_lock(&m->lock);
 	m->stop = true;
 	pthread_cond_signal(&m->cond);
 	pthread_mutex_unlock(&m->lock);
+}
+
+static void count_parted(int one)
+{
+	pthread_mutex_lock(&parted.lock);
+	parted.n += (uint32_t)one;
+	pthread_cond_broadcast(&parted.fewer);
+	pthread_mutex_unlock(&parted.lock);
+}
+
+void mover_part(struct mover *m)
+{
+	m->parted = true;
+	count_parted(1);
+	stop(m);
+}
+
+void movers_settle(void)
+{
+	pthread_mutex_lock(&parted.lock);
+	while (parted.n)
+		pthread_cond_wait(&parted.fewer, &parted.lock);
+	pthread_mutex_unlock(&parted.lock);
+}
+
+struct mover *mover_free(struct mover *m)
+{
+	if (!m)
+		return NULL;
+	stop(m);
 	team_join(&m->team);
+	if (m->parted)
+		count_parted(-1);
 	m->params.model->replicas = NULL;
 	replicas_free(m->replicas);
 	close_pages(m);

@@ -42,6 +42,12 @@ int mover_new(struct mover **ret, const struct mover_params *params, struct moe_
 /* Before the pool's end; nothing of the model runs. Waits for the copy that is being made. Takes NULL, returns NULL. */
 struct mover *mover_free(struct mover *mover);
 
+/* Tells it to end, without waiting: mover_free is to follow, in any thread, which waits for the copy and gives the
+ * memory of all copies back. */
+void mover_part(struct mover *mover);
+/* Before the pool's end: waits until none of those uses it any more. */
+void movers_settle(void);
+
 /* The reactor's: so many pairs more; `heat` is that of all records, copied when it is time. Never waits. */
 void mover_saw(struct mover *mover, uint64_t pairs, const struct heat_cell *heat);
 

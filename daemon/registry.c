@@ -39,8 +39,8 @@ static struct resident *entry_free(struct entry *entry)
 	return model;
 }
 
-/* In a thread: a large model takes seconds to be given back, and reads of a tier that are under way as long as the disk
- * takes. */
+/* In a thread: a large model takes seconds to be given back, copies of its hot experts as well, and reads of a tier
+ * that are under way as long as the disk takes. */
 static void free_entry(void *entry)
 {
 	resident_free(entry_free(entry));
@@ -271,6 +271,7 @@ void registry_stop_movers(struct registry *registry)
 {
 	for (struct entry *e = registry->head; e; e = e->next)
 		e->mover = mover_free(e->mover);
+	movers_settle();
 }
 
 int registry_set_policy(struct entry *entry, const char *name, struct moe_error *err)
@@ -407,7 +408,8 @@ int registry_remove(struct registry *registry, const char *name, struct moe_erro
 		at = &(*at)->next;
 	*at = entry->next;
 	registry->n--;
-	entry->mover = mover_free(entry->mover);
+	if (entry->mover)
+		mover_part(entry->mover);
 	if (entry->tier)
 		tier_part(entry->tier);
 	closer_free(free_entry, entry);

@@ -4,6 +4,7 @@
  * whatever is refused at whatever step leaves the layer as it was and the results the same.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -12,7 +13,7 @@
 #include "daemon/mover.h"
 #include "tests/pool-fills.h"
 
-enum { NODES = 2, EXPERTS = 16, ROWS = 2, HIDDEN = 128, INTER = 128, SLOTS = 4, JOBS = 12 };
+enum { NODES = 2, EXPERTS = 16, ROWS = 2, HIDDEN = 128, INTER = 128, SLOTS = 4, JOBS = 12, THREADS = 3 };
 
 struct world {
 	struct fake f;
@@ -40,7 +41,7 @@ static struct mover_params params_of(struct world *w)
 
 static void world_make(struct world *w)
 {
-	*w = (struct world){.host = host_make(NODES), .pool = pool_make(NODES, 3)};
+	*w = (struct world){.host = host_make(NODES), .pool = pool_make(NODES, THREADS)};
 	w->host->nodes[1].id = w->host->nodes[0].id; /* there need not be another */
 	fake_layout(&w->f, EXPERTS, HIDDEN, INTER, MOE_FORMAT_BF16, NODES);
 	fake_fill(&w->f);
@@ -268,6 +269,79 @@ static void test_ends(struct world *w)
 	ok(same && began >= 5 && jobs_same(w), "ended at any moment, %u of %u in the midst or after", began, i);
 }
 
+/* A thread of the pool, which is not let go of. */
+struct holder {
+	struct fill *fill;
+	sem_t *go;
+};
+static struct holder holders[THREADS];
+
+static void hold_thread(struct pool_copy *copy, const struct pool_result *result)
+{
+	for (uint32_t i = 0; i < THREADS; i++)
+		while (&holders[i].fill->copy == copy && sem_wait(holders[i].go) < 0)
+			continue;
+	fill_done(copy, result);
+}
+
+static void *free_parted(void *arg)
+{
+	mover_free(arg);
+	return NULL;
+}
+
+/* With a copy under way that the pool has no thread for; after so long it has most likely begun. False: it had not. */
+static bool part_held(struct world *w, useconds_t after)
+{
+	const struct mover_params params = params_of(w);
+	struct mover_stats stats;
+	struct mover *m = NULL;
+	pthread_t thread;
+	bool held;
+	sem_t go;
+
+	sem_init(&go, 0, 0);
+	for (uint32_t i = 0; i < THREADS; i++) {
+		holders[i] = (struct holder){fill_make(&w->f, 0, 1), &go};
+		holders[i].fill->copy.done = hold_thread;
+		pool_submit_copy(w->pool, &holders[i].fill->copy);
+	}
+	require(mover_new(&m, &params, NULL) == 0, "a mover");
+	heat(w, 2);
+	mover_saw(m, ROWS * EXPERTS, w->heat);
+	do {
+		usleep(1000);
+		mover_stats(m, &stats);
+	} while (stats.state != MOVER_MOVES);
+	usleep(after);
+	mover_part(m); /* would hang here for ever if it waited */
+	require(pthread_create(&thread, NULL, free_parted, m) == 0, "a thread");
+	usleep(after);
+	held = pthread_tryjoin_np(thread, NULL) == EBUSY;
+	for (uint32_t i = 0; i < THREADS; i++)
+		sem_post(&go);
+	movers_settle();
+	if (held)
+		pthread_join(thread, NULL);
+	for (uint32_t i = 0; i < THREADS; i++) {
+		while (sem_wait(&holders[i].fill->ended) < 0)
+			continue;
+		fill_free(holders[i].fill);
+	}
+	sem_destroy(&go);
+	return held;
+}
+
+static void test_parted(struct world *w)
+{
+	useconds_t after = 1000;
+
+	while (!part_held(w, after) && after < 2000000)
+		after *= 2;
+	ok(after < 2000000, "a mover that is parted is not waited for, and its end waits for the copy");
+	ok(w->f.model.replicas == NULL && jobs_same(w), "and when it is gone");
+}
+
 static void test_refused(struct world *w)
 {
 	struct mover_params params = params_of(w);
@@ -306,6 +380,7 @@ int main(void)
 	test_bad_record(&w);
 	test_held(&w);
 	test_ends(&w);
+	test_parted(&w);
 	test_refused(&w);
 	world_free(&w);
 	return tap_done();
