@@ -96,22 +96,50 @@ static int make(struct heats_table *t, const struct moe_manifest *m, struct moe_
 	return 0;
 }
 
-static void read_saved(const struct heats *h, struct heats_table *t, const char *model)
+void heats_read(struct heats_saved *ret, const char *folder, const struct moe_manifest *m)
 {
-	struct moe_error err;
-	int r = h->folder ? heat_file_read(h->folder, t->page, &err) : -ENOENT;
+	const uint64_t bytes = heat_bytes(m->n_moe_layers, m->n_experts);
 
+	ret->page = bytes ? calloc(1, bytes) : NULL;
+	if (!ret->page)
+		return;
+	heat_page_init(ret->page, m->n_moe_layers, m->n_experts, m->digest);
+	ret->code = folder ? heat_file_read(folder, ret->page, &ret->error) : -ENOENT;
+}
+
+void heats_saved_free(struct heats_saved *saved)
+{
+	free(saved->page);
+	*saved = (struct heats_saved){.page = NULL};
+}
+
+static void take_saved(const struct heats *h, struct heats_table *t, const struct moe_manifest *m,
+		       const struct heats_saved *saved)
+{
+	struct heats_saved now = {.page = NULL};
+	const char *model = m->name;
+	int r;
+
+	if (!saved || !saved->page) {
+		heats_read(&now, h->folder, m);
+		saved = &now;
+	}
+	r = saved->page ? saved->code : -ENOMEM;
+	if (r == 0)
+		memcpy(t->page, saved->page, heat_bytes(m->n_moe_layers, m->n_experts));
 	if (r == 0)
 		log_info("%s: heat of %llu steps, from %s", model, (unsigned long long)t->page->steps, h->folder);
 	else if (!h->folder)
 		log_debug("%s: its heat is only in memory: no StateDirectory= or $STATE_DIRECTORY", model);
 	else if (r != -ENOENT)
-		event_log(EVENT_HEAT_LOST, FACTS(.model = model, .reason = err.text), "%s: its heat begins anew: %s",
-			  model, err.text);
+		event_log(EVENT_HEAT_LOST,
+			  FACTS(.model = model, .reason = saved->page ? saved->error.text : strerror(ENOMEM)),
+			  "%s: its heat begins anew: %s", model, saved->page ? saved->error.text : strerror(ENOMEM));
+	heats_saved_free(&now);
 }
 
 static int table_new(struct heats_table **ret, const struct heats *h, struct handover *handover,
-		     const struct moe_manifest *m, struct moe_error *err)
+		     const struct moe_manifest *m, const struct heats_saved *saved, struct moe_error *err)
 {
 	struct heats_table *t = calloc(1, sizeof *t);
 	int r = 0;
@@ -128,7 +156,7 @@ static int table_new(struct heats_table **ret, const struct heats *h, struct han
 
 		r = make(t, m, err);
 		if (r == 0)
-			read_saved(h, t, m->name);
+			take_saved(h, t, m, saved);
 		if (r == 0 && handover_keeps(handover))
 			handover_put(handover, t->fd, "%s", kept_name(name, m->digest));
 	}
@@ -148,7 +176,7 @@ void heats_keep(struct handover *handover, const struct heats_table *t)
 		handover_put(handover, t->fd, "%s", kept_name(name, t->page->digest));
 }
 
-void heats_join(struct heats *h, struct handover *handover, struct entry *entry)
+void heats_join(struct heats *h, struct handover *handover, struct entry *entry, const struct heats_saved *saved)
 {
 	const struct moe_manifest *m = entry->model->manifest;
 	struct heats_table *t = *find(&h->first, m);
@@ -156,7 +184,7 @@ void heats_join(struct heats *h, struct handover *handover, struct entry *entry)
 
 	if (!t && (t = unlinked(find(&h->parting, m))))
 		heats_keep(handover, t);
-	if (!t && table_new(&t, h, handover, m, &err) < 0) {
+	if (!t && table_new(&t, h, handover, m, saved, &err) < 0) {
 		log_warning("%s: it is served without heat that lasts: %s", m->name, err.text);
 		return;
 	}
@@ -179,6 +207,13 @@ static void saved(struct heats *h, int r, const struct moe_error *err)
 	h->complained = r < 0;
 }
 
+/* Those that nothing is waited for any more. */
+static void free_parting(struct heats *h)
+{
+	while (h->parting && !h->save && !h->held)
+		table_free(unlinked(&h->parting));
+}
+
 void heats_end(struct heats *h)
 {
 	struct moe_error err;
@@ -188,8 +223,18 @@ void heats_end(struct heats *h)
 		return;
 	r = heat_save_join(steal_ptr(h->save), &err);
 	saved(h, r, &err);
-	while (h->parting)
-		table_free(unlinked(&h->parting));
+	free_parting(h);
+}
+
+void heats_hold(struct heats *h)
+{
+	h->held = true;
+}
+
+void heats_release(struct heats *h)
+{
+	h->held = false;
+	free_parting(h);
 }
 
 /* Waits for it, for want of a thread. */
@@ -225,17 +270,15 @@ void heats_look(struct heats *h, uint64_t now)
 	}
 }
 
-/* Behind the one in progress, which may be its own and fail. True: it has begun. */
-static bool save_parting(struct heats *h, struct heats_table *t)
+/* Behind the one in progress, which may be its own and fail. */
+static void save_parting(struct heats *h, struct heats_table *t)
 {
 	if (!h->folder || (!h->save && t->page->steps == t->page->saved_steps))
-		return false;
-	if (heat_save_start(&h->save, h->folder, t->page, h->save) == 0) {
+		return;
+	if (heat_save_start(&h->save, h->folder, t->page, h->save) == 0)
 		t->page->saved_steps = t->page->steps;
-		return true;
-	}
-	save_now(h, t);
-	return false;
+	else
+		save_now(h, t);
 }
 
 void heats_part(struct heats *h, struct handover *handover, struct entry *entry)
@@ -250,12 +293,10 @@ void heats_part(struct heats *h, struct handover *handover, struct entry *entry)
 	while (*at != t)
 		at = &(*at)->next;
 	unlinked(at);
-	if (!save_parting(h, t)) {
-		table_free(t);
-		return;
-	}
+	save_parting(h, t);
 	t->next = h->parting;
 	h->parting = t;
+	free_parting(h);
 }
 
 /* The last one begun removes the same already. */

@@ -7,7 +7,8 @@
  * HEATS_SAVE_STEPS, at most every HEATS_SAVE_NS, and when its last model is unloaded or the daemon ends; without a
  * folder it is never saved. What is forgotten is removed from disk, in its turn among the saves. Nobody waits for
  * either, but at the daemon's end: what is unloaded stays in memory until it is over, and is taken from there when it
- * is loaded again. What cannot be read, saved or removed is said once, and costs nobody anything but heat.
+ * is loaded again. What lies on disk is read by the thread that loads; what is unloaded meanwhile is newer, and stays
+ * in memory as well. What cannot be read, saved or removed is said once, and costs nobody anything but heat.
  */
 #ifndef DAEMON_HEATS_H
 #define DAEMON_HEATS_H
@@ -41,12 +42,27 @@ struct heats {
 	struct heats_table *parting; /* unloaded, until it is over */
 	uint64_t saved_ns, looked_ns;
 	bool complained; /* a save has failed, and none was good since */
+	bool held;       /* somebody reads what lies on disk */
 };
+
+/* Of a model, what lies on disk: its page (NULL: there was no memory for it), and how reading it ended. */
+struct heats_saved {
+	struct heat_page *page;
+	int code;
+	struct moe_error error;
+};
+
+/* Blocks. On any thread, with a folder that is the heats'; between heats_hold and heats_release, both the reactor's. */
+void heats_read(struct heats_saved *ret, const char *folder, const struct moe_manifest *manifest);
+void heats_saved_free(struct heats_saved *saved);
+void heats_hold(struct heats *heats);
+void heats_release(struct heats *heats);
 
 /* With the keeper, where it is not yet; NULL: nothing. */
 void heats_keep(struct handover *handover, const struct heats_table *table);
-/* A model that is loaded gets its table; without memory it has none, and the log says so. */
-void heats_join(struct heats *heats, struct handover *handover, struct entry *entry);
+/* A model that is loaded gets its table; without memory it has none, and the log says so. `saved`: what was read for
+ * it; without a page it is read now, where a table is neither there nor kept. */
+void heats_join(struct heats *heats, struct handover *handover, struct entry *entry, const struct heats_saved *saved);
 /* Before it is unloaded: its sessions have told theirs. Begins to save what is new. Without `handover` it stays kept.
  */
 void heats_part(struct heats *heats, struct handover *handover, struct entry *entry);

@@ -37,11 +37,12 @@ static int memory_left(const struct service *s, const char *path, uint64_t *ret,
 }
 
 /* On the load's thread. */
-static void give_to_module(const struct resident *model, void *userdata)
+static void end_load(const struct resident *model, void *userdata)
 {
 	struct service *s = userdata;
 
 	modpools_give(&s->modpools, model, &s->gift);
+	heats_read(&s->saved, s->heats.folder, model->manifest);
 }
 
 int service_load(struct service *s, struct peer *peer, const char *path, const char *name, struct moe_error *err)
@@ -55,7 +56,7 @@ int service_load(struct service *s, struct peer *peer, const char *path, const c
 		.epoch = s->estate->next_epoch,
 		.host = s->host,
 	};
-	const struct load_after after = {.run = give_to_module, .userdata = s};
+	const struct load_after after = {.run = end_load, .userdata = s};
 	int r;
 
 	if (s->load)
@@ -69,8 +70,10 @@ int service_load(struct service *s, struct peer *peer, const char *path, const c
 	if (!s->load_job)
 		return moe_error_sys(err, -ENOMEM, "%s: cannot start loading", path);
 	host_read_again(s->host); /* pages may have been reserved since the start */
+	heats_hold(&s->heats);
 	r = load_start(&s->load, &params, &after, s->loop, err);
 	if (r < 0) {
+		heats_release(&s->heats);
 		jobs_forget(&s->jobs, s->load_job);
 		s->load_job = NULL;
 		return r;
@@ -214,7 +217,9 @@ void service_finish_load(struct service *s)
 	if (r == 0)
 		r = start_tier(s, entry, &err);
 	if (r == 0)
-		heats_join(&s->heats, s->handover, entry);
+		heats_join(&s->heats, s->handover, entry, &s->saved);
+	heats_saved_free(&s->saved);
+	heats_release(&s->heats);
 	if (r == 0)
 		service_start_mover(s, entry);
 	if (r == 0 && handover_keeps(s->handover) && estate_keep_model(s->handover, entry) < 0)

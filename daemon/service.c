@@ -310,7 +310,7 @@ static int revive(struct service *s, struct moe_error *err)
 		r = modpools_take(&s->modpools, &s->registry, s->handover, s->loop, s->host, &s->estate->next_epoch,
 				  err);
 	for (struct entry *e = s->registry.head; e; e = e->next)
-		heats_join(&s->heats, s->handover, e);
+		heats_join(&s->heats, s->handover, e, NULL);
 	while (r >= 0 &&
 	       (r = estate_take_session(s->handover, &s->registry, s->accounts, s->loop, &session, &sock, err)) > 0) {
 		r = peer_revive(s, sock, session, err);
@@ -500,6 +500,8 @@ struct service *service_free(struct service *s)
 		return NULL;
 	s->load = load_free(s->load);
 	modpools_accept(&s->modpools, &s->gift, "", false); /* its load is not finished by anybody any more */
+	heats_saved_free(&s->saved);
+	heats_release(&s->heats);
 	service_end_trace(s);
 	drafts_end(&s->drafts);
 	s->exporter = exporter_free(s->exporter, s->leaves);

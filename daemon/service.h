@@ -71,6 +71,7 @@ struct service {
 	struct handover *handover; /* main's */
 	struct modpools modpools;
 	struct modpools_gift gift; /* of the model that is being loaded */
+	struct heats_saved saved;  /* the same */
 	struct modqueue modqueue;
 	bool ended; /* in order, by a signal: what is kept elsewhere is released */
 	struct estate_page *estate;

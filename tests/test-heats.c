@@ -105,7 +105,7 @@ static void test_unload(struct heats *h)
 {
 	struct warm a;
 	warm_init(&a, 1, "a");
-	heats_join(h, NULL, &a.entry);
+	heats_join(h, NULL, &a.entry, NULL);
 	require(a.entry.lasting, "a table");
 	heat(&a, 7);
 	gate(true);
@@ -114,7 +114,7 @@ static void test_unload(struct heats *h)
 	stands();
 	heats_look(h, 1);
 	ok(h->save, "nor does looking after it");
-	heats_join(h, NULL, &a.entry);
+	heats_join(h, NULL, &a.entry, NULL);
 	ok(steps_of(&a) == 7 && h->save && !h->parting, "nor loading it again, and it has what it had (%llu)",
 	   (unsigned long long)steps_of(&a));
 	gate(false);
@@ -131,8 +131,8 @@ static void test_side_by_side(struct heats *h)
 
 	warm_init(&a, 1, "a");
 	warm_init(&b, 2, "b");
-	heats_join(h, NULL, &a.entry);
-	heats_join(h, NULL, &b.entry);
+	heats_join(h, NULL, &a.entry, NULL);
+	heats_join(h, NULL, &b.entry, NULL);
 	save_stuck(h, &a, HEATS_SAVE_NS + 1);
 	ok(h->save, "what has grown is being saved");
 	heat(&b, 5);
@@ -143,8 +143,8 @@ static void test_side_by_side(struct heats *h)
 	gate(false);
 	heats_end(h);
 	ok(!h->save && !h->parting && waiting == 0, "all of them end");
-	heats_join(h, NULL, &a.entry);
-	heats_join(h, NULL, &b.entry);
+	heats_join(h, NULL, &a.entry, NULL);
+	heats_join(h, NULL, &b.entry, NULL);
 	ok(steps_of(&a) == 7 + HEATS_SAVE_STEPS + 1 && steps_of(&b) == 5,
 	   "the later save of one model is the one that stays");
 	heats_part(h, NULL, &a.entry);
@@ -157,8 +157,8 @@ static void test_failures(struct heats *h)
 
 	warm_init(&a, 1, "a");
 	warm_init(&c, 3, "c");
-	heats_join(h, NULL, &a.entry);
-	heats_join(h, NULL, &c.entry);
+	heats_join(h, NULL, &a.entry, NULL);
+	heats_join(h, NULL, &c.entry, NULL);
 	save_stuck(h, &a, 3 * HEATS_SAVE_NS);
 	heat(&c, 9);
 	refuse = 1;
@@ -171,7 +171,7 @@ static void test_failures(struct heats *h)
 	ok(h->save, "it is tried again");
 	heats_end(h);
 	ok(!h->complained, "and is good");
-	heats_join(h, NULL, &c.entry);
+	heats_join(h, NULL, &c.entry, NULL);
 	ok(steps_of(&c) == 9, "the one behind it was written all the same");
 
 	save_stuck(h, &a, 7 * HEATS_SAVE_NS);
@@ -179,7 +179,7 @@ static void test_failures(struct heats *h)
 	heats_part(h, NULL, &a.entry);
 	gate(false);
 	heats_end(h);
-	heats_join(h, NULL, &a.entry);
+	heats_join(h, NULL, &a.entry, NULL);
 	ok(steps_of(&a) == 7 + 3 * HEATS_SAVE_STEPS + 1, "unloaded while its own save fails: it is written again");
 	heats_part(h, NULL, &a.entry);
 	heats_part(h, NULL, &c.entry);
@@ -199,7 +199,7 @@ static void test_forget(struct heats *h)
 	struct warm a;
 
 	warm_init(&a, 4, "a");
-	heats_join(h, NULL, &a.entry);
+	heats_join(h, NULL, &a.entry, NULL);
 	save_stuck(h, &a, 11 * HEATS_SAVE_NS);
 	ok(heats_forget(h, &a.entry, NULL) == 0 && steps_of(&a) == 0 && h->save, "forgetting waits for no disk");
 	ok(heats_forget(h, &a.entry, NULL) == 0 && h->save->before && !h->save->before->before, "nor twice");
@@ -209,15 +209,52 @@ static void test_forget(struct heats *h)
 	heat(&a, 3);
 	heats_part(h, NULL, &a.entry);
 	heats_end(h);
-	heats_join(h, NULL, &a.entry);
+	heats_join(h, NULL, &a.entry, NULL);
 	ok(has_file(h) && steps_of(&a) == 3, "what comes afterwards is kept");
 	ok(heats_forget(h, &a.entry, NULL) == 0, "forgotten again");
 	heats_part(h, NULL, &a.entry);
 	heats_end(h);
-	heats_join(h, NULL, &a.entry);
+	heats_join(h, NULL, &a.entry, NULL);
 	ok(steps_of(&a) == 0 && a.entry.lasting->page->cells[3] == 0, "and unloaded at once");
 	heats_part(h, NULL, &a.entry);
 	heats_end(h);
+}
+
+/* What lies on disk is read beside the reactor: what was unloaded meanwhile counts, saved or not. */
+static void test_read_beside(struct heats *h)
+{
+	struct heats_saved saved = {.page = NULL}, none = {.page = NULL};
+	struct warm a;
+
+	warm_init(&a, 5, "a");
+	heats_join(h, NULL, &a.entry, NULL);
+	heat(&a, 3);
+	heats_part(h, NULL, &a.entry);
+	heats_end(h);
+	heats_hold(h);
+	heats_read(&saved, h->folder, &a.manifest);
+	ok(saved.code == 0 && saved.page->steps == 3, "what lies on disk is read");
+	heats_join(h, NULL, &a.entry, &saved);
+	ok(steps_of(&a) == 3 && a.entry.lasting->page->cells[3] == 3, "and joined");
+	heat(&a, 4);
+	heats_part(h, NULL, &a.entry);
+	heats_end(h);
+	ok(h->parting && !h->save, "what is saved stays in memory while somebody reads");
+	heats_join(h, NULL, &a.entry, &saved);
+	ok(steps_of(&a) == 7 && !h->parting, "and is newer than what was read");
+	heats_part(h, NULL, &a.entry);
+	ok(h->parting && !h->save, "so does what need not be saved");
+	heats_release(h);
+	ok(!h->parting, "but no longer");
+	heats_read(&none, NULL, &a.manifest);
+	heats_join(h, NULL, &a.entry, &none);
+	ok(none.code == -ENOENT && steps_of(&a) == 0, "without a folder there is nothing to read");
+	heats_forget(h, &a.entry, NULL);
+	heats_part(h, NULL, &a.entry);
+	heats_end(h);
+	heats_saved_free(&saved);
+	heats_saved_free(&none);
+	ok(!saved.page && !h->first && !h->parting, "and nothing is left");
 }
 
 int main(void)
@@ -232,6 +269,7 @@ int main(void)
 	test_side_by_side(&h);
 	test_failures(&h);
 	test_forget(&h);
+	test_read_beside(&h);
 	snprintf(command, sizeof command, "rm -r %s", folder);
 	ok(system(command) == 0, "the folder is there");
 	return tap_done();

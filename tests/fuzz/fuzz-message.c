@@ -121,7 +121,8 @@ static void bring_model_back(void)
 	munmap(left.books, bytes);
 	fuzz_check(registry_adopt(&fuzz_daemon.service->registry, model, books, &err) == 0);
 	/* As the service does: its heat is a descriptor more. */
-	heats_join(&fuzz_daemon.service->heats, fuzz_daemon.service->handover, fuzz_daemon.service->registry.head);
+	heats_join(&fuzz_daemon.service->heats, fuzz_daemon.service->handover, fuzz_daemon.service->registry.head,
+		   NULL);
 }
 
 /* -- connections -------------------------------------------------------------------------------------------------- */
