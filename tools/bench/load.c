@@ -22,6 +22,7 @@
 
 #define NAME "moe-bench-load"
 #define SAMPLE_US 1000
+#define SETTLE_NS 10000000000u /* no daemon takes longer to give a model's memory back */
 
 /* -- the daemon's own memory -------------------------------------------------------------------------------------- */
 
@@ -79,6 +80,30 @@ static uint64_t read_bytes(struct moe_client *client)
 	return bytes;
 }
 
+/* Bytes that are free, pages that are reserved among them. */
+static uint64_t free_bytes(struct host *host)
+{
+	uint64_t bytes = 0;
+
+	host_read_again(host);
+	for (uint32_t i = 0; i < host->n_nodes; i++) {
+		const struct host_node *node = &host->nodes[i];
+
+		bytes += (uint64_t)MAX(node->mem_free, 0) + (uint64_t)MAX(node->huge_2m_free, 0) * HOST_HUGE_2M +
+			 (uint64_t)MAX(node->huge_1g_free, 0) * HOST_HUGE_1G;
+	}
+	return bytes;
+}
+
+/* A daemon gives a model's memory back behind its answer: who takes as much meanwhile finds no reserved pages. */
+static void settle(struct host *host, uint64_t wanted)
+{
+	const uint64_t begin = now_ns();
+
+	while (free_bytes(host) < wanted && now_ns() - begin < SETTLE_NS)
+		usleep(SAMPLE_US);
+}
+
 /* Bytes per nanosecond. */
 static int load_once(struct moe_client *client, const char *path, double *ret_rate, uint64_t *ret_bytes,
 		     struct moe_error *err)
@@ -121,18 +146,25 @@ static int read_once(const char *path, double *ret_rate, uint64_t *ret_bytes, st
 	return *ret_rate < 0 ? moe_error_sys(err, (int)*ret_rate, "%s: O_DIRECT reads", path) : 0;
 }
 
-static int load_into_used(struct loads *l, uint32_t i, const char *path, const struct host *host,
-			  struct moe_client *client, struct moe_error *err)
+static int load_into_used(struct loads *l, uint32_t i, const char *path, struct host *host, struct moe_client *client,
+			  struct moe_error *err)
 {
+	uint64_t before;
+	int r;
+
 	l->memories[i] = memory_rate(host, l->files, err);
 	if (l->memories[i] < 0)
 		return (int)l->memories[i];
-	return load_once(client, path, &l->rates[i], &l->bytes, err);
+	before = free_bytes(host);
+	r = load_once(client, path, &l->rates[i], &l->bytes, err);
+	if (r == 0)
+		settle(host, before - MIN(before, l->bytes / 16));
+	return r;
 }
 
 /* A load and a bare read in one order and the other by turns: what comes second finds a disk that has been busy. */
-static int measure_round(struct loads *l, uint32_t i, const char *path, const struct host *host,
-			 struct moe_client *client, struct moe_error *err)
+static int measure_round(struct loads *l, uint32_t i, const char *path, struct host *host, struct moe_client *client,
+			 struct moe_error *err)
 {
 	int r = 0;
 
