@@ -36,6 +36,20 @@ static bool page_good(const struct estate_page *page)
 	return page->magic == ESTATE_MAGIC && page->version == ESTATE_VERSION;
 }
 
+/* Above all numbers that are kept under such names, whole or not. A daemon that ended in order has left its models, but
+ * not the page that says which numbers it gave away. */
+static uint64_t number_above(struct handover *h, const char *prefix)
+{
+	uint64_t next = 1, number;
+	uint32_t cursor = 0;
+	const char *name;
+
+	while ((name = handover_next(h, prefix, &cursor)))
+		if (sscanf(name + strlen(prefix), "%" SCNu64 ".", &number) == 1 && number < UINT64_MAX)
+			next = MAX(next, number + 1);
+	return next;
+}
+
 struct estate_page *estate_open(struct handover *h, struct moe_error *err)
 {
 	int fd = handover_take(h, "service"), r = 0;
@@ -54,6 +68,10 @@ struct estate_page *estate_open(struct handover *h, struct moe_error *err)
 			.magic = ESTATE_MAGIC, .version = ESTATE_VERSION, .next_session = 1, .next_epoch = 1};
 	else if (page)
 		page->restarts++;
+	if (page) {
+		page->next_session = MAX(page->next_session, number_above(h, "s"));
+		page->next_epoch = MAX(page->next_epoch, number_above(h, "m"));
+	}
 	if (page && new)
 		handover_put(h, fd, "service");
 	close_fd(fd);

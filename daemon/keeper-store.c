@@ -13,10 +13,12 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/fdmsg.h"
 #include "base/log.h"
 #include "daemon/handover.h"
 
@@ -29,12 +31,61 @@ struct keeper_kept {
 	char name[HANDOVER_NAME_MAX + 1];
 };
 
+static bool has_hung_up(int fd)
+{
+	struct pollfd pollfd = {.fd = fd};
+
+	return poll(&pollfd, 1, 0) > 0 && (pollfd.revents & (POLLHUP | POLLERR));
+}
+
+/* Closed for the last time by a process that ends, which waits for nobody's peer. No thread: a daemon that is started
+ * meanwhile would have it as well, and wait. Its own copies of all else go at once, or what it may wait for in spite of
+ * that (a FUSE file) would keep them. */
+static void close_by_another(int fd)
+{
+	int end[2];
+	pid_t pid;
+
+	if (pipe2(end, O_CLOEXEC) < 0) {
+		close_fd(fd);
+		return;
+	}
+	pid = fork();
+	if (pid == 0) {
+		char byte;
+
+		if (fork() != 0)
+			_exit(0);
+		dup2(fd, 0);
+		dup2(end[0], 1);
+		syscall(SYS_close_range, 2, ~0u, 0);
+		while (read(1, &byte, 1) < 0 && errno == EINTR)
+			continue;
+		_exit(0);
+	}
+	close_fd(fd);
+	close_fd(end[0]);
+	close_fd(end[1]);
+	if (pid > 0)
+		waitpid(pid, NULL, 0);
+}
+
+/* Of a connection this may be the last close, and so of the descriptors that nobody has received from it, which may
+ * wait for ever (closer.h). */
+static void close_kept(int fd)
+{
+	if (has_hung_up(fd) && fdmsg_unread(fd))
+		close_by_another(fd);
+	else
+		close_fd(fd);
+}
+
 static void drop_at(struct keeper_store *s, uint32_t i)
 {
 	s->names_bytes -= strlen(s->kept[i].name) + 1;
 	/* By hand: closing takes it out of epoll only when the daemon has no copy. */
 	epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->kept[i].fd, NULL);
-	close_fd(s->kept[i].fd);
+	close_kept(s->kept[i].fd);
 	s->n--;
 	memmove(&s->kept[i], &s->kept[i + 1], (s->n - i) * sizeof *s->kept);
 }
@@ -49,9 +100,7 @@ void keeper_store_drop(struct keeper_store *s, const char *name)
 /* The number may have been given to another one since the event. */
 void keeper_store_drop_hung_up(struct keeper_store *s, int fd)
 {
-	struct pollfd pollfd = {.fd = fd};
-
-	if (poll(&pollfd, 1, 0) <= 0 || !(pollfd.revents & (POLLHUP | POLLERR)))
+	if (!has_hung_up(fd))
 		return;
 	for (uint32_t i = 0; i < s->n; i++)
 		if (s->kept[i].fd == fd) {
