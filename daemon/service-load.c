@@ -135,14 +135,38 @@ static int refuse_path(const struct service *s, uint32_t i, int code, struct moe
 	return code;
 }
 
+/* A model of the start: -EEXIST where the daemon before has left it, whatever has become of its folder since; else 0
+ * and *ret_path, which is the caller's, or why it cannot be found. */
+static int find_model(const struct service *s, uint32_t i, char **ret_path)
+{
+	const char *given = s->config->models[i], *name = s->config->names[i];
+	struct entry *left;
+	int r = 0;
+
+	if (*given == '/' && registry_by_path(&s->registry, given, settings_model_name(given, name)))
+		return -EEXIST;
+	*ret_path = realpath(given, NULL);
+	if (*ret_path)
+		return registry_by_path(&s->registry, *ret_path, settings_model_name(*ret_path, name)) ? -EEXIST : 0;
+	r = -errno;
+	if (s->leaves && ((name && *name) || strchr(given, '/')) &&
+	    registry_find(&s->registry, settings_model_name(given, name), NULL, &left, NULL) == 0) {
+		log_warning("%s: %s; the daemon before has left the model '%s', which goes on", given, strerror(-r),
+			    settings_model_name(given, name));
+		return -EEXIST;
+	}
+	return r;
+}
+
 /* Before anything is loaded: a clash of names would be seen when the first of them is there. */
 int service_check_models(const struct service *s, struct moe_error *err)
 {
 	for (uint32_t i = 0; i < s->config->n_models; i++) {
-		_cleanup_free_ char *path = realpath(s->config->models[i], NULL);
+		_cleanup_free_ char *path = NULL;
+		const int r = find_model(s, i, &path);
 
-		if (!path)
-			return refuse_path(s, i, -errno, err);
+		if (r < 0 && r != -EEXIST)
+			return refuse_path(s, i, r, err);
 	}
 	return settings_check_models(&s->config->settings, "", err);
 }
@@ -152,6 +176,7 @@ int service_load_next(struct service *s, struct moe_error *err)
 {
 	const uint32_t i = s->models_next;
 	_cleanup_free_ char *path = NULL;
+	int r;
 
 	if (i == s->config->n_models) {
 		if (!s->ready)
@@ -159,11 +184,11 @@ int service_load_next(struct service *s, struct moe_error *err)
 		return 0;
 	}
 	s->models_next++;
-	path = realpath(s->config->models[i], NULL);
-	if (!path)
-		return refuse_path(s, i, -errno, err);
-	if (registry_by_path(&s->registry, path, settings_model_name(path, s->config->names[i])))
+	r = find_model(s, i, &path);
+	if (r == -EEXIST)
 		return service_load_next(s, err); /* the daemon before has loaded it */
+	if (r < 0)
+		return refuse_path(s, i, r, err);
 	return service_load(s, NULL, path, s->config->names[i], err);
 }
 

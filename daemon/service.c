@@ -411,8 +411,10 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 		s->instance = s->started_ns;
 	s->host = calloc(1, sizeof *s->host);
 	s->heats.folder = config->state_directory ? strdup(config->state_directory) : NULL;
-	r = s->host && (s->heats.folder || !config->state_directory) ? service_check_models(s, err)
-								     : moe_error_sys(err, -ENOMEM, "service");
+	r = s->host && (s->heats.folder || !config->state_directory) ? 0 : moe_error_sys(err, -ENOMEM, "service");
+	/* Of a successor those that the daemon before has left count as found. */
+	if (r == 0 && !s->leaves)
+		r = service_check_models(s, err);
 	if (r == 0)
 		r = open_signals(s, err);
 	if (r == 0) {
@@ -439,6 +441,8 @@ int service_new(struct service **ret, struct config *config, struct handover *ha
 		modqueue_open(&s->modqueue, &s->modpools);
 		r = revive(s, err);
 	}
+	if (r == 0 && s->leaves)
+		r = service_check_models(s, err);
 	if (r == 0)
 		r = watch(s, err);
 	if (r == 0)

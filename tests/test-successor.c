@@ -12,7 +12,7 @@
 #include "tests/restart-client.h"
 
 static const char *const options[] = {"--keep", NULL};
-static char folder[64], self[PATH_MAX], real[PATH_MAX];
+static char folder[64], self[PATH_MAX], real[PATH_MAX], model[PATH_MAX];
 
 /* From here on, for this process and what it becomes. */
 static int forbid_io_uring(char **argv)
@@ -64,6 +64,8 @@ static void make_folder(void)
 		 ">broken/config.json",
 		 folder, real, fixture_env("MOE_BUILD"));
 	require(system(command) == 0, "a copy of the daemon");
+	snprintf(model, sizeof model, "%s%s", folder, strrchr(fixture_sample(), '/'));
+	require(symlink(fixture_sample(), model) == 0, "a model's folder");
 	setenv("MOE_BUILD", folder, 1);
 }
 
@@ -133,6 +135,26 @@ static void test_all(bool told)
 	test_failing("no program", told);
 }
 
+/* Nothing of it is to be read. */
+static void test_folder_gone(void)
+{
+	const long restarts = asked("status", "restarts");
+	const off_t before = starts();
+	char aside[sizeof model + 8];
+
+	snprintf(aside, sizeof aside, "%s.aside", model);
+	require(rename(model, aside) == 0, "the model's folder goes away");
+	post_some();
+	kill(fixture.pid, SIGUSR2);
+	ok(wait_until(0), "its folder is gone: all that was asked for comes");
+	work(100);
+	check_books("its folder is gone");
+	ok(still_connected() && asked("status", "restarts") == restarts + 1 && asked("status", "sessions") == 1 &&
+		   starts() == before + 1,
+	   "its folder is gone: the session goes on with the next daemon");
+	require(rename(aside, model) == 0, "and comes back");
+}
+
 int main(int argc, char **argv)
 {
 	char command[128];
@@ -140,7 +162,7 @@ int main(int argc, char **argv)
 	if (argc > 2 && strcmp(argv[1], "forbid") == 0)
 		return forbid_io_uring(argv + 2);
 	make_folder();
-	fixture_start(&fixture, fixture_sample(), options);
+	fixture_start(&fixture, model, options);
 	open_ring();
 	learn_records();
 	fill_inputs();
@@ -149,6 +171,7 @@ int main(int argc, char **argv)
 	require(wait_until(0) && n_leases > 0, "something is lent");
 	for (int told = 0; told < 2; told++)
 		test_all(told);
+	test_folder_gone();
 	ok(fixture_stop(&fixture) == 0, "SIGTERM ends keeper and daemon");
 	snprintf(command, sizeof command, "rm -rf '%s'", folder);
 	return system(command) != 0 || tap_done();
