@@ -290,6 +290,16 @@ bool handover_keeps(const struct handover *h)
 	return h && h->max > 0;
 }
 
+/* Where sessions have taken all, a model that is loaded would be read from disk again. */
+static bool is_full(const struct handover *h, const char *name)
+{
+	const bool session = name[0] == 's' && name[1] >= '0' && name[1] <= '9';
+	const size_t left = session ? MIN(HANDOVER_FDS_MODELS, h->max / 32) : 0;
+	const size_t bytes = left * sizeof "m123456.manifest" + strlen(name) + 1;
+
+	return h->n_names + left >= h->max || h->names_bytes + bytes > HANDOVER_NAMES_BYTES_MAX;
+}
+
 int handover_put(struct handover *h, int fd, const char *format, ...)
 {
 	char name[NAME_BYTES], *copy;
@@ -307,7 +317,7 @@ int handover_put(struct handover *h, int fd, const char *format, ...)
 		return -EINVAL;
 	if (find(h, name))
 		return -EEXIST;
-	if (h->n_names >= h->max || h->names_bytes + strlen(name) + 1 > HANDOVER_NAMES_BYTES_MAX)
+	if (is_full(h, name))
 		return -ENOSPC;
 	copy = strdup(name);
 	if (!copy)

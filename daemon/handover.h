@@ -28,6 +28,7 @@
 #include "moe-error.h"
 
 #define HANDOVER_FDS_MAX 8192            /* as FileDescriptorStoreMax= of the unit: what `--keep` holds */
+#define HANDOVER_FDS_MODELS 256          /* of these, or a thirty-second of a smaller store: sessions leave them free */
 #define HANDOVER_NAME_MAX 100            /* of [a-z0-9-.] */
 #define HANDOVER_LISTEN_FD 3             /* where the keeper puts the first */
 #define HANDOVER_FLUSH_NS 5000000000u    /* so long an end waits for a keeper that takes no messages */
