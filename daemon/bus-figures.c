@@ -192,11 +192,17 @@ static void make_tables(void)
 		tables[i][n[i]] = (sd_bus_vtable)SD_BUS_VTABLE_END;
 }
 
+static const char *const interfaces[ROOMS] = {BUS_NAME ".ManagerFigures1", BUS_NAME ".ModelFigures1",
+					      BUS_NAME ".SessionFigures1"};
+
+const char *bus_figures_interface(enum bus_kind kind)
+{
+	return kind == BUS_KIND_MODEL ? interfaces[1] : kind == BUS_KIND_SESSION ? interfaces[2] : NULL;
+}
+
 int bus_add_figures(struct bus *b)
 {
 	static const sd_bus_object_find_t find[ROOMS] = {find_manager, find_model, find_session};
-	static const char *const interfaces[ROOMS] = {BUS_NAME ".ManagerFigures1", BUS_NAME ".ModelFigures1",
-						      BUS_NAME ".SessionFigures1"};
 	int r = 0;
 
 	if (!names[0][0])

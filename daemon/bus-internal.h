@@ -151,6 +151,8 @@ double bus_job_progress(const struct bus *b, const struct job *job);
 
 /* The interfaces with the figures. 0 or -errno. */
 int bus_add_figures(struct bus *b);
+/* The interface of the figures of such objects, or NULL. */
+const char *bus_figures_interface(enum bus_kind kind);
 
 /* -- bus-documents.c ---------------------------------------------------------------------------------------------- */
 

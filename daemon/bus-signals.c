@@ -37,7 +37,7 @@ static int tell_gone(struct bus *b, const struct bus_object *o)
 {
 	return sd_bus_emit_interfaces_removed(b->link, o->path, "org.freedesktop.DBus.Peer",
 					      "org.freedesktop.DBus.Introspectable", "org.freedesktop.DBus.Properties",
-					      bus_interface(o->kind), NULL);
+					      bus_interface(o->kind), bus_figures_interface(o->kind), NULL);
 }
 
 static int tell_value(struct bus *b, const struct bus_object *o)

@@ -138,9 +138,8 @@ static int on_named(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
 	const sd_bus_error *error = sd_bus_message_get_error(m);
 	uint32_t answer = 0;
 
-	/* Other errors are the link's own: it has broken, and that is handled there. */
-	if (error ? !sd_bus_error_has_name(error, SD_BUS_ERROR_ACCESS_DENIED)
-		  : sd_bus_message_read(m, "u", &answer) < 0)
+	/* What ends the link is handled there; a bus that was too slow, or is too full, is asked again. */
+	if (error ? sd_bus_is_open(b->link) <= 0 : sd_bus_message_read(m, "u", &answer) < 0)
 		return 0;
 	b->up = true;
 	if (error) {
