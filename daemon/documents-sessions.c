@@ -20,10 +20,10 @@ json_t *session_json(const struct session *x)
 	for (int i = 0; i < MOE_OP_COUNT; i++)
 		json_object_set_new(ops, op_names[i], integer(x->ops[i]));
 	return json_pack(
-		"{s:I, s:i, s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:b, s:I, s:i, s:i, s:I, s:I, "
+		"{s:I, s:i, s:I, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:b, s:I, s:i, s:i, s:I, s:I, "
 		"s:I, s:I, s:I, s:I, "
 		"s:I, s:I, s:i, s:s, s:o}",
-		"id", (json_int_t)x->id, "pid", (int)x->pid, "uid", (int)x->uid, "model",
+		"id", (json_int_t)x->id, "pid", (int)x->pid, "uid", (json_int_t)x->uid, "model",
 		x->entry->model->manifest->name, "group", group, "device", device, "tp_rank", (int)x->attach.tp_rank,
 		"tp_size", (int)x->attach.tp_size, "dp_rank", (int)x->attach.dp_rank, "ep_rank", (int)x->attach.ep_rank,
 		"attached_ns", (json_int_t)(now_ns() - x->attached_ns), "phase", phase_names[x->phase], "dummy",

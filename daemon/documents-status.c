@@ -148,6 +148,7 @@ json_t *status_json(const struct service *s)
 	json_object_set_new(o, "connections", integer(s->n_peers));
 	json_object_set_new(o, "queues_readonly", json_boolean(!s->writable_queues));
 	json_object_set_new(o, "push_cuda", json_boolean(s->push));
+	json_object_set_new(o, "push_ended", json_boolean(s->push && push_has_ended(s->push)));
 	json_object_set_new(o, "weights_sealed", json_boolean(!s->config->writable_weights));
 	json_object_set_new(o, "io_uring", io_uring_json(s));
 	json_object_set_new(o, "bus", bus_json(s));

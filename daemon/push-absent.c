@@ -15,6 +15,11 @@ void push_set_loop(struct push *push, struct loop *loop)
 {
 }
 
+bool push_has_ended(struct push *push)
+{
+	return false;
+}
+
 struct push *push_free(struct push *push)
 {
 	return NULL;

@@ -123,6 +123,16 @@ static void tell_opened(struct push *p, struct push_slots *s, int code)
 		loop_wake(p->loop);
 }
 
+bool push_has_ended(struct push *p)
+{
+	bool ended;
+
+	pthread_mutex_lock(&p->lock);
+	ended = p->broken;
+	pthread_mutex_unlock(&p->lock);
+	return ended;
+}
+
 /* Under the lock: nothing is waited for any more. */
 static void break_off(struct push *p, const char *why)
 {

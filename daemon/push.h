@@ -33,6 +33,8 @@ struct push_slots;
 /* Starts it. The driver is loaded by its thread, when the first slots come. registrar_fd: on which to hold a lock while
  * pool files are registered. -EOPNOTSUPP: the build has no CUDA. */
 int push_new(struct push **ret, uint32_t patience_s, int registrar_fd, struct moe_error *err);
+/* A driver hangs, or has failed for good: what is or will be asked for ends with -EREMOTEIO. */
+bool push_has_ended(struct push *push);
 /* Whom to wake when slots were opened. Before the first ones. */
 void push_set_loop(struct push *push, struct loop *loop);
 /* All slots are closed. Does not wait for a driver that hangs. Takes NULL, returns NULL. */

@@ -11,7 +11,8 @@ const struct verb verbs[] = {
 	{"status", verb_status, 0, "status", "is the daemon ready, what runs", "j", "moectl status --json | jq .state"},
 	{"stats", verb_stats, 0, "stats [--watch[=SECONDS]]",
 	 "pairs by path, hit rate, fills: per layer, model, session", "jwpE",
-	 "moectl stats --watch=2\nmoectl stats --prometheus > /var/lib/prometheus/node-exporter/moe.prom"},
+	 "moectl stats --watch=2\ncd /var/lib/prometheus/node-exporter && moectl stats --prometheus > moe.new && "
+	 "mv moe.new moe.prom"},
 	{"top", verb_top, 0, "top [--watch=SECONDS] [--once]", "who computes what just now, on a screen of its own",
 	 "wo", "moectl top --watch=2\nmoectl top --once > top.txt"},
 	{"heat", verb_heat, 1, "heat MODEL [--svg FILE | --forget]",
