@@ -74,6 +74,10 @@ static inline const struct moe_slice *session_slice(const struct moe_session *se
 /* Row of the layer's records, or -EINVAL when the layer does not exist or is dense. */
 int session_row(const struct moe_session *session, uint32_t layer, struct moe_error *err);
 
+/* As wire_recv, with this session's patience: -ETIME and a text where the daemon is silent for longer. */
+int session_answer(struct moe_session *session, enum moe_msg_type type, void *reply, size_t bytes, int *fds, int n_fds,
+		   size_t *ret_n_fds, struct moe_error *err);
+
 /* Maps the pool files (for MOE_FILL_PULL), writable only where a device must register them so: -EPERM when they are
  * sealed. session_protect_pools makes such maps read-only again, for this process and its mistakes. */
 int session_map_pools(struct moe_session *session, bool writable, struct moe_error *err);

@@ -23,7 +23,8 @@ static const int32_t layer_index[LAYERS] = {-1, 0, 1};
 
 /* -- the library -------------------------------------------------------------------------------------------------- */
 
-int moe_open(struct moe_client **ret, const char *path, struct moe_error *err)
+int moe_open_patient(struct moe_client **ret, const char *path, const struct moe_patience *patience,
+		     struct moe_error *err)
 {
 	return 0;
 }

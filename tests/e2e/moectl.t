@@ -253,7 +253,11 @@ timeout 200 "$moectl" load "$sample" --name late >"$dir/late.out" 2>"$dir/late.e
 late=$!
 timeout 200 "$moectl" trace record --seconds 1 --output "$dir/late.moetrace" >"$dir/record.out" 2>"$dir/record.err" </dev/null &
 record=$!
-started="$started $late $record"
+timeout 200 "$worker" score --daemon "$socket" --model "$sample" --text "$sample/text.txt" --experts cpu >"$dir/worker.out" 2>"$dir/worker.err" </dev/null &
+working=$!
+timeout 200 "$bench" compute --samples 1 >"$dir/bench.out" 2>"$dir/bench.err" </dev/null &
+timing=$!
+started="$started $late $record $working $timing"
 while read -r words; do
 	n=$((n + 1))
 	# shellcheck disable=SC2086 # words
@@ -284,11 +288,21 @@ for err in late record; do
 	is "$(grep -c "^moectl: $socket: no word from the daemon (pid $daemon) for [0-9]* s: it is stopped, and kill -CONT $daemon lets .*; Ctrl-C .*ends moectl" \
 		"$dir/$err.err")" 1 "$err: who waits on is told so" "$dir/$err.err"
 done
+for program in worker bench; do
+	wait_for grep -q 'no word' "$dir/$program.err"
+	is "$(grep -c "^moe-$program: no word from moe-expertd for [0-9]* s: is it stopped, .* Still waiting" "$dir/$program.err")" 1 \
+		"so is who waits with moe-$program" "$dir/$program.err"
+done
 kill -CONT "$daemon"
 wait "$late" && wait "$record"
 is "$?:$(grep -c '^late ' "$dir/late.out"):$(grep -c '^moectl:' "$dir/late.err")" 0:1:1 'they get what they waited for, and were told once' "$dir/late.err"
 forget "$late"
 forget "$record"
+wait "$working"
+wait "$timing"
+is "$(cat "$dir/worker.err" "$dir/bench.err" | grep -c 'no word')" 2 'and so do those, told once'
+forget "$working"
+forget "$timing"
 exits 0 unload late
 exits 0 status
 stop_daemon

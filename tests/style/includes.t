@@ -32,7 +32,7 @@ my %may = (
 	# Its kernels are written in the library's words for GPUs.
 	'tools/worker/cuda/' => [qw(tools/ lib/ kernels/kernels.h kernels/record.h kernels/cuda/)],
 	# The one tool that looks inside: it times the pool without a daemon around it.
-	'tools/bench/' => [qw(tools/bench/ lib/ kernels/kernels.h kernels/record.h kernels/cuda/launch.h daemon/pool.h daemon/store.h)],
+	'tools/bench/' => [qw(tools/bench/ tools/patient.h lib/ kernels/kernels.h kernels/record.h kernels/cuda/launch.h daemon/pool.h daemon/store.h)],
 	'tests/' => [''],
 );
 # Where the compiler looks besides the file's own folder, as in meson.build.

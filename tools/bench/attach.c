@@ -5,6 +5,7 @@
 
 #include "base/util.h"
 #include "bench.h"
+#include "tools/patient.h"
 
 #define HOLD_S 10
 
@@ -58,7 +59,7 @@ int bench_attach(const struct options *o)
 {
 	struct moe_client *client = NULL;
 	struct moe_error err = {0};
-	int r = moe_open(&client, o->socket, &err);
+	int r = open_patiently(&client, o->socket, &err);
 
 	if (r == 0)
 		r = o->hold ? hold(o, client, &err) : measure(o, client, &err);

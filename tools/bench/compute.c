@@ -11,6 +11,7 @@
 
 #include "base/util.h"
 #include "bench.h"
+#include "tools/patient.h"
 
 #define LIMIT_BYTES (1ull << 30)
 #define PARTS 4 /* of it, that are read by turns: none lies in a cache still */
@@ -123,7 +124,7 @@ int bench_compute(const struct options *o)
 	struct request q = {.tokens = o->tokens, .random = 1};
 	struct moe_client *client = NULL;
 	struct moe_error err = {0};
-	int r = moe_open(&client, o->socket, &err);
+	int r = open_patiently(&client, o->socket, &err);
 
 	if (r == 0)
 		r = moe_attach(client, &q.session, &params, &err);

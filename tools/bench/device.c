@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/util.h"
 #include "tools/bench/gpu.h"
+#include "tools/patient.h"
 
 struct goal {
 	const char *what;
@@ -117,7 +118,7 @@ static void run_with_daemon(struct gpu *g, json_t *all, uint64_t began)
 	struct moe_client *client = NULL;
 	struct moe_error err = {0};
 
-	if (moe_open(&client, g->o->socket, &err) < 0) {
+	if (open_patiently(&client, g->o->socket, &err) < 0) {
 		for (size_t i = 0; i < ARRAY_LEN(parts); i++)
 			gpu_note(g->absent, parts[i].name, err.text);
 		return;

@@ -19,6 +19,7 @@
 #include "base/util.h"
 #include "bench.h"
 #include "daemon/store.h"
+#include "tools/patient.h"
 
 #define NAME "moe-bench-load"
 #define SAMPLE_US 1000
@@ -247,7 +248,7 @@ int bench_load(const struct options *o)
 		moe_error_sys(&err, -errno, "load: %s: a model's folder or file expected", o->path);
 		return bench_fail(&err);
 	}
-	r = samples ? moe_open(&client, o->socket, &err) : -ENOMEM;
+	r = samples ? open_patiently(&client, o->socket, &err) : -ENOMEM;
 	if (r == 0)
 		r = watched(&loads, &w, path, client, o->samples, &err);
 	moe_close(client);

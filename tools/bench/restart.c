@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/util.h"
 #include "bench.h"
+#include "tools/patient.h"
 
 #define SESSIONS 64
 /* Between two kills: a keeper waits before it starts a daemon again that has died twice within ten seconds, and gives
@@ -69,7 +70,7 @@ static int kill_once(struct restart *b, uint32_t sample, struct moe_error *err)
 	begin = now_ns();
 	if (kill((pid_t)pid, SIGKILL) < 0)
 		return moe_error_sys(err, -errno, "cannot kill the daemon (pid %d)", (int)pid);
-	r = moe_open(&b->client, b->o->socket, err);
+	r = open_patiently(&b->client, b->o->socket, err);
 	b->ready[sample] = (double)(now_ns() - begin);
 	if (r == 0)
 		r = moe_nop(b->sessions[0], err);
@@ -128,7 +129,7 @@ int bench_restart(const struct options *o)
 	b.sessions = calloc(o->hold ? o->hold : SESSIONS, sizeof(struct moe_session *));
 	b.ready = calloc(o->samples, sizeof *b.ready);
 	b.first = calloc(o->samples, sizeof *b.first);
-	r = b.sessions && b.ready && b.first ? moe_open(&b.client, o->socket, &err) : -1;
+	r = b.sessions && b.ready && b.first ? open_patiently(&b.client, o->socket, &err) : -1;
 	if (r == 0)
 		r = attach_all(&b, &err);
 	for (uint32_t i = 0; r == 0 && i < o->samples; i++) {

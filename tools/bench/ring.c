@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/util.h"
+#include "tools/patient.h"
 
 #define WARM 200
 #define WARM_MODULE 10 /* it sleeps between any two, so there is little to warm up */
@@ -213,7 +214,7 @@ int bench_ring(const struct options *o)
 	struct moe_session *module = NULL;
 	struct moe_client *client = NULL;
 	struct moe_error err = {0};
-	int r = sessions ? moe_open(&client, o->socket, &err) : -ENOMEM;
+	int r = sessions ? open_patiently(&client, o->socket, &err) : -ENOMEM;
 
 	if (r == 0)
 		r = attach_all(o, client, sessions, &module, &err);

@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/util.h"
+#include "tools/patient.h"
 #include "tools/worker/proof.h"
 #include "uapi/moe_ring.h"
 
@@ -266,7 +267,8 @@ int experts_daemon_new(struct experts **ret, const struct options *o, const char
 	d->socket = socket;
 	d->topk = arch->router.topk;
 	d->mode = cached ? o->mode : MOE_MODE_DECODE; /* without slots there is nothing to prefetch into */
-	if ((r = moe_open(&d->client, socket, err)) < 0 || (r = moe_attach(d->client, &d->session, &params, err)) < 0)
+	if ((r = open_patiently(&d->client, socket, err)) < 0 ||
+	    (r = moe_attach(d->client, &d->session, &params, err)) < 0)
 		return r;
 	moe_session_info(d->session, &d->info);
 	d->tells_pages = o->pages_fill != MOE_PAGES_PLAIN && group->rank == 0;

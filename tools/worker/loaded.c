@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "moe-expert.h"
+#include "tools/patient.h"
 
 static const char *name_if(const json_t *model, const char *key, const char *value)
 {
@@ -46,7 +47,7 @@ static const char *find(const json_t *document, const char *path)
 static int query(char **ret, const char *socket, struct moe_error *err)
 {
 	struct moe_client *client = NULL;
-	int r = moe_open(&client, socket, err);
+	int r = open_patiently(&client, socket, err);
 
 	if (r == 0)
 		r = moe_query(client, MOE_DOCUMENT_MODELS, ret, err);
