@@ -72,8 +72,8 @@ static void test_ranges(int dev, int importer, uint64_t pool, int file)
 		ok(import(importer, fd, i % 2 ? TO_DEVICE : BOTH_WAYS, &said) == 0 &&
 			   said.entries == ranges[i].entries && said.shortest == ranges[i].shortest &&
 			   said.bytes == ranges[i].bytes && said.sum == sum_of(file, ranges[i].offset, ranges[i].bytes),
-		   "an importer finds %u entries, the shortest of %u bytes, and the content", said.entries,
-		   said.shortest);
+		   "an importer finds %u entries, the shortest of %u bytes, and the content", ranges[i].entries,
+		   ranges[i].shortest);
 		ioctl(importer, MOE_LET_GO);
 		fails(import(importer, fd, FROM_DEVICE, &said), EACCES, "one that would write is refused");
 		close(fd);
