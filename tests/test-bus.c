@@ -43,13 +43,15 @@ static void test_load(sd_bus *bus)
 static void test_unload(sd_bus *bus)
 {
 	const uint32_t from = n_heard;
+	int64_t gone;
 	char job[64];
 
 	snprintf(job, sizeof job, "%s", call(bus, BUS_ROOT "/model/a_20second_20one", BUS_MODEL, "Unload", NULL));
 	ok(hear(bus, from, BUS_ROOT, "JobRemoved", job) >= 0 && heard_at(from, BUS_ROOT, "JobRemoved", " done") >= 0,
 	   "Unload ends: %s", job);
-	ok(hear(bus, from, BUS_ROOT, "InterfacesRemoved", BUS_ROOT "/model/a_20second_20one") >= 0,
-	   "the model's object goes");
+	gone = hear(bus, from, BUS_ROOT, "InterfacesRemoved", BUS_ROOT "/model/a_20second_20one");
+	ok(gone >= 0 && strstr(heard[gone].text, BUS_MODEL) && strstr(heard[gone].text, BUS_NAME ".ModelFigures1"),
+	   "the model's object goes, with all that came with it");
 	ok(hear(bus, from, BUS_ROOT, "PropertiesChanged", "NModels 1") >= 0, "the manager has one model");
 	property(bus, BUS_ROOT "/model/a_20second_20one", BUS_MODEL, "Name");
 	ok(strcmp(call_error, SD_BUS_ERROR_UNKNOWN_OBJECT) == 0, "it is not there any more: %s", call_error);
@@ -166,7 +168,7 @@ static void test_worker(sd_bus *bus)
 {
 	const uint32_t from = n_heard;
 	char command[1024], session[128];
-	int64_t came;
+	int64_t came, gone;
 
 	snprintf(command, sizeof command,
 		 "'%s/tools/moe-worker' generate --daemon '%s' --model '%s' --prompt NAME --tokens 16 >/dev/null",
@@ -175,7 +177,9 @@ static void test_worker(sd_bus *bus)
 	came = hear(bus, from, BUS_ROOT, "InterfacesAdded", BUS_ROOT "/session/");
 	require(came >= 0, "its session appears: %s", heard[came].text);
 	snprintf(session, sizeof session, "%.*s", (int)strcspn(heard[came].text + 16, " "), heard[came].text + 16);
-	ok(hear(bus, from, BUS_ROOT, "InterfacesRemoved", session) > came, "and goes: %s", session);
+	gone = hear(bus, from, BUS_ROOT, "InterfacesRemoved", session);
+	ok(gone > came && strstr(heard[gone].text, BUS_NAME ".SessionFigures1"),
+	   "and goes, with all that came with it: %s", session);
 	ok(heard_at(from, BUS_ROOT "/model/tinymoe", "PropertiesChanged", "Sessions 1") >= 0,
 	   "the model had a session");
 	ok(hear(bus, from, BUS_ROOT "/model/tinymoe", "PropertiesChanged", "Sessions 0") > came, "and has none");

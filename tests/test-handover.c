@@ -202,6 +202,35 @@ static void test_table(void)
 	close(keeper);
 }
 
+/* Sessions leave a thirty-second of the store to what else is kept, models above all. */
+static void test_left_to_models(void)
+{
+	const int keeper = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct handover *h = NULL;
+	uint32_t sessions = 0, models = 0;
+
+	snprintf(address.sun_path, sizeof address.sun_path, "%s/left", folder);
+	require(keeper >= 0 && bind(keeper, (struct sockaddr *)&address, sizeof address) == 0, "a keeper's socket");
+	setenv("NOTIFY_SOCKET", address.sun_path, 1);
+	setenv("FDSTORE", "64", 1);
+	require(handover_new(&h, NULL) == 0, "a handover with room for 64");
+	while (handover_put(h, keeper, "s%u.bell", sessions) == 0)
+		sessions++;
+	while (handover_put(h, keeper, "m%u.books", models) == 0)
+		models++;
+	ok(sessions == 62 && models == 2, "62 of 64 are for sessions (%u), 2 are left to models (%u)", sessions,
+	   models);
+	ok(handover_drop(h, "s0.bell") == 0 && handover_put(h, keeper, "s0.bell") == -ENOSPC &&
+		   handover_put(h, keeper, "service") == 0,
+	   "and to what else is kept, whose name begins alike");
+	handover_free(h);
+	unsetenv("NOTIFY_SOCKET");
+	unsetenv("FDSTORE");
+	unlink(address.sun_path);
+	close(keeper);
+}
+
 /* -- who is listened to, and how much ----------------------------------------------------------------------------- */
 
 static void test_limit(void)
@@ -539,6 +568,7 @@ static void test_own_keeper(void)
 {
 	test_without_keeper();
 	test_table();
+	test_left_to_models();
 	test_gives_up();
 	test_codes();
 	test_ready();
