@@ -123,9 +123,11 @@ static void remain_nameless(struct bus *b, const sd_bus_error *error)
 {
 	snprintf(b->why, sizeof b->why, "%s", error->message ? error->message : error->name);
 	if (strcmp(b->state, "nameless") != 0)
-		log_warning("bus %s: the name %s is refused, and is asked for again: %s; org.moeexpertd.conf belongs "
-			    "into /usr/share/dbus-1/system.d",
-			    b->address, b->service->config->bus_name, b->why);
+		log_warning("bus %s: the name %s is refused, and is asked for again: %s%s", b->address,
+			    b->service->config->bus_name, b->why,
+			    sd_bus_error_has_name(error, SD_BUS_ERROR_ACCESS_DENIED)
+				    ? "; org.moeexpertd.conf belongs into /usr/share/dbus-1/system.d"
+				    : "");
 	b->state = "nameless";
 	b->ask_ns = now_ns() + b->pause_ns;
 	b->pause_ns = MIN(b->pause_ns * 2, (uint64_t)PAUSE_MAX_NS);

@@ -56,8 +56,8 @@ static void close_by_another(int fd)
 
 		if (fork() != 0)
 			_exit(0);
+		dup2(end[0], 1); /* which may be 0 */
 		dup2(fd, 0);
-		dup2(end[0], 1);
 		syscall(SYS_close_range, 2, ~0u, 0);
 		while (read(1, &byte, 1) < 0 && errno == EINTR)
 			continue;
