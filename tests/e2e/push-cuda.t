@@ -159,6 +159,8 @@ for knob in CUSIM_DELAY=600000000 CUSIM_HANG=cuMemcpyBatchAsync; do
 	export "${knob?}" ASAN_OPTIONS="$asan:detect_leaks=0"
 	start_daemon --model "$sample" --writable-weights --push-cuda=1
 	require $? "$knob: a daemon that pushes" "$dir/daemon.log"
+	"$moectl" --socket "$socket" status --json >"$dir/status.json" 2>"$dir/err"
+	is "$(json "$dir/status.json" push_ended)" 0 "$knob: that has not ended yet" "$dir/err"
 	unset "${knob%%=*}"
 	ASAN_OPTIONS=$asan
 	work
@@ -171,6 +173,10 @@ for knob in CUSIM_DELAY=600000000 CUSIM_HANG=cuMemcpyBatchAsync; do
 	forget "$job"
 	grep -q 'pushing into GPUs has ended' "$dir/daemon.log"
 	ok $? "$knob: the daemon says so" "$dir/daemon.log"
+	"$moectl" --socket "$socket" status --json >"$dir/status.json" 2>"$dir/err"
+	"$moectl" --socket "$socket" stats --prometheus >"$dir/figures" 2>>"$dir/err"
+	is "$(json "$dir/status.json" push_cuda)/$(json "$dir/status.json" push_ended)/$(grep -c '^moe_expertd_push_ended 1$' "$dir/figures")" \
+		1/1/1 "$knob: so do its status and its metrics" "$dir/err"
 	refuse 1 "$knob: another one" 'pushing into GPUs has ended'
 	score "$knob: a worker that pulls" --fill pull --device cuda
 	same "$knob: a worker that pulls"
