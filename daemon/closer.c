@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -58,6 +59,9 @@ static struct {
 /* What is freed in threads of its own. */
 static _Atomic uint32_t freeing;
 
+/* The last thread that ends trims the heap. */
+static atomic_bool trims;
+
 struct release {
 	void (*work)(void *what);
 	void *what;
@@ -97,6 +101,21 @@ static bool any_waits(void)
 	return n > 0;
 }
 
+/* Of a thread, when it has counted itself out. */
+static void ended(void)
+{
+	if (!any_waits() && atomic_exchange(&trims, false))
+		malloc_trim(0);
+}
+
+void closer_trim(void)
+{
+	atomic_store(&trims, true); /* before the look: one that ends meanwhile sees it */
+	malloc_trim(0);
+	if (!any_waits())
+		atomic_store(&trims, false);
+}
+
 /* False: there are too many users. */
 static bool add(uid_t uid, int one)
 {
@@ -126,6 +145,7 @@ static void *run(void *arg)
 	fdmsg_close_fds(batch->fds, batch->n);
 	free(batch);
 	add(uid, -1);
+	ended();
 	return NULL;
 }
 
@@ -272,6 +292,7 @@ static void *run_unmap(void *arg)
 		unmap(m->at, m->bytes);
 		free(m);
 	}
+	ended();
 	return arg;
 }
 
@@ -301,6 +322,7 @@ static void *run_release(void *arg)
 	r->work(r->what);
 	free(r);
 	atomic_fetch_sub(&freeing, 1);
+	ended();
 	return NULL;
 }
 

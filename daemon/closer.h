@@ -32,6 +32,10 @@ void closer_unmap(void *at, uint64_t bytes);
 void closer_free(void (*work)(void *what), void *what);
 bool closer_is_freeing(void);
 
+/* The heap gives back what it does not use, now and again when all that was begun here has ended: what its threads
+ * still hold keeps pages that are free but for it. From any thread. */
+void closer_trim(void);
+
 /* A connection that was shut down and may hold descriptors in unread messages. */
 void closer_take_socket(int sock, uid_t uid);
 

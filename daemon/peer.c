@@ -132,6 +132,7 @@ static void free_peer(struct peer *peer)
 	else
 		close_fd(peer->source.fd);
 	charge_close(&peer->charge);
+	peer->service->trim |= peer->hello && !peer->service->sessions; /* sessions go first, at times */
 	free(peer);
 }
 

@@ -2,7 +2,6 @@
 #include "daemon/service.h"
 
 #include <errno.h>
-#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -141,16 +140,22 @@ static bool service_turn(void *userdata)
 	return any;
 }
 
-/* Heap and pool keep the peak of many sessions until they are told to give back what they do not use. */
+/* Heap and pool keep the peak of many sessions until they are told to give back what they do not use: when the keeper
+ * has heard of the last one's end, for letters to it lie between what is free. */
+static void trim_memory(struct service *s)
+{
+	if (!s->trim || handover_waiting(s->handover) > 0)
+		return;
+	pool_trim(s->pool);
+	closer_trim();
+	s->trim = false;
+}
+
 static bool service_park(void *userdata)
 {
 	struct service *s = userdata;
 
-	if (s->trim) {
-		pool_trim(s->pool);
-		malloc_trim(0);
-	}
-	s->trim = false;
+	trim_memory(s);
 	agreements_park(&s->agreements);
 	look_at_heat(s);
 	if (s->heat_round.next || modqueue_park(&s->modqueue))

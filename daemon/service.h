@@ -89,7 +89,7 @@ struct service {
 	struct source sums; /* a timer: events have sums to be told */
 	struct service_manager manager;
 	struct service_keeper keeper;
-	bool trim;                    /* the last session has left since the loop slept */
+	bool trim;                    /* the last session, or a connection of one, has gone since the loop slept */
 	struct peer *peers, *unheard; /* unheard: closed, with answers that were not read */
 	uint32_t n_peers;
 	struct session *sessions;
