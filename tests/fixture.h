@@ -9,7 +9,6 @@
 #ifndef TESTS_FIXTURE_H
 #define TESTS_FIXTURE_H
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -133,23 +132,6 @@ __attribute__((unused)) static int fixture_stop(struct fixture *f)
 	waitpid(f->pid, &status, 0);
 	remove_all(f->folder);
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-/* Open file descriptors of a process; -1 without /proc. */
-__attribute__((unused)) static int fixture_count_fds(pid_t pid)
-{
-	char path[64];
-	DIR *dir;
-	int n = 0;
-
-	snprintf(path, sizeof path, "/proc/%d/fd", pid);
-	dir = opendir(path);
-	if (!dir)
-		return -1;
-	while (readdir(dir))
-		n++;
-	closedir(dir);
-	return n;
 }
 
 #endif

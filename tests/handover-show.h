@@ -17,6 +17,7 @@
 #include "base/util.h"
 #include "daemon/keeper.h"
 #include "tests/handover-puppet.h"
+#include "tests/leaks.h"
 #include "tests/tap.h"
 
 #define ANSWER_MS 60000 /* nothing takes so long: what has not answered then hangs */
@@ -245,28 +246,14 @@ static bool log_has(const struct show *s, const char *words)
 	return strstr(text, words) != NULL;
 }
 
-static uint32_t count_fds(pid_t pid)
-{
-	char command[64], line[32] = "";
-	FILE *out;
-
-	snprintf(command, sizeof command, "ls /proc/%d/fd | wc -l", pid);
-	out = popen(command, "re");
-	if (!out || !fgets(line, sizeof line, out))
-		line[0] = '\0';
-	if (out)
-		pclose(out);
-	return (uint32_t)atoi(line);
-}
-
 /* systemd closes in the background. */
-static bool comes_to_hold(pid_t pid, uint32_t fds)
+static bool comes_to_hold(pid_t pid, int fds)
 {
 	const uint64_t end = now_ns() + ANSWER_MS * 1000000ull;
 
-	while (count_fds(pid) != fds) {
+	while (leaks_fds(pid) != fds) {
 		if (now_ns() > end) {
-			diag("it holds %u, not %u", count_fds(pid), fds);
+			diag("it holds %d, not %d", leaks_fds(pid), fds);
 			return false;
 		}
 		usleep(20000);

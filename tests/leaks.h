@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
 #define LEAKS_COUNT_MAPS 0
@@ -21,15 +22,33 @@
 #endif
 
 struct leaks {
-	unsigned fds, maps, memory_files;
+	int fds;
+	unsigned maps, memory_files;
 };
+
+/* Open descriptors of a process, and always the same few more: ".", "..", of this process also what reads them; -1
+ * without /proc. */
+static inline int leaks_fds(pid_t pid)
+{
+	char path[64];
+	DIR *dir;
+	int n = 0;
+
+	snprintf(path, sizeof path, "/proc/%d/fd", pid);
+	dir = opendir(path);
+	if (!dir)
+		return -1;
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
 
 static inline struct leaks leaks_now(void)
 {
-	struct leaks now = {0};
+	struct leaks now = {.fds = leaks_fds(getpid())};
 	char line[512];
 	FILE *maps = fopen("/proc/self/maps", "re");
-	DIR *fds;
 
 	while (maps && fgets(line, sizeof line, maps)) {
 		now.maps++;
@@ -37,11 +56,6 @@ static inline struct leaks leaks_now(void)
 	}
 	if (maps)
 		fclose(maps);
-	fds = opendir("/proc/self/fd");
-	while (fds && readdir(fds))
-		now.fds++;
-	if (fds)
-		closedir(fds);
 	return now;
 }
 
@@ -53,7 +67,7 @@ static inline bool leaks_none(const struct leaks *before, unsigned repeated)
 			  (!LEAKS_COUNT_MAPS || now.maps < before->maps + repeated);
 
 	if (!good)
-		printf("# fds %u then %u now, mappings %u and %u, of memory files %u and %u\n", before->fds, now.fds,
+		printf("# fds %d then %d now, mappings %u and %u, of memory files %u and %u\n", before->fds, now.fds,
 		       before->maps, now.maps, before->memory_files, now.memory_files);
 	return good;
 }

@@ -15,6 +15,7 @@
 #include "base/fdmsg.h"
 #include "base/memfd.h"
 #include "tests/fixture.h"
+#include "tests/leaks.h"
 #include "uapi/moe_proto.h"
 #include "uapi/moe_ring.h"
 
@@ -222,7 +223,7 @@ __attribute__((unused)) static int quiet_fds(int most)
 			at = strstr(text, "\"connections\":");
 		}
 		found = at ? atol(at + strlen("\"connections\":")) : -1;
-		n = fixture_count_fds(fixture.pid);
+		n = leaks_fds(fixture.pid);
 	} while ((found != 1 || (most >= 0 && n > most)) && tap_wait(&end));
 	ok(found == 1, "the daemon has let go of all connections");
 	close(sock);

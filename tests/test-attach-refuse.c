@@ -20,6 +20,7 @@
 #include "base/util.h"
 #include "moe-expert.h"
 #include "tests/fixture.h"
+#include "tests/leaks.h"
 #include "tests/plain-experts.h"
 #include "uapi/moe_kmod.h"
 #include "uapi/moe_proto.h"
@@ -440,7 +441,7 @@ static int settled_fds(int expected)
 	uint64_t end = 0;
 	int n;
 
-	while ((n = fixture_count_fds(getpid())) > expected && tap_wait(&end))
+	while ((n = leaks_fds(getpid())) > expected && tap_wait(&end))
 		;
 	return n;
 }
@@ -478,7 +479,7 @@ int main(void)
 
 	listen_there();
 	require(moe_open(&client, path, &err) == 0, "connected");
-	before = fixture_count_fds(getpid());
+	before = leaks_fds(getpid());
 	for (pools = 1; pools <= 3; pools++) {
 		require(moe_attach(client, &session, &params, &err) == 0,
 			"with nothing wrong, and %u pool files, the "

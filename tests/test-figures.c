@@ -181,10 +181,10 @@ static struct seen bus_samples(sd_bus *bus, const struct metrics_family *f, cons
 	return seen;
 }
 
-/* What grows by being looked at. */
+/* What grows by being looked at; and a thread of the pool counts its time when the answer has long been given. */
 static bool moves(const struct metrics_family *f)
 {
-	static const char *const moving[] = {"uptime", "age_seconds", "connections", "_user_"};
+	static const char *const moving[] = {"uptime", "age_seconds", "connections", "_user_", "pool_busy"};
 	bool found = false;
 
 	for (size_t i = 0; i < ARRAY_LEN(moving); i++)

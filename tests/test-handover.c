@@ -182,7 +182,7 @@ static void test_table(void)
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct handover *h = NULL;
 	struct names names = {.n = 0};
-	const uint32_t fds = count_fds(getpid());
+	const int fds = leaks_fds(getpid());
 
 	snprintf(address.sun_path, sizeof address.sun_path, "%s/table", folder);
 	require(keeper >= 0 && bind(keeper, (struct sockaddr *)&address, sizeof address) == 0, "a keeper's socket");
@@ -195,7 +195,7 @@ static void test_table(void)
 	ok(names.waited > 0, "%u times messages waited for the keeper", names.waited);
 	ok(memcmp(names.have, names.heard, sizeof names.have) == 0, "the keeper has heard of what is there, no more");
 	handover_free(h);
-	ok(count_fds(getpid()) == fds, "no descriptor is left");
+	ok(leaks_fds(getpid()) == fds, "no descriptor is left");
 	unsetenv("NOTIFY_SOCKET");
 	unsetenv("FDSTORE");
 	unlink(address.sun_path);
@@ -282,11 +282,11 @@ static void test_room_for_names(void)
 static void test_many(void)
 {
 	struct show s;
-	uint32_t before;
+	int before;
 
 	begin_and_meet(&s, 1200);
 	kill_child(&s); /* systemd takes a timer then */
-	before = count_fds(s.keeper);
+	before = leaks_fds(s.keeper);
 	told(&s, "fill 1000 4", "1000 0");
 	told(&s, "sync", "0");
 	ok(comes_to_hold(s.keeper, before + 1000), "the keeper holds a thousand");

@@ -64,7 +64,7 @@ static bool comes_to_hold(int fds)
 {
 	uint64_t end = 0;
 
-	while (fixture_count_fds(fixture.pid) != fds)
+	while (leaks_fds(fixture.pid) != fds)
 		if (!tap_wait(&end))
 			return false;
 	return true;
@@ -248,11 +248,11 @@ int main(void)
 	fixture_start(&fixture, fixture_sample(), options);
 	ring_open(&first);
 	ok(answers(&first), "a session before");
-	before = fixture_count_fds(fixture.pid);
+	before = leaks_fds(fixture.pid);
 
 	stop_keeper();
 	begin_sessions(n);
-	ok(fixture_count_fds(fixture.pid) == before, "the keeper has taken nothing");
+	ok(leaks_fds(fixture.pid) == before, "the keeper has taken nothing");
 	ok(answers(&first) && count_answers(0, n) == n, "all sessions are served");
 	ok(asked("status", "keeper_waits") > 0, "the daemon says that messages wait");
 	for (uint32_t i = 0; i < LEAVE; i++)

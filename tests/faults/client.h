@@ -454,7 +454,7 @@ static void check_descriptors(struct run *run, int probe, int before)
 	const uint64_t end = now_ms() + PATIENCE_MS;
 	int now = most;
 
-	while (!has_ended(run, 0) && (now = fixture_count_fds(run->f.pid)) > most && now_ms() < end) {
+	while (!has_ended(run, 0) && (now = leaks_fds(run->f.pid)) > most && now_ms() < end) {
 		if (unload(probe) == 0)
 			return; /* closed as well: the model stays */
 		usleep(1000);
@@ -500,7 +500,7 @@ static void tell_story(struct run *run)
 	int probe = connect_to(run);
 	const bool probes = say_hello(run, probe);
 	const int more = watched || bus.talk; /* the taps' timer stays */
-	const int before = fixture_count_fds(run->f.pid) + more;
+	const int before = leaks_fds(run->f.pid) + more;
 
 	run->closed = false;
 	use(run);
