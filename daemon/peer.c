@@ -44,10 +44,10 @@ static bool waits_for_answer(const struct peer *peer)
 
 void peer_asking(struct peer *peer, bool takes)
 {
-	const bool asks = takes || waits_for_answer(peer);
+	struct session *s = peer->session;
 
-	if (peer->session)
-		peer->session->journal.page->asked = peer->session->journal.page->answered + asks;
+	if (s)
+		s->journal.page->asked = s->journal.page->answered + (takes || waits_for_answer(peer) || s->unkept);
 }
 
 /* Before its descriptors are taken, so that those of a broken message never are: NULL, or what is wrong with it. */

@@ -54,7 +54,8 @@ int peer_new(struct service *service, int sock);
 int peer_revive(struct service *service, int sock, struct session *session, struct moe_error *err);
 
 /* From before a message is taken (`takes`) until it is answered, which may be much later: whether one is not answered
- * yet goes into the session's journal. A successor could not know whether it was. */
+ * yet goes into the session's journal. A successor could not know whether it was. A session that ends with this daemon
+ * waits for good: the keeper may be slow to hear that it need not be kept. */
 void peer_asking(struct peer *peer, bool takes);
 
 /* Ends the connection and the session. The struct is freed when the kernel has let go of its sources. */

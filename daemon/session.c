@@ -431,7 +431,9 @@ static int check_revived(struct session *s, struct registry *registry, struct mo
 
 	s->entry = registry_by_epoch(registry, p->model);
 	if (p->asked != p->answered)
-		return moe_error_set(err, -EINTR, "session %llu: its daemon died before it answered a message",
+		return moe_error_set(err, -EINTR,
+				     "session %llu: its daemon died before it answered a message, or could not "
+				     "let it be kept",
 				     (unsigned long long)p->session);
 	if (!s->entry)
 		return moe_error_set(err, -ENOENT, "session %llu: its model is not there any more",

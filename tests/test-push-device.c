@@ -4,6 +4,9 @@
  * driver, for which a memory file of whole granules is memory of a GPU: each is refused or does what it says, and
  * nothing stays behind.
  */
+#include <poll.h>
+#include <signal.h>
+
 #include "base/util.h"
 #include "tests/cuda-sim/cuda-sim.h"
 #include "tests/raw-client.h"
@@ -243,6 +246,61 @@ static void test_refused_call(int memory, const char *call, int status, uint32_t
 	munmap(slots, GRANULE);
 }
 
+/* -- a keeper that stands still ----------------------------------------------------------------------------------- */
+
+#define CROWD 120
+
+/* Sessions that nobody waits for, until messages to the keeper wait; how many. */
+static int crowd(int *socks)
+{
+	struct moe_msg_attach m = good_attach();
+	int n = 0;
+
+	begin(&m, sizeof m, MOE_MSG_ATTACH, 0);
+	while (n < CROWD && asked("status", "keeper_waits") <= 0) {
+		socks[n] = connect_raw();
+		hello(socks[n]);
+		fdmsg_send(socks[n++], &m, sizeof m, NULL, 0, 0);
+	}
+	return n;
+}
+
+static bool hangs_up(int sock)
+{
+	struct pollfd p = {.fd = sock, .events = POLLIN};
+	char byte;
+
+	return poll(&p, 1, (int)(TAP_SOON_NS / 1000000)) == 1 && recv(sock, &byte, 1, MSG_DONTWAIT) <= 0;
+}
+
+/* A session with slots in a GPU ends with its daemon, also where the keeper has not heard that it need not be kept. */
+static void test_unkept(int memory)
+{
+	const struct moe_sqe nop = {.op = MOE_OP_NOP};
+	struct ring with, without;
+	int socks[CROWD], n;
+	pid_t daemon;
+
+	fixture_start(&fixture, fixture_sample(),
+		      (const char *const[]){"--threads", "1", "--writable-weights", "--push-cuda", "--keep", NULL});
+	ring_open_bare(&with);
+	ring_open_bare(&without);
+	daemon = (pid_t)asked("status", "pid");
+	kill(fixture.pid, SIGSTOP);
+	n = crowd(socks);
+	require(n < CROWD && daemon > 0, "the keeper stands still, and messages to it wait");
+	require(device(with.sock, good, memory) == (MOE_MSG_DEVICE | MOE_MSG_REPLY), "slots");
+	kill(daemon, SIGKILL);
+	kill(fixture.pid, SIGCONT);
+	ok(ring_call(&without, &nop, NULL) == 0 && asked("status", "restarts") == 1, "others go on");
+	ok(hangs_up(with.sock), "a session with slots in a GPU has ended, though the keeper had it");
+	while (n-- > 0)
+		close(socks[n]);
+	ring_close(&with);
+	ring_close(&without);
+	ok(fixture_stop(&fixture) == 0, "SIGTERM ends keeper and daemon");
+}
+
 int main(void)
 {
 	struct cuda_sim sim;
@@ -268,6 +326,7 @@ int main(void)
 	test_refused_call(memory, "cuStreamWriteValue32:2", -ENOMEM, 1, 0);
 	test_refused_call(memory, "cuEventRecord:4", -EREMOTEIO, 2, -EREMOTEIO);
 	test_refused_call(memory, "cuEventQuery:1", 0, 2, 0);
+	test_unkept(memory);
 	close(memory);
 	return tap_done();
 }
