@@ -20,6 +20,7 @@
 
 /* With its version: what is dropped while a takeover may still fail keeps its name until then. */
 #define TALLY_NAME "m%" PRIu64 ".tally%d"
+#define MODEL_FILES 3 /* beside its pools */
 
 static const char *const arena_names[] = {[MOE_ARENA_DATA] = "data", [MOE_ARENA_SLOTS] = "slots"};
 
@@ -110,7 +111,7 @@ void estate_drop_model(struct handover *h, const struct entry *entry)
 	drop_model(h, entry->model->manifest->epoch);
 }
 
-int estate_keep_model(struct handover *h, const struct entry *entry)
+int estate_keep_model(struct handover *h, struct entry *entry)
 {
 	const struct resident *model = entry->model;
 	const uint64_t epoch = model->manifest->epoch;
@@ -124,7 +125,16 @@ int estate_keep_model(struct handover *h, const struct entry *entry)
 		r = handover_put(h, model->manifest_fd, "m%" PRIu64 ".manifest", epoch);
 	if (r < 0)
 		estate_drop_model(h, entry);
+	entry->kept = r == 0;
 	return r;
+}
+
+void estate_keep_late(struct handover *h, struct registry *registry)
+{
+	for (struct entry *e = registry->head; e && handover_keeps(h); e = e->next)
+		if (!e->kept && handover_room(h) >= e->model->n_pools + MODEL_FILES && estate_keep_model(h, e) == 0)
+			log_info("model %s outlives this daemon now: the keeper has room for it",
+				 e->model->manifest->name);
 }
 
 void estate_keep_measured(struct handover *h, const struct entry *entry)
@@ -199,7 +209,12 @@ static int take_model(struct handover *h, struct registry *registry, uint64_t ep
 		left.n_pools++;
 	int r = estate_adopt_model(registry, &left, books_fd, epoch, loop, host, err);
 
-	return r < 0 ? r : take_tally(h, registry_by_epoch(registry, epoch), err);
+	struct entry *entry = r < 0 ? NULL : registry_by_epoch(registry, epoch);
+
+	if (!entry)
+		return r;
+	entry->kept = true;
+	return take_tally(h, entry, err);
 }
 
 int estate_take_models(struct handover *h, struct registry *registry, struct loop *loop, const struct host *host,

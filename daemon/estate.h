@@ -36,8 +36,10 @@ struct estate_page *estate_open(struct handover *handover, struct moe_error *err
  * -errno. Nothing can be written into it. */
 int estate_registrar(struct handover *handover, struct moe_error *err);
 
-/* 0, or -errno and nothing is kept. */
-int estate_keep_model(struct handover *handover, const struct entry *entry);
+/* 0, or -errno and nothing is kept: entry->kept says so as well. */
+int estate_keep_model(struct handover *handover, struct entry *entry);
+/* What the keeper has not taken, where it has room now. */
+void estate_keep_late(struct handover *handover, struct registry *registry);
 /* Once more what can be lost without the model: where it is kept already nothing happens. */
 void estate_keep_measured(struct handover *handover, const struct entry *entry);
 void estate_drop_model(struct handover *handover, const struct entry *entry);

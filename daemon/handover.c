@@ -290,6 +290,11 @@ bool handover_keeps(const struct handover *h)
 	return h && h->max > 0;
 }
 
+uint32_t handover_room(const struct handover *h)
+{
+	return h && h->max > h->n_names ? h->max - h->n_names : 0;
+}
+
 /* Where sessions have taken all, a model that is loaded would be read from disk again. */
 static bool is_full(const struct handover *h, const char *name)
 {

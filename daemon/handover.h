@@ -50,6 +50,9 @@ void handover_refuse(void);
 /* False: put is -EOPNOTSUPP, and the rest has nothing to do. */
 bool handover_keeps(const struct handover *h);
 
+/* How many more it takes; sessions leave some of them free. */
+uint32_t handover_room(const struct handover *h);
+
 /* The fd stays the caller's. 0, -EINVAL (the name: other letters, or ".socket" at its end), -EEXIST, -ENOSPC (the
  * keeper's limit, or that of all names), -ENOMEM, -EMFILE or what sendmsg() says. That it has arrived is known after
  * handover_sync(). */

@@ -222,6 +222,15 @@ void modpools_settle(struct modpools *m)
 			release_at(m, i);
 }
 
+bool modpools_has(const struct modpools *m, uint64_t epoch)
+{
+	bool has = false;
+
+	for (uint32_t i = 0; i < m->n_held; i++)
+		has |= m->held[i].epoch == epoch && !m->held[i].unwanted;
+	return has;
+}
+
 uint32_t modpools_kept(const struct modpools *m)
 {
 	return m->n_held;
@@ -471,8 +480,8 @@ static int open_blob(struct found *f, int *ret_books_fd, struct moe_error *err)
 	return MIN(*ret_books_fd, 0);
 }
 
-static int take_model(struct modpools *m, uint64_t epoch, struct registry *registry, struct handover *handover,
-		      struct loop *loop, const struct host *host, struct moe_error *err)
+static int take_model(struct modpools *m, uint64_t epoch, struct registry *registry, struct loop *loop,
+		      const struct host *host, struct moe_error *err)
 {
 	_cleanup_(found_free) struct found f = {.epoch = epoch, .left.manifest_fd = -1};
 	const struct entry *entry = registry_by_epoch(registry, epoch);
@@ -488,14 +497,8 @@ static int take_model(struct modpools *m, uint64_t epoch, struct registry *regis
 		r = open_blob(&f, &books_fd, err);
 	if (r == 0)
 		r = estate_adopt_model(registry, &f.left, steal_fd(&books_fd), epoch, loop, host, err);
-	if (r < 0)
-		return r;
-	m->taken++;
-	entry = registry_by_epoch(registry, epoch);
-	if (handover_keeps(handover) && estate_keep_model(handover, entry) < 0)
-		log_warning("model %s lies with the kernel module, but the keeper does not take it",
-			    entry->model->manifest->name);
-	return 0;
+	m->taken += r == 0;
+	return r;
 }
 
 static void unwant(struct modpools *m, uint64_t epoch)
@@ -517,8 +520,8 @@ static int list_pools(struct modpools *m, uint64_t *next_epoch, struct moe_error
 	return r < 0 ? moe_error_sys(err, r, "the kernel module's pools") : 0;
 }
 
-int modpools_take(struct modpools *m, struct registry *registry, struct handover *handover, struct loop *loop,
-		  const struct host *host, uint64_t *next_epoch, struct moe_error *err)
+int modpools_take(struct modpools *m, struct registry *registry, struct loop *loop, const struct host *host,
+		  uint64_t *next_epoch, struct moe_error *err)
 {
 	int r = m->state == MODPOOLS_USED ? list_pools(m, next_epoch, err) : 0;
 
@@ -528,7 +531,7 @@ int modpools_take(struct modpools *m, struct registry *registry, struct handover
 
 		for (uint32_t k = 0; k < i; k++)
 			seen |= m->held[k].epoch == epoch;
-		r = seen ? 0 : take_model(m, epoch, registry, handover, loop, host, err);
+		r = seen ? 0 : take_model(m, epoch, registry, loop, host, err);
 		if (estate_lacks_means(r))
 			return r;
 		if (r < 0) {

@@ -18,7 +18,6 @@
 #include <stdint.h>
 
 #include "base/host.h"
-#include "daemon/handover.h"
 #include "daemon/loop.h"
 #include "daemon/registry.h"
 
@@ -74,10 +73,10 @@ int modpools_open(struct modpools *ret, enum modpools_want want, const struct mo
 /* Reads its events from now on. */
 int modpools_watch(struct modpools *modpools, struct loop *loop, struct moe_error *err);
 
-/* Takes the models that are whole and that the registry does not have, and gives them to the keeper, if there is one.
- * *next_epoch becomes greater than all epochs that are found. 0, or -errno for want of means. */
-int modpools_take(struct modpools *modpools, struct registry *registry, struct handover *handover, struct loop *loop,
-		  const struct host *host, uint64_t *next_epoch, struct moe_error *err);
+/* Takes the models that are whole and that the registry does not have. *next_epoch becomes greater than all epochs that
+ * are found. 0, or -errno for want of means. */
+int modpools_take(struct modpools *modpools, struct registry *registry, struct loop *loop, const struct host *host,
+		  uint64_t *next_epoch, struct moe_error *err);
 
 /* Releases what could not be used. */
 void modpools_settle(struct modpools *modpools);
@@ -99,6 +98,7 @@ void modpools_give(const struct modpools *modpools, const struct resident *model
 int modpools_accept(struct modpools *modpools, struct modpools_gift *gift, const char *name, bool wanted);
 void modpools_release(struct modpools *modpools, uint64_t epoch);
 
+bool modpools_has(const struct modpools *modpools, uint64_t epoch);
 uint32_t modpools_kept(const struct modpools *modpools);   /* pools that lie there */
 uint32_t modpools_leases(const struct modpools *modpools); /* on them, now */
 const char *modpools_state_name(enum modpools_state state);

@@ -243,8 +243,10 @@ static int on_attach(struct peer *peer, const struct moe_msg_attach *attach, str
 	s->journal.page->session = s->id;
 	if (peer->features & MOE_FEATURE_TRACE)
 		taps_join(&peer->service->taps, s);
-	if (handover_keeps(peer->service->handover) &&
-	    estate_keep_session(peer->service->handover, s, peer->source.fd) < 0)
+	if (handover_keeps(peer->service->handover) && !service_outlives(peer->service, entry))
+		unkeep(peer, "nor will its model");
+	else if (handover_keeps(peer->service->handover) &&
+		 estate_keep_session(peer->service->handover, s, peer->source.fd) < 0)
 		unkeep(peer, "the keeper does not take it");
 	event_log(EVENT_ATTACHED,
 		  FACTS(.session = s->id, .pid = s->pid, .uid = s->uid, .model = entry->model->manifest->name),

@@ -38,6 +38,7 @@ struct entry {
 	struct heats_table *lasting; /* the service's: heat of all sessions of these weights; NULL: none */
 	struct tier *tier;           /* NULL: the model is all there */
 	struct mover *mover;         /* NULL: no copies of hot experts (ReplicaMax=) */
+	bool kept;                   /* the keeper has it (estate.h) */
 	struct entry *next;
 };
 

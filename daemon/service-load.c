@@ -247,10 +247,9 @@ void service_finish_load(struct service *s)
 	heats_release(&s->heats);
 	if (r == 0)
 		service_start_mover(s, entry);
-	if (r == 0 && handover_keeps(s->handover) && estate_keep_model(s->handover, entry) < 0)
-		log_warning("model %s will not outlive this daemon: the keeper does not take it",
-			    entry->model->manifest->name);
 	modpools_accept(&s->modpools, &s->gift, load->name, r == 0);
+	if (r == 0)
+		service_keep_model(s, entry);
 	if (r < 0)
 		event_log(EVENT_LOAD_FAILED, FACTS(.path = load->path, .reason = err.text), "%s", err.text);
 	if (peer && r < 0)
@@ -274,6 +273,23 @@ void service_finish_load(struct service *s)
 	}
 	if (!s->ready && r < 0)
 		loop_stop(s->loop, r);
+}
+
+void service_keep_model(struct service *s, struct entry *entry)
+{
+	const int r = handover_keeps(s->handover) ? estate_keep_model(s->handover, entry) : 0;
+	const struct moe_manifest *m = entry->model->manifest;
+
+	if (r < 0)
+		log_warning("model %s %s: the keeper does not take it: %s", m->name,
+			    modpools_has(&s->modpools, m->epoch) ? "lies with the kernel module only"
+								 : "will not outlive this daemon",
+			    strerror(-r));
+}
+
+bool service_outlives(const struct service *s, const struct entry *entry)
+{
+	return entry->kept || modpools_has(&s->modpools, entry->model->manifest->epoch);
 }
 
 int service_cancel_load(struct service *s, struct moe_error *err)

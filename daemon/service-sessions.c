@@ -97,6 +97,7 @@ void service_bury(struct service *s)
 			at = &session->next;
 		}
 	}
+	estate_keep_late(s->handover, &s->registry);
 	bus_note(s->bus);
 	if (!s->sessions)
 		service_drained(s);

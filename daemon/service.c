@@ -312,8 +312,7 @@ static int revive(struct service *s, struct moe_error *err)
 	int sock, r = estate_take_models(s->handover, &s->registry, s->loop, s->host, err);
 
 	if (r == 0)
-		r = modpools_take(&s->modpools, &s->registry, s->handover, s->loop, s->host, &s->estate->next_epoch,
-				  err);
+		r = modpools_take(&s->modpools, &s->registry, s->loop, s->host, &s->estate->next_epoch, err);
 	for (struct entry *e = s->registry.head; e; e = e->next)
 		heats_join(&s->heats, s->handover, e, NULL);
 	while (r >= 0 &&
@@ -364,8 +363,11 @@ static void keep_replaced(struct service *s)
 {
 	keep_listener(s);
 	handover_put(s->handover, s->registrar_fd, "registrar");
-	for (struct entry *e = s->registry.head; e; e = e->next)
+	for (struct entry *e = s->registry.head; e; e = e->next) {
+		if (!e->kept) /* the kernel module had it */
+			service_keep_model(s, e);
 		estate_keep_measured(s->handover, e);
+	}
 }
 
 static int open_accounts(struct service *s, struct moe_error *err)

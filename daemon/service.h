@@ -138,6 +138,11 @@ int service_load_next(struct service *service, struct moe_error *err);
 /* Of the load in progress: tells who waits how far it is, or takes what it has brought. */
 void service_report_load(struct service *service);
 void service_finish_load(struct service *service);
+
+/* Gives the model to the keeper, where there is one; the log says why it was not taken. */
+void service_keep_model(struct service *service, struct entry *entry);
+/* False: the model ends with this daemon, and sessions of it with it. */
+bool service_outlives(const struct service *service, const struct entry *entry);
 /* With ReplicaMax= the hot experts of a model that is there get copies. */
 void service_start_mover(struct service *service, struct entry *entry);
 

@@ -260,7 +260,7 @@ static uint32_t succeed(struct modpools *m, struct registry *registry, uint64_t 
 
 	if (modpools_open(m, MODPOOLS_AUTO, &ops, &err) < 0)
 		die("%s", err.text);
-	r = modpools_take(m, registry, NULL, NULL, &host, next_epoch, &err);
+	r = modpools_take(m, registry, NULL, &host, next_epoch, &err);
 	is_int(r, expected, "what taking says");
 	return registry->n;
 }

@@ -108,6 +108,68 @@ is $code 1 'after five deaths the keeper ends with 1'
 grep -q 'died 5 times in 10 s, now by signal 9 (Killed); giving up' "$dir/daemon.log"
 ok $? 'and says why' "$dir/daemon.log"
 
+# -- a keeper with little room ------------------------------------------------------------------------------------
+
+# hold NAME SESSIONS: sessions of that model, until $holder is killed
+hold() {
+	: >"$dir/hold"
+	"$bench" attach --model "$1" --hold "$2" --seconds $patience --daemon "$socket" >"$dir/hold" 2>&1 &
+	holder=$!
+	started="$started $holder"
+	wait_for grep -q attached "$dir/hold"
+	ok $? "$2 sessions of $1" "$dir/hold"
+}
+
+let_go() {
+	kill -9 "$1"
+	wait "$1" 2>/dev/null
+	forget "$1"
+}
+
+unkept() {
+	"$moectl" --socket "$socket" status --json >"$dir/status.json" 2>/dev/null
+	json "$dir/status.json" sessions_unkept
+}
+
+cat >"$dir/narrow" <<END
+#!/bin/sh
+ulimit -n 192
+exec '$program' "\$@"
+END
+chmod +x "$dir/narrow"
+expertd=$dir/narrow
+start_daemon --keep --model "$sample"
+require $? 'a keeper that has room for 64 descriptors' "$dir/daemon.log"
+hold tinymoe 10
+crowd=$holder
+within "$(unkept)" 1 9 'more sessions than it has room for: some will end with their daemon'
+few=$(unkept)
+"$moectl" --socket "$socket" load "$sample" --name second >"$dir/out" 2>&1
+is $? 0 'a model is loaded all the same'
+grep -q 'model second will not outlive this daemon: the keeper does not take it: No space' "$dir/daemon.log"
+ok $? 'the log says that it will end with this daemon' "$dir/daemon.log"
+hold second 1
+is "$(unkept)" $((few + 1)) 'and so will a session of it'
+grep -q 'will not outlive this daemon: nor will its model' "$dir/daemon.log"
+ok $? 'of which the log says why' "$dir/daemon.log"
+let_go "$holder"
+let_go "$crowd"
+wait_for grep -q 'model second outlives this daemon now' "$dir/daemon.log"
+ok $? 'when sessions have made room, the keeper gets the model' "$dir/daemon.log"
+hold second 1
+is "$(unkept)" 0 'sessions of it are kept from then on'
+fifth=$(child)
+kill -9 "$fifth"
+wait_for is_served "$fifth"
+ok $? 'killed, it is there again' "$dir/daemon.log"
+is "$(json "$dir/models.json" models.1.name)" second 'with the model'
+wait_for have_sessions 1
+ok $? 'and its session' "$dir/daemon.log"
+let_go "$holder"
+stop_daemon
+is $? 0 'SIGTERM ends both'
+expertd=$program
+
 # -- what cannot begin --------------------------------------------------------------------------------------------
 
 timeout 60 "$expertd" --keep --socket "$socket" --model "$dir/nothing" 2>"$dir/err"
