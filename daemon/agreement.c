@@ -71,6 +71,16 @@ static void keep(struct journal_page *page, const struct journal_agreed *agreed)
 	__atomic_store_n(&at->round, agreed->round, __ATOMIC_RELEASE);
 }
 
+/* The last decision, in the journal of a member that has come since, or that a daemon was killed before: those who have
+ * it may leave before the next one. */
+static void know(const struct agreement *a, struct session *s)
+{
+	struct journal_page *page = s->journal.page;
+
+	if (page->agreed[a->last.round % ARRAY_LEN(page->agreed)].round < a->last.round)
+		keep(page, &a->last);
+}
+
 static void recall(struct agreement *a, const struct journal_page *page)
 {
 	for (size_t i = 0; i < ARRAY_LEN(page->agreed); i++)
@@ -81,18 +91,32 @@ static void recall(struct agreement *a, const struct journal_page *page)
 	a->round = a->last.round + 1;
 }
 
-/* Which round a member joins that does not know: run again after a kill it is the same one. The claim's number tells
- * this request from the one before. */
-static uint64_t joined(struct agreement *a, const struct request *q)
+/* The claim's number tells a request from the one before; one that runs again after a kill has the same. */
+static void note_claim(struct request *q)
 {
 	struct journal_page *page = q->session->journal.page;
 	const uint64_t claim = page->slots[q - q->session->requests].counter + 1;
+	const uint32_t now_ms = (uint32_t)(now_ns() / 1000000);
 
-	if (page->joined_claim != claim) {
-		page->joined_round = a->round;
-		__asm__ volatile("" ::: "memory");
-		__atomic_store_n(&page->joined_claim, claim, __ATOMIC_RELEASE);
+	q->claim_ns = now_ns();
+	if (page->joined_claim == claim) {
+		if (page->joined_ms)
+			q->claim_ns -= (uint64_t)(uint32_t)(now_ms - page->joined_ms) * 1000000;
+		return;
 	}
+	page->joined_round = 0;
+	page->joined_ms = MAX(now_ms, 1u);
+	__asm__ volatile("" ::: "memory");
+	__atomic_store_n(&page->joined_claim, claim, __ATOMIC_RELEASE);
+}
+
+/* Which round a member joins that does not know: run again after a kill it is the same one. */
+static uint64_t joined(const struct agreement *a, const struct request *q)
+{
+	struct journal_page *page = q->session->journal.page;
+
+	if (page->joined_round == 0)
+		__atomic_store_n(&page->joined_round, a->round, __ATOMIC_RELEASE);
 	return page->joined_round;
 }
 
@@ -197,6 +221,7 @@ int agreement_join(struct agreements *all, struct session *s, struct moe_error *
 	a->members[member] = s;
 	a->who[member].session = s->id;
 	recall(a, s->journal.page);
+	know(a, s);
 	return 0;
 }
 
@@ -265,7 +290,7 @@ void agreement_wait(struct session *s, struct request *q)
 {
 	struct agreement *a = s->agreement;
 
-	q->claim_ns = now_ns();
+	note_claim(q);
 	a->waiting[s->member] = q;
 	a->rounds[s->member] = q->sqe.agree.round;
 	look_soon(a);
@@ -314,6 +339,7 @@ static void tell(struct agreement *a, uint32_t member)
 	struct session *s = a->members[member];
 	struct request *q = take(a, member);
 
+	know(a, s);
 	q->cqe.wait_ns = now_ns() - q->claim_ns;
 	q->cqe.lease = a->last.round;
 	q->cqe.offset = a->last.lost;

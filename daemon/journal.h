@@ -80,10 +80,11 @@ struct journal_page {
 	uint64_t next;                        /* number of the next claim */
 	uint32_t last, used;                  /* last: slot + 1 */
 	uint32_t n_leases;                    /* that have ever been lent at a time */
-	uint32_t phase, dummy, reserved;
+	uint32_t phase, dummy;
+	uint32_t joined_ms; /* when the AGREE below was claimed, of now_ns(), cut; 0: by a daemon that did not say */
 	uint64_t step, ops[MOE_OP_COUNT], failed, cancelled;
 	struct journal_agreed agreed[2];
-	uint64_t joined_claim, joined_round; /* of an AGREE that named no round: its claim + 1, and which it is */
+	uint64_t joined_claim, joined_round; /* of the last AGREE: its claim + 1; which round, if it named none */
 	/* [entries], then uint64_t leases[JOURNAL_LEASES_MAX]: record << 33 | generation << 1 | held */
 	struct journal_slot slots[];
 };

@@ -4,6 +4,7 @@
  * back, and under a daemon that is killed. Every rank writes what it wished and what it was told into memory that the
  * test reads: all that were told of a step were told the same, and it follows from the wishes.
  */
+#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -371,6 +372,89 @@ static void test_first_round(const char *path, uint32_t times)
 	ok(good == 4 * times, "killed in the first round: %u of %u", good, 4 * times);
 }
 
+/* -- ranks that are replaced, and time --------------------------------------------------------------------------- */
+
+#define SHORT_MS 6000
+#define WATCHDOG_MS 2000
+
+struct asking {
+	struct moe_session *session;
+	struct moe_agreement told;
+	struct moe_error err;
+	pthread_t thread;
+	int r;
+};
+
+static void attach_rank(struct moe_client *client, struct asking *a, uint32_t rank, uint32_t ms)
+{
+	const struct moe_attach_params params = {.size = sizeof params,
+						 .group = 6,
+						 .dp_rank = rank,
+						 .dp_size = 2,
+						 .agree_ms = ms,
+						 .watchdog_ms = WATCHDOG_MS,
+						 .entries = 8};
+
+	moe_detach(a->session);
+	a->session = NULL;
+	require(moe_attach(client, &a->session, &params, &a->err) == 0, "rank %u attaches %s", rank, a->err.text);
+}
+
+static void *ask(void *arg)
+{
+	struct asking *a = arg;
+
+	a->r = moe_agree(a->session, MOE_STEP_DECODE, 1, &a->told, &a->err);
+	return NULL;
+}
+
+/* The step that both were told of, or 0. */
+static uint64_t ask_both(struct asking both[2])
+{
+	for (int i = 0; i < 2; i++)
+		require(pthread_create(&both[i].thread, NULL, ask, &both[i]) == 0, "a thread");
+	for (int i = 0; i < 2; i++)
+		pthread_join(both[i].thread, NULL);
+	return both[0].r == 0 && both[1].r == 0 && both[0].told.step == both[1].told.step ? both[0].told.step : 0;
+}
+
+/* Nobody who is left was told of the last step, and then the daemon dies. */
+static void test_replaced(struct moe_client *client)
+{
+	struct asking both[2] = {0};
+	uint64_t step = 0;
+
+	for (uint32_t i = 0; i < 2; i++)
+		attach_rank(client, &both[i], i, agree_ms);
+	for (int i = 0; i < 3; i++)
+		step = ask_both(both);
+	ok(step == 3, "two ranks agree on three steps (%llu)", (unsigned long long)step);
+	for (uint32_t i = 0; i < 2; i++)
+		attach_rank(client, &both[i], i, agree_ms);
+	kill_daemon();
+	step = ask_both(both);
+	ok(step == 4, "replaced, and with another daemon, they go on behind them (%llu)", (unsigned long long)step);
+	for (int i = 0; i < 2; i++)
+		moe_detach(both[i].session);
+}
+
+/* Killed when one has waited for most of agree_ms: the rest of it is left, and no more than its client waits. */
+static void test_time(struct moe_client *client)
+{
+	struct asking both[2] = {0};
+
+	for (uint32_t i = 0; i < 2; i++)
+		attach_rank(client, &both[i], i, SHORT_MS);
+	require(pthread_create(&both[0].thread, NULL, ask, &both[0]) == 0, "a thread");
+	usleep(SHORT_MS * 1000u * 5 / 6);
+	kill_daemon();
+	pthread_join(both[0].thread, NULL);
+	ok(both[0].r == -EOWNERDEAD && both[0].told.step == 0,
+	   "who waits for a rank in vain is told, daemon or other: %d %s", both[0].r, both[0].err.text);
+	for (int i = 0; i < 2; i++)
+		moe_detach(both[i].session);
+}
+
 /* -- what is refused ---------------------------------------------------------------------------------------------- */
 
 static int try_attach(struct moe_client *client, struct moe_session **ret, uint32_t rank, uint32_t size, uint64_t group,
@@ -413,7 +497,7 @@ int main(void)
 {
 	static const char *const options[] = {"--keep", NULL};
 	const char *kills = getenv("RESTART_KILLS");
-
+	struct moe_client *client;
 	char path[96];
 
 	seed = tap_seed();
@@ -429,6 +513,10 @@ int main(void)
 	test_silence();
 	test_daemon(path, kills ? (uint32_t)atoi(kills) : 60);
 	test_first_round(path, 15);
+	require(moe_open(&client, fixture.socket, NULL) == 0, "connected");
+	test_replaced(client);
+	test_time(client);
+	moe_close(client);
 	ok(fixture_stop(&fixture) == 0, "the daemon ends with 0");
 	return tap_done();
 }
