@@ -151,10 +151,18 @@ int room_check(enum pages_rung rung, uint64_t bytes, const struct host_node *nod
 	return check_ordinary(bytes, &now, err);
 }
 
+/* What cannot be read (-1) is no reason to refuse who asks for it, and no room for who does not. */
+static bool reserve_has(enum pages_rung rung, uint64_t bytes, const struct host_node *now)
+{
+	return reserve_of(rung, bytes, now).free >= 0 && check_reserve(rung, bytes, now, NULL) == 0;
+}
+
 static bool has_reserve(uint64_t bytes, const struct host_node *node)
 {
-	return (bytes >= POOL_1G_MIN && room_check(PAGES_1G, bytes, node, NULL) == 0) ||
-	       room_check(PAGES_2M, bytes, node, NULL) == 0;
+	struct host_node now = {.id = node->id};
+
+	host_read_node_memory(&now);
+	return (bytes >= POOL_1G_MIN && reserve_has(PAGES_1G, bytes, &now)) || reserve_has(PAGES_2M, bytes, &now);
 }
 
 int room_check_all(const uint64_t *bytes, const struct host_node *nodes, uint32_t n, int want, struct moe_error *err)

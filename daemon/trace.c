@@ -311,19 +311,20 @@ static void trace_tick(struct tap_sink *sink)
 
 /* -- life --------------------------------------------------------------------------------------------------------- */
 
+/* As this machine knows the file: fstat(2) would ask a network's or a FUSE file's server, which may never answer. */
 static int check_file(int fd, struct moe_error *err)
 {
 	const int flags = fcntl(fd, F_GETFL);
-	struct stat st;
+	struct statx st;
 
-	if (flags < 0 || fstat(fd, &st) < 0)
+	if (flags < 0 || statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_SIZE, &st) < 0)
 		return moe_error_sys(err, -errno, "trace: cannot examine the file descriptor");
-	if (!S_ISREG(st.st_mode) || flags & O_PATH || (flags & O_ACCMODE) == O_RDONLY || flags & O_APPEND)
+	if (!S_ISREG(st.stx_mode) || flags & O_PATH || (flags & O_ACCMODE) == O_RDONLY || flags & O_APPEND)
 		return moe_error_set(err, -EINVAL,
 				     "trace: a regular file that is open for writing, and not for appending, expected");
-	if (st.st_size > 0)
-		return moe_error_set(err, -EINVAL, "trace: an empty file expected, %lld bytes found",
-				     (long long)st.st_size);
+	if (st.stx_size > 0)
+		return moe_error_set(err, -EINVAL, "trace: an empty file expected, %llu bytes found",
+				     (unsigned long long)st.stx_size);
 	return 0;
 }
 
@@ -391,22 +392,21 @@ int trace_start(struct trace **ret, struct taps *taps, int fd, const struct trac
 		t->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 		r = t->fd < 0 ? moe_error_sys(err, -errno, "trace: file descriptor") : 0;
 	}
+	if (r == 0)
+		r = taps_add(taps, &t->sink, err);
+	t->added = t->listening = r == 0;
 	if (r == 0) {
 		lay(t, &head, sizeof head, NULL, 0, BUFFER_BYTES);
-		r = start_thread(t, err);
+		r = start_thread(t, err); /* last: it may be in the file's write for ever, and is joined then */
 	}
 	if (r < 0) {
+		if (t->added)
+			taps_remove(taps, &t->sink);
 		trace_destroy(t);
 		return r;
 	}
-	t->listening = true;
-	r = taps_add(taps, &t->sink, err);
-	t->added = r == 0;
-	if (r < 0)
-		trace_free(t);
-	else
-		*ret = t;
-	return r;
+	*ret = t;
+	return 0;
 }
 
 void trace_stop(struct trace *t, enum moe_trace_reason reason)
