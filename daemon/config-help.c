@@ -97,6 +97,6 @@ void config_print_help(void)
 	printf("\nFiles may say the same (expertd.conf(5)); an option goes before them. `moectl config` shows what "
 	       "they "
 	       "say.\n"
-	       "Exit status: 0 done, 1 failed, 2 usage, 77 cannot run here (io_uring, CPU).\n"
+	       "Exit status: 0 done, 1 failed, 2 usage, 77 cannot run here (io_uring, CPU, --push-cuda).\n"
 	       "Example: moe-expertd --model /models/Qwen3-30B-A3B --pages 1g\n");
 }

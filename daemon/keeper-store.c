@@ -13,7 +13,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -38,7 +37,7 @@ static bool has_hung_up(int fd)
 	return poll(&pollfd, 1, 0) > 0 && (pollfd.revents & (POLLHUP | POLLERR));
 }
 
-/* Closed for the last time by a process that ends, which waits for nobody's peer. No thread: a daemon that is started
+/* Closed for the last time by a child that ends, which waits for nobody's peer. No thread: a daemon that is started
  * meanwhile would have it as well, and wait. Its own copies of all else go at once, or what it may wait for in spite of
  * that (a FUSE file) would keep them. */
 static void close_by_another(int fd)
@@ -54,8 +53,6 @@ static void close_by_another(int fd)
 	if (pid == 0) {
 		char byte;
 
-		if (fork() != 0)
-			_exit(0);
 		dup2(end[0], 1); /* which may be 0 */
 		dup2(fd, 0);
 		syscall(SYS_close_range, 2, ~0u, 0);
@@ -66,8 +63,6 @@ static void close_by_another(int fd)
 	close_fd(fd);
 	close_fd(end[0]);
 	close_fd(end[1]);
-	if (pid > 0)
-		waitpid(pid, NULL, 0);
 }
 
 /* Of a connection this may be the last close, and so of the descriptors that nobody has received from it, which may
@@ -88,6 +83,14 @@ static void drop_at(struct keeper_store *s, uint32_t i)
 	close_kept(s->kept[i].fd);
 	s->n--;
 	memmove(&s->kept[i], &s->kept[i + 1], (s->n - i) * sizeof *s->kept);
+}
+
+bool keeper_store_has(const struct keeper_store *s, const char *name)
+{
+	for (uint32_t i = 0; i < s->n; i++)
+		if (strcmp(s->kept[i].name, name) == 0)
+			return true;
+	return false;
 }
 
 void keeper_store_drop(struct keeper_store *s, const char *name)

@@ -34,6 +34,7 @@ void keeper_store_clear(struct keeper_store *store);
 void keeper_store_put(struct keeper_store *store, int fd, const char *name, bool watched);
 
 void keeper_store_drop(struct keeper_store *store, const char *name);
+bool keeper_store_has(const struct keeper_store *store, const char *name);
 
 /* After an event of this number. */
 void keeper_store_drop_hung_up(struct keeper_store *store, int fd);

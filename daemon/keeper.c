@@ -216,6 +216,8 @@ static void child_ended(struct keeper *k, int status)
 {
 	const bool exited = WIFEXITED(status);
 	const int code = exited ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+	/* SIGUSR2 went to the daemon itself: one that ends for good drops this. */
+	const bool left = exited && code == 0 && keeper_store_has(&k->store, "service");
 	char how[64];
 
 	k->child = 0;
@@ -223,7 +225,7 @@ static void child_ended(struct keeper *k, int status)
 	if (k->ending) {
 		/* Before it could handle them. */
 		end(k, code == 128 + SIGTERM || code == 128 + SIGINT || code == 128 + SIGHUP ? 0 : code);
-	} else if (k->upgrading) {
+	} else if (k->upgrading || left) {
 		k->upgrading = false;
 		k->start_ns = now_ns();
 		log_info("keeper: the daemon has ended for its upgrade; %s starts with %u kept descriptors",
@@ -252,6 +254,18 @@ static void reap(struct keeper *k)
 	serve_messages(k, UINT32_MAX);
 	if (waitpid(k->child, &status, WNOHANG) == k->child)
 		child_ended(k, status);
+}
+
+/* Children that close what the store cannot (keeper-store.c), and, of the first process of a container, any orphan. */
+static void reap_others(const struct keeper *k)
+{
+	siginfo_t info = {0};
+
+	while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0 &&
+	       info.si_pid != k->child) {
+		waitpid(info.si_pid, NULL, WNOHANG);
+		info.si_pid = 0;
+	}
 }
 
 static void ask_to_end(struct keeper *k, int signo)
@@ -286,6 +300,7 @@ static void serve_signals(struct keeper *k)
 	while (read(k->signals, &info, sizeof info) == sizeof info) {
 		if (info.ssi_signo == SIGCHLD) {
 			reap(k);
+			reap_others(k);
 		} else if (info.ssi_signo == SIGUSR2) {
 			upgrade(k);
 		} else if (info.ssi_signo == SIGHUP && info.ssi_code != SI_KERNEL) {

@@ -21,6 +21,26 @@ static void leave(struct ring *r, int tcp)
 	close(r->sock);
 }
 
+/* Of the keeper, zombies counted: another one than `before`. */
+static bool is_only_child(pid_t before)
+{
+	char command[64], text[64];
+	uint64_t end = 0;
+	uint32_t n;
+	pid_t child = 0;
+
+	snprintf(command, sizeof command, "ps -o pid= --ppid %d", fixture.pid);
+	do {
+		FILE *f = popen(command, "r");
+
+		for (n = 0; f && fgets(text, sizeof text, f); n++)
+			child = (pid_t)atoi(text);
+		if (f)
+			pclose(f);
+	} while (n != 1 && tap_wait(&end));
+	return n == 1 && child != before;
+}
+
 int main(void)
 {
 	const int listening = listen_tcp();
@@ -46,6 +66,7 @@ int main(void)
 	ok(ring_call(&rings[1], &nop, NULL) == 0 && asked("status", "restarts") == 1,
 	   "the other session goes on with the next daemon");
 	ok(asked("status", "sessions") == 1, "and the one that left is gone");
+	ok(is_only_child(daemon), "no child is left but the next daemon");
 	ring_close(&rings[1]);
 	close(listening);
 	ok(fixture_stop(&fixture) == 0, "SIGTERM ends keeper and daemon");

@@ -194,8 +194,8 @@ struct moe_attach_params {
 	 * for the next MoE layer if the CPU computes them (see moe_submit_carry); at most top-k - 1. */
 	uint32_t approximate_defer;
 	/* What the copies of one step may take, from its submission on, and the answer that moe_phase, moe_nop,
-	 * moe_hint and moe_cancel wait for. Then the daemon is given up: -ETIME, and the session is at its end.
-	 * 0: 30000. */
+	 * moe_hint and moe_cancel wait for; moe_agree waits agree_ms longer. Then the daemon is given up: -ETIME, and
+	 * the session is at its end. 0: 30000. */
 	uint32_t watchdog_ms;
 	/* Pool files are registered with a GPU's driver in pieces of whole records, of so many bytes at most or one
 	 * record; 0: 8 GiB. */
@@ -348,7 +348,7 @@ void moe_set_n_copy(struct moe_session *session, uint32_t n_copy);
 
 /* x is copied before the call returns. At most max_steps steps may be unwaited: -EBUSY. -ESTALE: the plan counts on
  * a slot whose fill has failed, or on a plan that was not submitted, or a moe_prefetch was given a slot that it fills
- * after it was made; plan the step again. */
+ * after it was made; plan the step again. -EINVAL: it defers pairs, which moe_submit_carry is for. */
 int moe_submit(struct moe_session *session, struct moe_plan *plan, const float *x, struct moe_step **ret,
 	       struct moe_error *err);
 
@@ -360,7 +360,8 @@ int moe_submit(struct moe_session *session, struct moe_plan *plan, const float *
  * whole, if moe_wait says 0, and x may be overwritten. The stream and both arrays stay until moe_wait has ended the
  * step, which writes no y of its own, or until moe_detach if the device has failed.
  * Steps run in the order of their submission, whichever streams they are on.
- * -EINVAL: a default stream, one that is being captured, or one of another context. -ENOTSUP: a session without slots.
+ * -EINVAL: a default stream, one that is being captured, or one of another context; x or y that are not like that; a
+ * plan that defers pairs. -ENOTSUP: a session without slots.
  */
 int moe_submit_on(struct moe_session *session, struct moe_plan *plan, uintptr_t stream, uint64_t x, uint64_t y,
 		  struct moe_step **ret, struct moe_error *err);
@@ -476,7 +477,8 @@ struct moe_agreement {
  *
  * -EOWNERDEAD: ranks that *err names have ended, or have not come for agree_ms: there is no agreement on this step, for
  * none of the ranks; from the next call on the others agree without them. -ESTALE: it was this rank that did not come;
- * its next call takes part again. Both leave the session as it was.
+ * its next call takes part again. Both leave the session as it was. -ETIME: the daemon has not answered for agree_ms
+ * and watchdog_ms, and the session is at its end.
  */
 int moe_agree(struct moe_session *session, enum moe_step_phase wish, uint32_t tokens, struct moe_agreement *ret,
 	      struct moe_error *err);

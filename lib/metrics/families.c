@@ -152,7 +152,7 @@ const struct metrics_family metrics_families[] = {
 	{"moe_expertd_user_requests", GAUGE, METRICS_USER, "requests", NULL, PLAIN,
 		"Places for requests of a user's sessions"},
 	{"moe_expertd_user_leases", GAUGE, METRICS_USER, "leases", NULL, PLAIN,
-		"Leases that a user's sessions hold"},
+		"Places for leases of a user's sessions, 64 at a time"},
 	{"moe_expertd_user_pool_seconds_total", COUNTER, METRICS_USER, "pool_ns", NULL, NS,
 		"How long the pool worked on a user's requests, from each one's first unit to its last"},
 	{"moe_expertd_user_refused_total", COUNTER, METRICS_USER, "refused", "resource", PLAIN,

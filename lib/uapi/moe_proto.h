@@ -4,10 +4,11 @@
  *
  * One packet is one message; it begins with struct moe_msg, whose `fds` is the exact number of file descriptors that
  * come with it. The first message of a connection is HELLO. The client asks; the daemon answers each request with the
- * type | MOE_MSG_REPLY, or with MOE_MSG_ERROR (status and one line of text), in order, but for LOAD, TRACE and DEVICE:
- * LOAD and TRACE are answered by any number of MOE_MSG_PROGRESS and, when what they began has ended, by their reply,
- * DEVICE when the memory is there. Identity is never in a message: the kernel gives it (SO_PEERCRED, pidfd). Reserved
- * bytes are zero. A connection that breaks these rules is closed; one that is too many for its user is closed after a
+ * type | MOE_MSG_REPLY, or with MOE_MSG_ERROR (status and one line of text), in order, but for LOAD, TRACE, DEVICE and
+ * QUERY: LOAD and TRACE are answered by any number of MOE_MSG_PROGRESS and, when what they began has ended, by their
+ * reply, DEVICE when the memory is there, QUERY when the document is made. Until ATTACH or ARENA is answered nothing
+ * else may be sent: EBUSY. Identity is never in a message: the kernel gives it (SO_PEERCRED, pidfd). Reserved bytes are
+ * zero. A connection that breaks these rules is closed; one that is too many for its user is closed after a
  * MOE_MSG_ERROR that nobody asked for.
  */
 #ifndef MOE_UAPI_PROTO_H

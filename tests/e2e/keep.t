@@ -64,6 +64,12 @@ wait_for is_served "$second"
 ok $? 'SIGUSR2: another daemon answers' "$dir/daemon.log"
 is "$(stat -L -c %i "/proc/$(child)/exe")" "$(stat -c %i "$program")" 'it is the program that lies on disk now'
 
+third=$(child)
+kill -USR2 "$third"
+wait_for is_served "$third"
+ok $? 'SIGUSR2 to the daemon itself does the same' "$dir/daemon.log"
+is "$(grep -c 'has ended for its upgrade' "$dir/daemon.log")" 2 'and the keeper says so each time'
+
 # -- a socket that somebody has removed ---------------------------------------------------------------------------
 
 rm "$socket"

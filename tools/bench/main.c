@@ -87,7 +87,7 @@ static void print_help(void)
 	       "  --skew          nine tokens in ten choose the same expert\n\n"
 	       "  -h, --help      this text\n"
 	       "  --version       version and exit\n\n"
-	       "Exit status: 0 done, 1 failed, 2 usage.\n",
+	       "Exit status: 0 done, 1 failed, 2 usage, 77 cannot run here (CPU).\n",
 	       MOE_SOCKET_DEFAULT);
 }
 

@@ -153,7 +153,7 @@ static void print_help(void)
 		printf("  %-36s %s\n", v->usage, v->help);
 	print_options(NULL);
 	printf("  --version         version and exit\n\n"
-	       "Exit status: 0 done, 1 failed, 2 usage.\n"
+	       "Exit status: 0 done, 1 failed, 2 usage, 77 cannot run here (CPU).\n"
 	       "Example: moectl stats --watch=2\n");
 }
 
