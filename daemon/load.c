@@ -9,9 +9,12 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "base/util.h"
 #include "daemon/closer.h"
 
 #define FREEING_US 10000
+#define FREEING_NS 60000000000ull /* most: a tenth of a second a GiB */
 
 static int on_progress(uint64_t done, uint64_t total, uint64_t elapsed_ns, void *userdata)
 {
@@ -38,13 +41,27 @@ void load_say_who(int code, struct moe_error *err)
 			 uid, uid);
 }
 
+/* A model that was unloaded just now still has memory that this one may need; one whose disk does not answer has it for
+ * good. */
+static void await_memory(const struct load *load)
+{
+	const uint64_t end = now_ns() + FREEING_NS;
+
+	while (closer_is_freeing() && !atomic_load(&load->cancelled) && now_ns() < end)
+		usleep(FREEING_US);
+	if (closer_is_freeing() && !atomic_load(&load->cancelled))
+		log_warning(
+			"%s: what was unloaded before is not free after %llu s (its disk does not answer?): loading "
+			"without its memory",
+			load->path, FREEING_NS / 1000000000ull);
+}
+
 static void *run(void *userdata)
 {
 	struct load *load = userdata;
 
 	pthread_setname_np(pthread_self(), "moe-load");
-	while (closer_is_freeing() && !atomic_load(&load->cancelled))
-		usleep(FREEING_US); /* a model that was unloaded just now still has memory that this one may need */
+	await_memory(load);
 	load->code = store_load(&load->result, &load->params, &load->error);
 	if (load->error.text[0] == '/') /* of a file; memory may be refused so, too */
 		load_say_who(load->code, &load->error);

@@ -50,19 +50,46 @@ static int take_model(struct origin *o, struct model *model, struct moe_error *e
 	return 0;
 }
 
+/* What files these were, their header's reader has seen; whether they are what was loaded, digests say from now on. */
+static void forget_files(struct model *model)
+{
+	for (uint32_t i = 0; i < model->n_shards; i++)
+		model->shards[i].id = (struct file_id){0};
+}
+
+/* Another model takes long to read, and many records ask for it: as long as that took, all hear the same. */
 int origin_open(struct origin *o, struct moe_error *err)
 {
+	const uint64_t begin = now_ns();
 	struct model *model = NULL;
 	int c;
 
 	if (o->model)
 		return 0;
+	if (begin < o->failed_ns) {
+		*err = o->failed;
+		return err->code;
+	}
 	c = model_open(&model, o->path, err);
 	if (c == 0)
 		c = check_model(o, model, err);
-	if (c == 0)
+	if (c == 0) {
+		forget_files(model);
 		return take_model(o, model, err);
+	}
 	model_free(model);
+	o->failed = *err;
+	o->failed_ns = now_ns() + (now_ns() - begin);
+	return c;
+}
+
+int origin_check_files(const struct origin *o, struct moe_error *err)
+{
+	int c = 0;
+
+	for (uint32_t i = 0; c == 0 && o->files && i < o->model->n_shards; i++)
+		if (o->files[i].fd >= 0)
+			c = shardfile_check(&o->files[i], err);
 	return c;
 }
 

@@ -29,7 +29,9 @@ struct origin {
 	struct shardfile *files; /* [model->n_shards] */
 	uint32_t *layers;        /* [n_moe_layers]: of each row */
 	bool buffered;           /* O_DIRECT is not tried */
-	_Atomic bool indirect;   /* a file was opened without O_DIRECT */
+	uint64_t failed_ns;      /* until then opening it fails as it did last */
+	struct moe_error failed;
+	_Atomic bool indirect; /* a file was opened without O_DIRECT */
 };
 
 /* `model` is taken over, also on failure; NULL: origin_open() opens it. */
@@ -39,6 +41,9 @@ void origin_end(struct origin *origin); /* also one that was never more than zer
 
 /* The model is open. */
 int origin_open(struct origin *origin, struct moe_error *err);
+
+/* 0 when all files that were opened still are what they were then. */
+int origin_check_files(const struct origin *origin, struct moe_error *err);
 
 /* The largest of all records, PIECE_GRANULE_MAX at most. It is open. */
 uint64_t origin_granule(const struct origin *origin);

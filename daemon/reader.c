@@ -523,6 +523,11 @@ void reader_set_manifest(struct reader *r, const struct moe_manifest *manifest)
 	pthread_mutex_unlock(&r->lock);
 }
 
+int reader_check_files(const struct reader *r, struct moe_error *err)
+{
+	return origin_check_files(&r->origin, err);
+}
+
 bool reader_direct(const struct reader *r)
 {
 	return !atomic_load(&r->origin.indirect);

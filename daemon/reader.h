@@ -82,6 +82,9 @@ void reader_hurry(struct reader *reader, uint64_t offset, uint64_t rank);
 /* A job that is done, the caller's again (free it), or NULL. With `wait`: NULL only when none is under way. */
 struct reader_job *reader_next_done(struct reader *reader, bool wait);
 
+/* With no job under way: 0 when all files that were read still are what was opened (shardfile.h). */
+int reader_check_files(const struct reader *reader, struct moe_error *err);
+
 /* True while every file that was read was read around the page cache. */
 bool reader_direct(const struct reader *reader);
 

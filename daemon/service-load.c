@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/path.h"
 #include "base/util.h"
 #include "daemon/closer.h"
 #include "daemon/estate.h"
@@ -145,7 +146,7 @@ static int find_model(const struct service *s, uint32_t i, char **ret_path)
 
 	if (*given == '/' && registry_by_path(&s->registry, given, settings_model_name(given, name)))
 		return -EEXIST;
-	*ret_path = realpath(given, NULL);
+	*ret_path = path_real(given);
 	if (*ret_path)
 		return registry_by_path(&s->registry, *ret_path, settings_model_name(*ret_path, name)) ? -EEXIST : 0;
 	r = -errno;

@@ -40,6 +40,30 @@ int shardfile_check(const struct shardfile *file, struct moe_error *err)
 	return 0;
 }
 
+/* A FIFO must not hold us up, nor io_uring's reads believe that they may not wait. */
+static int open_file(const char *path, int flags)
+{
+	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags);
+
+	if (fd >= 0)
+		fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+	return fd;
+}
+
+/* Whether it is the file whose header was read. */
+static int check_same(const struct shard *shard, const struct stat *st, struct moe_error *err)
+{
+	const struct file_id *id = &shard->id;
+
+	if (!S_ISREG(st->st_mode))
+		return moe_error_set(err, -EINVAL, "%s: not a regular file", shard->path);
+	if (id->inode && (st->st_dev != id->device || st->st_ino != id->inode ||
+			  st->st_mtim.tv_sec != id->modified.tv_sec || st->st_mtim.tv_nsec != id->modified.tv_nsec))
+		return moe_error_set(err, -ESTALE, "%s: the file was replaced or written to while the model was read",
+				     shard->path);
+	return 0;
+}
+
 int shardfile_open(struct shardfile *ret, const struct shard *shard, bool buffered, struct moe_error *err)
 {
 	_cleanup_close_ int fd = -1;
@@ -48,18 +72,20 @@ int shardfile_open(struct shardfile *ret, const struct shard *shard, bool buffer
 	int r;
 
 	if (!buffered) {
-		fd = open(shard->path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+		fd = open_file(shard->path, O_DIRECT);
 		if (fd >= 0 && !can_read_direct(fd))
 			fd = close_fd(fd);
 		file.direct = fd >= 0;
 	}
 	if (fd < 0)
-		fd = open(shard->path, O_RDONLY | O_CLOEXEC);
+		fd = open_file(shard->path, 0);
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return moe_error_sys(err, -errno, "%s", shard->path);
 	file.modified = st.st_mtim;
 	file.fd = fd;
-	r = shardfile_check(&file, err);
+	r = check_same(shard, &st, err);
+	if (r == 0)
+		r = shardfile_check(&file, err);
 	if (r < 0)
 		return r;
 	if (!file.direct)

@@ -2,8 +2,9 @@
 /*
  * shardfile - one shard, open for reading, around the page cache (O_DIRECT) where its file system can do that.
  *
- * The file must have the size that its header was checked against, when it is opened and when all has been read; a file
- * that was written to in between is an error, not a model.
+ * The file must be the one whose header was read, where that is known, and have the size that it was checked against,
+ * when it is opened and when all has been read; one that was replaced or written to in between is an error, not a
+ * model.
  */
 #ifndef DAEMON_SHARDFILE_H
 #define DAEMON_SHARDFILE_H

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/memfd.h"
+#include "base/path.h"
 #include "base/util.h"
 #include "daemon/events.h"
 #include "daemon/manifest.h"
@@ -138,7 +139,7 @@ static int plan(struct load *load, struct moe_error *err)
 	r = model_open(&load->model, p->path, err);
 	if (r < 0)
 		return r;
-	resident->path = realpath(p->path, NULL);
+	resident->path = path_real(p->path);
 	if (!resident->path)
 		return moe_error_sys(err, -errno, "%s", p->path);
 	snprintf(resident->family, sizeof resident->family, "%s", model_family_name(load->model->config.family));
@@ -463,7 +464,7 @@ void store_left_close(struct store_left *left)
 {
 	close_fd(left->manifest_fd);
 	for (uint32_t i = 0; i < left->n_pools; i++)
-		close_fd(left->pools[i]);
+		left->pools[i] = close_fd(left->pools[i]);
 	left->manifest_fd = -1;
 	left->n_pools = 0;
 }

@@ -101,6 +101,8 @@ bool tier_poll(struct tier *t)
 		any = true;
 		if (job->status)
 			say_failed(t, job->error);
+		if (job->zero) /* it failed before anything came, and another layout's record may be left there */
+			t->layouts[frame] = 0;
 		frames_read_done(t->frames, frame, job->status, job->read_bytes);
 		free(job);
 	}

@@ -94,6 +94,7 @@ struct pass {
 	struct moe_manifest *manifest;
 	const struct store_params *params;
 	uint64_t start_ns, total, done, read_bytes, ticked_ns;
+	uint64_t prepared; /* bytes: what `moved` goes on from */
 	uint32_t under_way, n_free;
 	uint32_t *free; /* frames */
 	uint32_t *left; /* what a frame's last record has left there: a layout and one, 0: all zeros */
@@ -133,6 +134,8 @@ static int collect(struct pass *x, struct moe_error *err)
 	if (r < 0 || !p->progress || now_ns() - x->ticked_ns < TICK_NS)
 		return r;
 	x->ticked_ns = now_ns();
+	if (p->moved)
+		atomic_store(p->moved, x->prepared + x->done);
 	if (p->progress(x->done, x->total, now_ns() - x->start_ns, p->userdata) == 0)
 		return 0;
 	return moe_error_set(err, -ECANCELED, "%s: loading was canceled", x->manifest->name);
@@ -185,6 +188,7 @@ int tiered_read(struct resident *resident, struct moe_manifest *m, const struct 
 			 .params = params,
 			 .start_ns = start_ns,
 			 .total = total,
+			 .prepared = params->moved ? atomic_load(params->moved) : 0,
 			 .n_free = resident->frames,
 			 .free = free_frames,
 			 .left = left};
@@ -197,6 +201,8 @@ int tiered_read(struct resident *resident, struct moe_manifest *m, const struct 
 	r = drop_rest(&x, err);
 	if (r == 0)
 		r = keep_first(&x, err);
+	if (r == 0)
+		r = reader_check_files(resident->reader, err);
 	if (r == 0 && params->progress)
 		params->progress(total, total, now_ns() - start_ns, params->userdata);
 	*ret_bytes = x.read_bytes;

@@ -5,6 +5,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -21,6 +23,7 @@
 #include "tests/whole-record.h"
 
 #define TURNS 6
+#define TIERED (10 * 8192) /* bytes: ten of fifteen records */
 
 /* Parts end off every boundary: 24 * 50 * 2 bytes. */
 #define SMALL                                                                                                          \
@@ -407,10 +410,95 @@ static void test_damaged(void)
 	mixtral_remove(&m);
 }
 
+/* -- files that change meanwhile ---------------------------------------------------------------------------------- */
+
+struct meddling {
+	void (*with)(const char *path);
+	const char *path;
+	bool under_way; /* when something was read; else before anything was */
+};
+
+static void write_anew(const char *path)
+{
+	const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 12345}};
+
+	utimensat(AT_FDCWD, path, times, 0);
+}
+
+/* By another with the same bytes. */
+static void replace(const char *path)
+{
+	char command[512];
+
+	snprintf(command, sizeof command, "cp -p %s %s.new && mv %s.new %s", path, path, path, path);
+	if (system(command) != 0)
+		diag("%s: fails", command);
+}
+
+static void make_fifo(const char *path)
+{
+	unlink(path);
+	mkfifo(path, 0600);
+}
+
+static int meddle(uint64_t done, uint64_t total, uint64_t elapsed_ns, void *userdata)
+{
+	struct meddling *m = userdata;
+
+	if (m->with && (done > 0) == m->under_way)
+		m->with(m->path);
+	if ((done > 0) == m->under_way)
+		m->with = NULL;
+	return 0;
+}
+
+static void check_meddled(struct mixtral *m, uint64_t pool_max, const struct meddling *meddling, int code,
+			  const char *word)
+{
+	struct store_params params = params_for(m);
+	struct meddling now = *meddling;
+	struct resident *r = NULL;
+	struct moe_error err = {0};
+	char path[192], name[64];
+
+	mixtral_write(m);
+	mixtral_shard_name(m, m->shards - 1, name, sizeof name);
+	snprintf(path, sizeof path, "%s/%s", m->path, name);
+	params.path = m->path;
+	params.pool_max = pool_max;
+	params.tuning = (struct loader_tuning){
+		.block_bytes = 4096, .depth = 1, .slots = 1}; /* the last file is open late */
+	params.progress = meddle;
+	params.userdata = &now;
+	now.path = path;
+	alarm(60); /* a FIFO waits for ever */
+	ok(store_load(&r, &params, &err) == code && strstr(err.text, word) && !r, "%s file, %s: %s",
+	   pool_max ? "tiered" : "whole", word, err.text);
+	alarm(0);
+	mixtral_remove(m);
+}
+
+static void test_meddled(void)
+{
+	struct mixtral m = SMALL;
+
+	for (int i = 0; i < 2; i++) {
+		const uint64_t pool_max = i ? TIERED : 0;
+
+		check_meddled(&m, pool_max, &(struct meddling){.with = write_anew}, -ESTALE, "written to while");
+		check_meddled(&m, pool_max, &(struct meddling){.with = replace}, -ESTALE, "replaced");
+		check_meddled(&m, pool_max, &(struct meddling){.with = make_fifo}, -EINVAL, "not a regular file");
+	}
+	m.shards = 1; /* open when the first record has been read */
+	check_meddled(&m, TIERED, &(struct meddling){.with = write_anew, .under_way = true}, -ESTALE,
+		      "was written to while it was read");
+}
+
 struct seen {
-	uint64_t last, total;
+	_Atomic uint64_t moved;
+	uint64_t last, last_moved, total;
 	unsigned calls;
-	bool monotonic;
+	bool monotonic, stood; /* stood: nothing moved, though more was read */
 };
 
 static int see(uint64_t done, uint64_t total, uint64_t elapsed_ns, void *userdata)
@@ -418,22 +506,27 @@ static int see(uint64_t done, uint64_t total, uint64_t elapsed_ns, void *userdat
 	struct seen *seen = userdata;
 
 	seen->monotonic &= done >= seen->last && done <= total;
+	seen->stood |= done > seen->last && done < total && seen->moved <= seen->last_moved;
+	seen->last_moved = seen->moved;
 	seen->last = done;
 	seen->total = total;
 	seen->calls++;
 	return 0;
 }
 
-static void test_progress(const struct mixtral *m)
+static void test_progress(const struct mixtral *m, uint64_t pool_max)
 {
 	struct store_params params = params_for(m);
 	struct seen seen = {.monotonic = true};
 	struct resident *r;
 
+	params.pool_max = pool_max;
 	params.progress = see;
 	params.userdata = &seen;
+	params.moved = &seen.moved;
 	r = load(&params);
 	require(r != NULL, "loads with a progress callback");
+	ok(!seen.stood, "what has moved goes on with what is read");
 	ok(seen.monotonic && seen.calls > 0 && seen.last == seen.total &&
 		   seen.total == mixtral_part_bytes(m) * m->layers * m->experts * 3,
 	   "progress: %u calls, never back, the last one says all", seen.calls);
@@ -447,7 +540,7 @@ int main(void)
 	log_open("test-store", LOG_LEVEL_WARNING);
 	host = malloc(sizeof *host);
 	require(host != NULL, "memory for the host");
-	host_read(host, false);
+	host_read(host, true);
 	host->n_nodes = 1; /* but in test_nodes */
 	mixtral_write(&m);
 	test_load(&m);
@@ -460,7 +553,13 @@ int main(void)
 	test_nodes(&m, 16);
 	test_refused(&m);
 	test_damaged();
-	test_progress(&m);
+	test_progress(&m, 0);
+	if (host->io_uring_works) {
+		test_meddled();
+		test_progress(&m, TIERED);
+	} else {
+		tap_skip("io_uring is not permitted here: tiered models were not tested");
+	}
 	mixtral_remove(&m);
 	free(host);
 	return tap_done();

@@ -14,6 +14,15 @@
 #include "base/error.h"
 #include "model/json-memory.h"
 
+struct file_id file_identify(const char *path)
+{
+	struct stat st;
+
+	if (stat(path, &st) < 0)
+		return (struct file_id){0};
+	return (struct file_id){.device = st.st_dev, .inode = st.st_ino, .modified = st.st_mtim};
+}
+
 int file_open(const char *path, uint64_t *ret_bytes, struct moe_error *err)
 {
 	_cleanup_close_ int fd = -1;

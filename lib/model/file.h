@@ -11,8 +11,17 @@
 #include <jansson.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "moe-error.h"
+
+/* Which file a path led to, in what state; zeros: nobody knows. */
+struct file_id {
+	uint64_t device, inode;
+	struct timespec modified;
+};
+
+struct file_id file_identify(const char *path);
 
 /* Opens a regular file for reading, close-on-exec. Returns the fd or -errno. */
 int file_open(const char *path, uint64_t *ret_bytes, struct moe_error *err);

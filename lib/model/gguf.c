@@ -149,6 +149,7 @@ static int read_part(struct model *model, uint32_t i, struct moe_error *err)
 	struct shard *shard = &model->shards[i];
 	int r;
 
+	shard->id = file_identify(shard->path); /* before its header: whoever replaces it meanwhile is found out */
 	r = gguf_read(shard->path, i, &shard->bytes, &gguf, err);
 	if (r < 0)
 		return r;

@@ -140,6 +140,8 @@ static int read_shards(struct model *model, const struct index *index, struct mo
 	for (uint32_t i = 0; i < model->n_shards; i++) {
 		uint64_t first = model->n_tensors;
 
+		/* Before its header: whoever replaces it meanwhile is found out. */
+		model->shards[i].id = file_identify(model->shards[i].path);
 		ret = safetensors_read(model->shards[i].path, i, &model->shards[i].bytes, &model->tensors,
 				       &model->n_tensors, err);
 		if (ret < 0)

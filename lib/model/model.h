@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "model/file.h"
 #include "moe-error.h"
 
 enum model_family {
@@ -97,6 +98,7 @@ struct tensor {
 struct shard {
 	char *path;
 	uint64_t bytes; /* of the file */
+	struct file_id id;
 };
 
 struct model {

@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/path.h"
 #include "base/text.h"
 #include "base/util.h"
 #include "settings/settings.h"
@@ -67,7 +68,7 @@ static char *folder_of(const struct settings_model *m, const char *root)
 {
 	char path[PATH_MAX];
 
-	return snprintf(path, sizeof path, "%s%s", root, m->path) < (int)sizeof path ? realpath(path, NULL) : NULL;
+	return snprintf(path, sizeof path, "%s%s", root, m->path) < (int)sizeof path ? path_real(path) : NULL;
 }
 
 int settings_check_model(const struct settings *s, uint32_t i, const char *root, struct moe_error *err)

@@ -80,11 +80,17 @@ is "$(json "$dir/models" 'models.#')" 1 'what was loaded is unloaded'
 mkdir "$dir/gguf"
 "$mkmodel" quantize "$sample" "$dir/gguf/tiny.gguf" --format q8_0 >/dev/null 2>"$dir/err"
 ok $? 'the model as GGUF' "$dir/err"
+mv "$dir/gguf/tiny.gguf" "$dir/digest" # as in the Hugging Face cache: a link, to a name that says nothing
+ln -s ../digest "$dir/gguf/tiny.gguf"
 for path in "$dir/gguf/tiny.gguf" "$dir/gguf"; do
 	run load "$path" --samples 1
 	within "$(field raw_gbs)" 0.000001 100000 'the raw rate of GGUF'
 	within "$(field share)" 0.000001 100000 'and a share of it'
 done
+"$moectl" --socket "$socket" load "$dir/gguf/tiny.gguf" >"$dir/out" 2>&1
+is $? 0 'a GGUF file that is a link is loaded' "$dir/out"
+"$moectl" --socket "$socket" models --json >"$dir/models" 2>"$dir/err"
+is "$(json "$dir/models" models.1.name)" tiny.gguf 'by the name of the link'
 stop_daemon
 
 start_daemon --keep --model "$sample" --threads 2

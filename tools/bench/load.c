@@ -16,6 +16,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/path.h"
 #include "base/util.h"
 #include "bench.h"
 #include "daemon/store.h"
@@ -233,7 +234,7 @@ static void print_result(const struct options *o, const struct loads *l, const s
 
 int bench_load(const struct options *o)
 {
-	_cleanup_free_ char *path = realpath(o->path, NULL);
+	_cleanup_free_ char *path = path_real(o->path);
 	_cleanup_free_ double *samples = calloc(4 * (size_t)o->samples, sizeof *samples);
 	struct loads loads = {.rates = samples,
 			      .raws = samples + o->samples,

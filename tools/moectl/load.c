@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/path.h"
 #include "moectl.h"
 
 #define BAR 40
@@ -59,7 +60,7 @@ int verb_load(const struct arguments *arg)
 				 .terminal = isatty(STDERR_FILENO) && !arg->json};
 	struct moe_client *client;
 	struct moe_error err = {0};
-	char *path = realpath(arg->words[0], NULL);
+	char *path = path_real(arg->words[0]);
 	int r;
 
 	if (!path) {

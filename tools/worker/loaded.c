@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/path.h"
 #include "moe-expert.h"
 #include "tools/patient.h"
 
@@ -57,7 +58,7 @@ static int query(char **ret, const char *socket, struct moe_error *err)
 
 int loaded_find(char **ret, const char *socket, const char *dir, struct moe_error *err)
 {
-	_cleanup_free_ char *text = NULL, *path = realpath(dir, NULL);
+	_cleanup_free_ char *text = NULL, *path = path_real(dir);
 	const char *name;
 	json_error_t where;
 	json_t *document;
