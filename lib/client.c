@@ -102,8 +102,10 @@ static int be_connected(struct moe_client *client, struct moe_error *err)
 /* Under the lock, with what an exchange has returned. An answer that comes too late is not to be the next one's. */
 static int note_loss(struct moe_client *client, int r)
 {
-	if (r == -EPIPE || r == -ETIMEDOUT)
-		client->socket = close_fd(client->socket);
+	if (r == -EPIPE || r == -ETIMEDOUT) {
+		wire_close(client->socket, client->pid); /* a child may have it: the connection ends all the same */
+		client->socket = -1;
+	}
 	return r;
 }
 

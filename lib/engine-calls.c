@@ -87,6 +87,7 @@ int moe_plan(struct moe_session *session, uint32_t layer, enum moe_mode mode, ui
 	struct engine *e = session->engine;
 	struct plan_params params = base_params(e, layer, tokens, topk, ids, weights);
 	struct moe_plan *plan;
+	uint64_t given;
 	int row = session_row(session, layer, err), r;
 
 	if (row < 0)
@@ -95,6 +96,7 @@ int moe_plan(struct moe_session *session, uint32_t layer, enum moe_mode mode, ui
 	if (mode == MOE_MODE_AUTO)
 		params.mode = tokens == 1 || session->params.dual_batch ? MOE_MODE_DECODE : MOE_MODE_PREFETCH;
 	pthread_mutex_lock(&e->lock);
+	given = e->rows[row].given;
 	params.slot_bytes = session_slice(session, (uint32_t)row)->bytes;
 	params.frozen = e->dummy;
 	params.n_copy = e->n_copy;
@@ -125,6 +127,7 @@ int moe_plan(struct moe_session *session, uint32_t layer, enum moe_mode mode, ui
 	if (r < 0)
 		return r;
 	plan->owner = e;
+	plan->given = given;
 	plan->discard = discard_plan;
 	*ret = plan;
 	return 0;
@@ -193,6 +196,7 @@ static int clear_slot(struct engine *e, uint32_t row, int32_t expert, int32_t sl
 				  cache->cache_map[expert]);
 	else if (cache->slot_expert[slot] >= 0)
 		cache_remove(cache, cache->slot_expert[slot]);
+	e->rows[row].given += r == 0;
 unlock:
 	pthread_mutex_unlock(&e->lock);
 	return r;
@@ -308,7 +312,7 @@ int moe_hint_weighted(struct moe_session *session, uint32_t layer, uint32_t n, c
 			memcpy(e->hint_weights, weights, n * sizeof *weights);
 			sqe.hint.weights = (uint64_t)((uint8_t *)e->hint_weights - session->data);
 		}
-		r = queue_submit(&session->queue, &sqe, &e->hint);
+		r = engine_submit(e, &sqe, &e->hint);
 		e->hint_in_flight = r == 0;
 	}
 	pthread_mutex_unlock(&e->hint_lock);

@@ -35,6 +35,15 @@ void engine_give_up(struct engine *e, int code)
 	queue_give_up(&e->session->queue);
 }
 
+int engine_submit(struct engine *e, const struct moe_sqe *sqe, struct queue_op *op)
+{
+	const int r = queue_submit(&e->session->queue, sqe, op);
+
+	if (r == -ETIME)
+		engine_give_up(e, r);
+	return r;
+}
+
 const char *engine_describe(const struct engine *e)
 {
 	if (!e->has_slots)

@@ -63,6 +63,7 @@ struct plan_params;
 struct engine_row {
 	struct cache *cache;
 	int32_t *content;        /* [n_slots] the expert that was submitted for the slot last, or -1 */
+	uint64_t given;          /* how often moe_prefetch and moe_fill have given slots to other experts */
 	struct place_users read; /* who reads this row's slots */
 	struct reuse reuse;      /* of MOE_ZERO_COPY_COST */
 };
@@ -154,6 +155,10 @@ void engine_forget(struct engine *e, uint32_t row, int32_t expert, int32_t slot,
 
 /* Nothing of the daemon is believed any more: every request ends now, and further plans are refused. Takes `lock`. */
 void engine_give_up(struct engine *e, int code);
+
+/* A request into the ring (queue.h); a daemon that left it full for as long as it may be silent (-ETIME) is given up,
+ * or the next request would wait that long, too. Not under `lock`. */
+int engine_submit(struct engine *e, const struct moe_sqe *sqe, struct queue_op *op);
 
 /* What `call`, which waits for the daemon's answer, has ended with: r, and after -ETIME the session is given up. */
 int engine_answered(struct engine *e, int r, const char *call, struct moe_error *err);

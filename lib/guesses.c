@@ -171,7 +171,7 @@ static void announce(struct guesses *g, uint32_t row)
 		g->weights[i] = weight_of(g, i);
 	if (g->engine->session->features & MOE_FEATURE_WEIGHTS)
 		sqe.hint.weights = (uint64_t)((uint8_t *)g->weights - g->engine->session->data);
-	g->in_flight = queue_submit(queue, &sqe, &g->op) == 0; /* a daemon that is gone says so to the step */
+	g->in_flight = engine_submit(g->engine, &sqe, &g->op) == 0; /* a daemon that is gone says so to the step */
 }
 
 void guesses_step(struct guesses *g, uint32_t row, const struct moe_plan *plan)

@@ -116,7 +116,7 @@ static int post_compute(struct lanes *l, struct lane *lane, const struct asked *
 		.compute.y = (uint64_t)((uint8_t *)lane->y - s->data),
 	};
 
-	return queue_submit(&s->queue, &sqe, &lane->compute);
+	return engine_submit(l->engine, &sqe, &lane->compute);
 }
 
 /* As step-books.c does for planned steps; one that has failed counts nowhere, nor does a dummy one. */

@@ -215,8 +215,10 @@ static void take_maps(struct lanes *l)
 
 	for (row = 0; row < e->n_rows; row++) {
 		for (i = 0; i < e->n_experts; i++) {
-			const int32_t slot = e->rows[row].cache->cache_map[i];
+			int32_t slot = e->rows[row].cache->cache_map[i];
 
+			if (slot >= 0 && e->rows[row].content[slot] != (int32_t)i)
+				slot = -1; /* it failed to come, and no plan has named it since */
 			l->host_maps[row * e->n_experts + i] = slot < 0 ? -1 : (int32_t)engine_slot(e, row, 0, slot);
 		}
 	}

@@ -60,7 +60,8 @@ struct plan_params {
 struct moe_plan {
 	/* Called by moe_plan_free and never by moe_submit: a plan that was made and not used. May be NULL. */
 	void (*discard)(struct moe_plan *plan);
-	void *owner; /* the engine that made it */
+	void *owner;    /* the engine that made it */
+	uint64_t given; /* engine_row.given when it was made */
 	enum moe_mode mode;
 	uint32_t layer, tokens, topk, n_experts, cache_slots;
 	uint32_t n_copy;

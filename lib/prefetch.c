@@ -89,6 +89,7 @@ static int reserve_slots(struct engine *e, uint32_t row, uint32_t layer, const s
 	for (i = 0; i < n && r == 0; i++) {
 		cache_reserve(cache, copies[i].slot);
 		e->rows[row].content[copies[i].slot] = -1;
+		e->rows[row].given++;
 	}
 	pthread_mutex_unlock(&e->lock);
 	return r;
@@ -153,7 +154,7 @@ void step_cancel_guesses(struct moe_step *step)
 	for (i = 0; i < n; i++) {
 		const struct moe_sqe sqe = {.op = MOE_OP_CANCEL, .cancel.user_data = fills[i]};
 
-		if (queue_submit(&e->session->queue, &sqe, &step->cancels[step->n_cancels]) < 0)
+		if (engine_submit(e, &sqe, &step->cancels[step->n_cancels]) < 0)
 			return; /* the daemon is gone: moe_wait for the guess says so */
 		step->n_cancels++;
 	}
@@ -230,10 +231,10 @@ static int await_cancels(struct engine *e, struct queue_op *ops, uint32_t n, str
 
 int moe_cancel(struct moe_step *step, uint32_t n, const int32_t *keep, struct moe_error *err)
 {
-	struct queue *queue = &step->engine->session->queue;
+	struct engine *e = step->engine;
 	struct queue_op ops[CANCELS_MAX];
 	uint32_t i, posted = 0;
-	int r = 0;
+	int r = 0, rest;
 
 	if (!step->plan->speculative)
 		return moe_error_set(err, -EINVAL, "moe_cancel: the step is not moe_prefetch's: its result is needed");
@@ -244,12 +245,14 @@ int moe_cancel(struct moe_step *step, uint32_t n, const int32_t *keep, struct mo
 		if (step->fills[i].ended || is_kept(step->plan->copies[i / step->n_chunks].expert, n, keep))
 			continue;
 		sqe.cancel.user_data = (uintptr_t)&step->fills[i].op;
-		if (queue_submit(queue, &sqe, &ops[posted]) < 0)
-			break; /* the daemon is gone: moe_wait says so */
-		if (++posted == CANCELS_MAX) {
-			r = await_cancels(step->engine, ops, posted, err);
+		r = engine_submit(e, &sqe, &ops[posted]);
+		if (r == 0 && ++posted == CANCELS_MAX) {
+			r = await_cancels(e, ops, posted, err);
 			posted = 0;
 		}
 	}
-	return r < 0 ? r : await_cancels(step->engine, ops, posted, err);
+	if (r != 0 && r != -ETIME)
+		r = 0; /* the daemon is gone: moe_wait says so */
+	rest = await_cancels(e, ops, posted, err);
+	return r < 0 ? engine_answered(e, r, "moe_cancel", err) : rest;
 }

@@ -198,7 +198,8 @@ static int ask_either(struct moe_session *s, const struct moe_attach_params *par
 {
 	const int r = ask(s, params, ret, fds, ret_n_fds, err);
 
-	if (r >= 0 || r == -EPIPE || s->module.fd < 0 || !may_choose(transport_word(asked)))
+	/* After -ETIME the answer may still come, and would be taken for that of another question. */
+	if (r >= 0 || r == -EPIPE || r == -ETIME || s->module.fd < 0 || !may_choose(transport_word(asked)))
 		return r;
 	queue_module_close(&s->module);
 	return ask(s, params, ret, fds, ret_n_fds, err);
@@ -416,6 +417,18 @@ static const char *word_of(const struct moe_attach_params *params)
 	return params->size >= end ? params->transport : NULL;
 }
 
+/* Of a session that begins, with as much patience as for the messages before. */
+static int first_nop(struct moe_session *s, struct moe_error *err)
+{
+	const uint64_t patience_ns = s->queue.patience_ns;
+	int r;
+
+	s->queue.patience_ns = (uint64_t)patience_ms(s) * 1000000;
+	r = moe_nop(s, err);
+	s->queue.patience_ns = patience_ns;
+	return r == -ETIME ? too_silent(patience_ms(s), err) : r;
+}
+
 static int attach_once(struct moe_client *client, struct moe_session **ret, const struct moe_attach_params *params,
 		       struct moe_error *err)
 {
@@ -448,7 +461,7 @@ static int attach_once(struct moe_client *client, struct moe_session **ret, cons
 	/* A daemon that dies while it answers a message leaves a session that its successor gives up, whether or not
 	 * the answer was heard. One whose ring has answered after all messages goes on from now on. */
 	if (r == 0)
-		r = moe_nop(s, err);
+		r = first_nop(s, err);
 	if (r == 0 && s->params.warm)
 		r = warm_caches(s, err);
 	if (r < 0) {

@@ -21,16 +21,13 @@ void step_fail(struct moe_step *step, int code)
 
 void step_post(struct moe_step *step, struct step_request *request, const struct moe_sqe *sqe)
 {
-	int r = queue_submit(&step->engine->session->queue, sqe, &request->op);
+	int r = engine_submit(step->engine, sqe, &request->op);
 
 	request->posted = r == 0;
 	request->ended = r < 0;
 	request->status = r;
 	if (r < 0)
 		step_fail(step, r);
-	/* A daemon was silent for as long as it may be: else each request of the step would wait that long. */
-	if (r == -ETIME)
-		engine_give_up(step->engine, r);
 }
 
 int step_end(struct moe_step *step, struct step_request *request, uint64_t timeout_ns)
@@ -241,15 +238,22 @@ static struct moe_step *step_reserve(struct engine *e)
 }
 
 /* A slot that a guess is on its way to: no other copy may write its place, and nobody may read it yet, whatever its
- * content will be. */
-static int check_overtaken(const struct cache *cache, const struct moe_plan *plan, int32_t slot, struct moe_error *err)
+ * content will be. And one that another expert has come to since, which `expert` is still to be copied into: the cache
+ * says who is there. */
+static int check_overtaken(const struct engine_row *r, const struct moe_plan *plan, int32_t slot, int32_t expert,
+			   struct moe_error *err)
 {
-	if (cache->slot_expert[slot] != CACHE_RESERVED || plan->speculative)
+	const int32_t there = r->cache->slot_expert[slot];
+	const bool came = plan->discard && plan->given != r->given && there >= 0 && there != expert &&
+			  r->content[slot] == there;
+
+	if ((there != CACHE_RESERVED || plan->speculative) && !came)
 		return 0;
-	return moe_error_set(err, -ESTALE,
-			     "layer %u: slot %d, which the plan counts on, was given to a prefetch after the plan was "
-			     "made; plan this step again",
-			     plan->layer, slot);
+	return moe_error_set(
+		err, -ESTALE,
+		"layer %u: slot %d, which the plan counts on, was given to a prefetch or a fill after the plan was "
+		"made; plan this step again",
+		plan->layer, slot);
 }
 
 /* Under both locks: every slot that the plan's map names holds what it says, or will by the plan's own copies. */
@@ -260,13 +264,13 @@ static int check_content(struct engine *e, uint32_t row, const struct moe_plan *
 	int ret = 0;
 
 	for (i = 0; i < plan->n_cache_copies && ret == 0; i++)
-		ret = check_overtaken(r->cache, plan, plan->copies[i].slot, err);
+		ret = check_overtaken(r, plan, plan->copies[i].slot, plan->copies[i].expert, err);
 	for (i = 0; i < plan->n_requests && ret == 0; i++) {
 		const int32_t expert = plan->requests[i].expert, slot = plan->expert_map[expert];
 
 		if (slot < 0 || (uint32_t)slot >= e->n_slots)
 			continue;
-		ret = check_overtaken(r->cache, plan, slot, err);
+		ret = check_overtaken(r, plan, slot, expert, err);
 		if (ret < 0)
 			break;
 		/* Both lists are in ascending id. */

@@ -215,6 +215,29 @@ static void test_silent(void)
 	fake_free(f);
 }
 
+/* Nothing can be taken back where the ring has no room for that. */
+static void test_full(void)
+{
+	struct moe_copy copies[MOE_RING_ENTRIES_MIN];
+	struct moe_attach_params p = default_params();
+	struct moe_error err = {0};
+	struct moe_step *step;
+	struct fake *f;
+
+	p.watchdog_ms = 200;
+	p.entries = p.cache_expert_num = MOE_RING_ENTRIES_MIN;
+	f = open_fake(&p);
+	f->session.params.watchdog_ms = p.watchdog_ms;
+	f->stall = true;
+	for (uint32_t i = 0; i < MOE_RING_ENTRIES_MIN; i++)
+		copies[i] = (struct moe_copy){(int32_t)i, (int32_t)i};
+	require(moe_prefetch(&f->session, 1, copies, MOE_RING_ENTRIES_MIN, &step, &err) == 0, "a guess: %s", err.text);
+	ok(moe_cancel(step, 0, NULL, &err) == -ETIME, "a full ring: a guess is not taken back: %s", err.text);
+	ok(moe_wait(step, NULL, 0, &err) < 0, "and ends: %s", err.text);
+	f->stall = false;
+	fake_free(f);
+}
+
 static void test_cancel(void)
 {
 	const struct moe_copy copies[] = {{5, 0}, {9, 1}, {11, 2}};
@@ -352,7 +375,7 @@ static void test_failed_guess(void)
 }
 
 /* A plan fills a slot; before it is submitted a guess takes the slot, whose place it then writes. */
-static void test_overtaken(uint32_t slots, uint32_t updates)
+static void test_overtaken(uint32_t slots, uint32_t updates, bool comes)
 {
 	struct moe_attach_params p = default_params();
 	struct moe_copy guess = {.expert = 9};
@@ -372,8 +395,10 @@ static void test_overtaken(uint32_t slots, uint32_t updates)
 	moe_plan_view(plan, &view);
 	require(view.n_copies > 0, "which copies");
 	guess.slot = view.copy_map[0].slot;
-	f->hold = true;
+	f->hold = !comes;
 	require(moe_prefetch(&f->session, 1, &guess, 1, &step, &err) == 0, "a guess: %s", err.text);
+	if (comes)
+		require(moe_wait(step, NULL, 0, NULL) == 0, "which has come");
 	ok(moe_submit(&f->session, plan, job.x, &job.step, &err) == -ESTALE && strstr(err.text, "prefetch"),
 	   "a plan whose slot a guess has taken is refused: %s", err.text);
 	for (int i = 0; i < 8; i++) {
@@ -381,7 +406,7 @@ static void test_overtaken(uint32_t slots, uint32_t updates)
 		good = good && job_run(f, &job, MOE_MODE_DECODE) == 0;
 	}
 	f->hold = false;
-	good = moe_wait(step, NULL, 0, NULL) == 0 && good;
+	good = (comes || moe_wait(step, NULL, 0, NULL) == 0) && good;
 	for (int i = 0; i < 8; i++)
 		good = good && job_run(f, &job, MOE_MODE_DECODE) == 0;
 	ok(good && books_good(f), "and the steps after it are right");
@@ -482,13 +507,16 @@ int main(void)
 	test_nobody_waits();
 	test_left();
 	test_silent();
+	test_full();
 	test_cancel();
 	test_wrong_guess();
 	test_dual_batch();
 	test_refused();
 	test_failed_guess();
-	test_overtaken(SLOTS, 2);
-	test_overtaken(EXPERTS, EXPERTS);
+	for (int comes = 0; comes < 2; comes++) {
+		test_overtaken(SLOTS, 2, comes);
+		test_overtaken(EXPERTS, EXPERTS, comes);
+	}
 	test_not_yet_there();
 	test_random();
 	return tap_done();
