@@ -13,6 +13,7 @@
 
 #define NAP_BOTH_NS 50000     /* where requests and words, or two streams' words, are waited for: no sleep sees both */
 #define NAP_NS 2000000        /* how often a job that waits for a word looks whether its stream still lives */
+#define STOOD_NS 200000000    /* no nap is that long */
 #define NAP_QUEUE_NS 20000000 /* the same of requests, for deadlines; the queue itself wakes sooner */
 
 struct feeder {
@@ -83,13 +84,24 @@ static void run_jobs(struct feeder *f, struct feeder_need *ret)
 	}
 }
 
+/* A worker that stood still (a debugger, a frozen container) has not waited for the daemon meanwhile: its jobs have as
+ * much time as before. */
+static void allow_for(struct feeder *f, uint64_t stood_ns)
+{
+	for (struct feeder_job *job = f->jobs; job && stood_ns >= STOOD_NS; job = job->next)
+		job->deadline_ns += stood_ns;
+}
+
 /* Until one of the two may have come, or briefly. What was given meanwhile waits no longer than a nap. */
 static void sleep_for(struct feeder *f, const struct feeder_need *need)
 {
+	const uint64_t begin = now_ns();
+
 	if (need->op)
 		queue_wait(f->queue, need->op, need->word ? NAP_BOTH_NS : NAP_QUEUE_NS);
 	else if (need->word)
 		f->ops->word_wait(need->word, need->value, need->apart ? NAP_BOTH_NS : NAP_NS);
+	allow_for(f, now_ns() - begin);
 }
 
 static void *feeder_main(void *arg)

@@ -143,6 +143,16 @@ static bool has_news(struct queue *queue, uint32_t head)
 	return queue->module ? queue_module_news(queue->module) : given_out(queue, head);
 }
 
+/* Under the lock, with what is there drained: for who never sleeps for as long as a look lasts. */
+static void look_at_daemon(struct queue *queue, uint64_t now)
+{
+	if (queue->leading || now - queue->looked_ns < LOOK_NS)
+		return;
+	queue->looked_ns = now;
+	if (!has_news(queue, queue->cq_head) && daemon_gone(queue))
+		atomic_store(&queue->dead, true);
+}
+
 /* The leader's sleep. Fence: partner of the one after the daemon's cq_tail store. */
 static void sleep_on_tail(struct queue *queue, uint32_t head, uint64_t timeout_ns)
 {
@@ -183,6 +193,7 @@ static int wait_change(struct queue *queue, uint64_t timeout_ns)
 	const bool gone = !has_news(queue, head) && daemon_gone(queue);
 	pthread_mutex_lock(&queue->lock);
 	queue->leading = false;
+	queue->looked_ns = now_ns();
 	drain(queue);
 	if (gone)
 		atomic_store(&queue->dead, true);
@@ -391,7 +402,7 @@ int queue_wait(struct queue *queue, struct queue_op *op, uint64_t timeout_ns)
 		return 0;
 	begin = now_ns();
 	end = timeout_ns ? begin + timeout_ns : UINT64_MAX;
-	awake = begin + (uint64_t)op->spin_us * 1000;
+	awake = MIN(begin + (uint64_t)op->spin_us * 1000, end);
 	/* Others' completions are drained on the way. */
 	for (uint64_t now = begin; now < awake && !crowd_is(&queue->crowd, now); now = now_ns())
 		if (spin_until(queue, op, awake) || queue_poll(queue, op)) {
@@ -407,7 +418,8 @@ int queue_wait(struct queue *queue, struct queue_op *op, uint64_t timeout_ns)
 			break;
 		now = now_ns();
 		if (now >= end) {
-			r = -ETIMEDOUT;
+			look_at_daemon(queue, now);
+			r = atomic_load(&queue->dead) ? -EPIPE : -ETIMEDOUT;
 			break;
 		}
 		r = wait_change(queue, end == UINT64_MAX ? 0 : end - now);

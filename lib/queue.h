@@ -44,6 +44,7 @@ struct queue {
 	bool alone_able;           /* the daemon knows of it */
 	uint32_t in_flight;        /* under the lock */
 	bool leading;              /* a thread waits on cq_tail; under the lock */
+	uint64_t looked_ns;        /* when it was last looked whether the daemon lives; under the lock */
 	uint32_t followers;        /* the other waiters that sleep on `turn`; under the lock */
 	_Atomic uint32_t turn;     /* changes with each drain and each change of leader, if there are any */
 	_Atomic bool dead;

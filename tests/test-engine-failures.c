@@ -5,6 +5,8 @@
  * calls beside submit and wait.
  */
 #include <errno.h>
+#include <signal.h>
+#include <sys/wait.h>
 
 #include "tests/engine-jobs.h"
 
@@ -143,6 +145,66 @@ static void test_lost_daemon(void)
 	job_of(&jobs[0], 3, 11, 10);
 	r[0] = job_run(f, &jobs[0], MOE_MODE_DECODE);
 	ok(r[0] == -EPIPE && moe_nop(&f->session, &err) == -EPIPE, "and so does every later call");
+	fake_free(f);
+}
+
+/* Who awaits words and requests at once sleeps so briefly that it spins all of that. */
+static void test_lost_between(void)
+{
+	const struct moe_sqe nop = {.op = MOE_OP_NOP};
+	struct moe_attach_params p = default_params();
+	struct fake *f = open_fake(&p);
+	struct queue *queue = &f->session.queue;
+	const uint64_t began = now_ns();
+	struct queue_op op = {0};
+	int r;
+
+	f->stall = true;
+	f->daemon->sq_wait = 1; /* it sleeps: an answer takes longer */
+	require(queue_submit(queue, &nop, &op) == 0 && op.spin_us > 50, "a request is in flight");
+	fake_die(f);
+	do
+		r = queue_wait(queue, &op, 50000);
+	while (r == -ETIMEDOUT && now_ns() - began < TAP_SOON_NS);
+	ok(r == -EPIPE, "a lost daemon ends waits that are brief: %d", r);
+	fake_free(f);
+}
+
+#define STANDS_MS 3000
+#define WATCHDOG_MS 2000
+
+/* This process, for longer than the daemon may be silent. */
+static void stand_still(void)
+{
+	const pid_t parent = getpid(), helper = fork();
+
+	if (helper == 0) {
+		kill(parent, SIGSTOP);
+		usleep(STANDS_MS * 1000);
+		_exit(kill(parent, SIGCONT) < 0);
+	}
+	require(helper > 0 && waitpid(helper, NULL, 0) == helper, "stopped, and on again");
+}
+
+static void test_stood_still(void)
+{
+	struct moe_attach_params p = default_params();
+	struct moe_error err = {0};
+	struct fake *f;
+	struct job job;
+	int r;
+
+	p.watchdog_ms = WATCHDOG_MS;
+	f = open_fake(&p);
+	f->session.params.watchdog_ms = WATCHDOG_MS;
+	f->stall = true;
+	job_of(&job, 1, 5, 6);
+	require(job_submit(f, &job, MOE_MODE_FULL, &err) == 0, "a step is in flight");
+	stand_still();
+	f->stall = false;
+	r = moe_wait(job.step, job.y, 0, &err);
+	ok(r == 0 && job_error(f, &job, job.y) <= 1,
+	   "a worker that stood still does not give up a daemon that answers: %d %s", r, err.text);
 	fake_free(f);
 }
 
@@ -499,6 +561,8 @@ int main(void)
 	test_failed_fill(MOE_FILL_PULL, "pull");
 	test_failed_compute();
 	test_lost_daemon();
+	test_lost_between();
+	test_stood_still();
 	test_time_out();
 	test_watchdog(MOE_FILL_PUSH, "push");
 	test_watchdog(MOE_FILL_PULL, "pull");
