@@ -154,12 +154,16 @@ void pool_queue_submit(struct pool_queue *queue, struct pool_entry *entry, enum 
 	pool_queue_ring_one(queue);
 }
 
-struct pool_entry *pool_queue_take(struct pool_queue *queue, enum pool_priority priority)
+struct pool_entry *pool_queue_take(struct pool_queue *queue, enum pool_priority priority, bool room)
 {
 	struct pool_entry *entry, *next;
 
 	pthread_mutex_lock(&queue->lock);
 	entry = queue->inbox[priority];
+	if (entry && entry->takes_scratch && !room) { /* another thread has taken what was first at the last look */
+		pthread_mutex_unlock(&queue->lock);
+		return NULL;
+	}
 	next = entry ? meld(entry->left, entry->right) : NULL;
 	inbox_set(queue, priority, next);
 	pthread_mutex_unlock(&queue->lock);

@@ -66,10 +66,10 @@ static bool worker_step(struct pool_worker *w)
 	struct pool *pool = w->pool;
 
 	for (enum pool_priority p = 0; p < POOL_PRIORITIES; p++) {
+		const bool room = scratch_has_room(&pool->scratch, p);
 		const bool begin = pool_queue_new_first(&pool->queue, w->team, p) &&
-				   (scratch_has_room(&pool->scratch, p) ||
-				    !pool_queue_first_takes_scratch(&pool->queue, p));
-		struct pool_entry *entry = begin ? pool_queue_take(&pool->queue, p) : NULL;
+				   (room || !pool_queue_first_takes_scratch(&pool->queue, p));
+		struct pool_entry *entry = begin ? pool_queue_take(&pool->queue, p, room) : NULL;
 		struct pool_view *view;
 
 		if (entry) {

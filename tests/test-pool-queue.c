@@ -50,7 +50,7 @@ static void test_order(void)
 			waiting++;
 		} else {
 			const int first = naive_first(entries + low, in + low, n - low) + low;
-			const struct pool_entry *got = pool_queue_take(&queue, POOL_PRIORITIES - 1);
+			const struct pool_entry *got = pool_queue_take(&queue, POOL_PRIORITIES - 1, true);
 
 			wrong += waiting > 0 ? got != &entries[first] : got != NULL;
 			if (waiting > 0) {
@@ -63,13 +63,25 @@ static void test_order(void)
 	}
 	ok(n > STEPS / 3 && wrong == 0, "%d entries in %d steps: %d out of order", n, STEPS, wrong);
 	for (uint64_t last = 0; waiting > 0; waiting--) {
-		const struct pool_entry *got = pool_queue_take(&queue, POOL_PRIORITIES - 1);
+		const struct pool_entry *got = pool_queue_take(&queue, POOL_PRIORITIES - 1, true);
 
 		wrong += !got || got->place.order < last;
 		last = got ? got->place.order : 0;
 	}
-	ok(wrong == 0 && !pool_queue_take(&queue, POOL_PRIORITIES - 1) && !pool_queue_waiting(&queue),
+	ok(wrong == 0 && !pool_queue_take(&queue, POOL_PRIORITIES - 1, true) && !pool_queue_waiting(&queue),
 	   "those that are left, and no more");
+}
+
+/* Whoever found no room for it does not take it, also where what was first at that look is gone. */
+static void test_room(void)
+{
+	struct pool_entry copy = {.takes_scratch = false}, computation = {.takes_scratch = true};
+
+	pool_queue_submit(&queue, &computation, 0, 2);
+	pool_queue_submit(&queue, &copy, 0, 1);
+	ok(pool_queue_take(&queue, 0, false) == &copy, "without room for scratch memory: what needs none");
+	ok(!pool_queue_take(&queue, 0, false) && pool_queue_waiting(&queue), "and not what comes after it");
+	ok(pool_queue_take(&queue, 0, true) == &computation, "until there is room");
 }
 
 /* One entry more among so many, in ns: the least of some tries. Orders rise, as virtual ends do. */
@@ -86,7 +98,7 @@ static double submit_ns(struct pool_entry *entries, int n)
 		for (int i = n - 1000; i < n; i++)
 			pool_queue_submit(&queue, &entries[i], 0, (uint64_t)i);
 		best = MIN(best, (double)(now_ns() - begin) / 1000);
-		while (pool_queue_take(&queue, 0))
+		while (pool_queue_take(&queue, 0, true))
 			;
 	}
 	return best;
@@ -117,7 +129,7 @@ static void *submit_some(void *argument)
 static void *take_all(void *argument)
 {
 	while (atomic_load(&n_taken) < THREADS * EACH) {
-		const struct pool_entry *got = pool_queue_take(&queue, 0);
+		const struct pool_entry *got = pool_queue_take(&queue, 0, true);
 
 		if (!got)
 			continue;
@@ -147,6 +159,7 @@ int main(void)
 	seed = tap_seed();
 	pool_queue_init(&queue, 1);
 	test_order();
+	test_room();
 	test_cost();
 	test_threads();
 	pool_queue_destroy(&queue);
