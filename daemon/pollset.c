@@ -151,13 +151,13 @@ static void take_out_broken(struct pollset *set, struct session *s)
 }
 
 /* One of a user's sessions each time the clock is read: whoever lets a thousand fall silent at once pays for it, and
- * nobody else. */
-static void park_session(struct pollset *set, struct session *s)
+ * nobody else. True: something came meanwhile, and no doorbell rings for it: the loop must not sleep. */
+static bool park_session(struct pollset *set, struct session *s)
 {
 	struct pollset_user *user = user_of(s);
 
 	if (user->parked_ns == set->now || !ringsrv_settle(s) || !session_listen(s))
-		return;
+		return false;
 	user->parked_ns = set->now;
 	ringsrv_park(s, true);
 	/* Partner: the fence between the client's sq_tail store and its look at sq_wait. */
@@ -165,9 +165,10 @@ static void park_session(struct pollset *set, struct session *s)
 	if (ringsrv_pending(s)) {
 		ringsrv_park(s, false);
 		s->worked_ns = set->now;
-		return;
+		return true;
 	}
 	unlink_session(set, s);
+	return false;
 }
 
 /* -- a turn ------------------------------------------------------------------------------------------------------- */
@@ -184,7 +185,7 @@ static bool visit(struct pollset *set, struct session *s, struct sched *sched, u
 	if (s->broken)
 		take_out_broken(set, s);
 	else if (set->now - s->worked_ns > QUIET_NS)
-		park_session(set, s);
+		return park_session(set, s);
 	return false;
 }
 
@@ -280,11 +281,11 @@ static void raise_flags(struct pollset *set)
 	}
 }
 
-/* At all of them: those where nothing is may be left parked. */
+/* The first that has any, which pays for it as in a turn; the others have theirs. Where there is none all may be left
+ * parked. */
 static bool find_work(struct pollset *set, struct sched *sched)
 {
 	struct pollset_user *user = set->at;
-	bool any = false;
 
 	for (uint32_t i = 0; i < set->users; i++, user = user->next) {
 		struct session *s = user->at;
@@ -294,12 +295,14 @@ static bool find_work(struct pollset *set, struct sched *sched)
 
 			if (ringsrv_poll(s, sched, ENTRIES_ALONE, &copied)) {
 				s->worked_ns = set->now;
-				any = true;
+				user->debt += copied;
+				return true;
 			}
-			any |= s->broken != NULL;
+			if (s->broken)
+				return true;
 		}
 	}
-	return any;
+	return false;
 }
 
 bool pollset_park(struct pollset *set, struct sched *sched)

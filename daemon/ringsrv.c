@@ -548,6 +548,8 @@ void ringsrv_revive(struct session *s, struct sched *sched)
 		q->tag = 0;
 		q->alone = false; /* its client will look at its place as well */
 		q->sqe = s->journal.page->slots[slots[i]].sqe;
+		/* What it was about to do to the leases it may not come to this time. */
+		journal_set_effect(&s->journal, slots[i], JOURNAL_NONE, 0);
 		claim(s, sched, q);
 	}
 	/* The last daemon may have been killed between a completion and the wake-up. */

@@ -18,7 +18,7 @@
 struct ring {
 	struct session session;
 	uint64_t entries, served, bytes; /* bytes: that each entry copies */
-	bool parked;
+	bool parked, late;               /* late: what it has came right after the next look */
 };
 
 struct user {
@@ -35,9 +35,10 @@ static struct ring *ring_of(const struct session *s)
 bool ringsrv_poll(struct session *s, struct sched *sched, uint32_t entries, uint64_t *ret_copied)
 {
 	struct ring *r = ring_of(s);
-	const uint64_t n = MIN(r->entries, entries);
+	const uint64_t n = r->late ? 0 : MIN(r->entries, entries);
 
 	(void)sched;
+	r->late = false;
 	r->entries -= n;
 	r->served += n;
 	*ret_copied += n * r->bytes;
@@ -178,9 +179,49 @@ static void test_alone(void)
 	user_leave(&u);
 }
 
+/* The look before a sleep: the first that has work is enough to stay awake, and pays. */
+static void test_last_look(void)
+{
+	struct pollset set = {0};
+	struct user a;
+	bool awake;
+
+	user_init(&a, &set, MANY);
+	for (uint32_t i = 0; i < MANY; i++)
+		a.rings[i].session.doorbell.armed = true;
+	ask(&a, 32, 1 << 20);
+	awake = pollset_park(&set, NULL);
+	ok(awake && served(&a) > 0 && served(&a) <= 32 && a.account.poll.debt == served(&a) << 20,
+	   "a thousand sessions that publish as the reactor would sleep: %llu entries in the last look, paid for",
+	   (unsigned long long)served(&a));
+	for (uint32_t i = 0; i < 2 * MANY; i++)
+		pollset_turn(&set, NULL);
+	ok(served(&a) == 32 * MANY, "the others have their turns");
+	user_leave(&a);
+}
+
+/* A client that publishes while its session is parked rings no doorbell. */
+static void test_late(void)
+{
+	struct pollset set = {0};
+	struct user a, b;
+
+	user_init(&a, &set, 1);
+	user_init(&b, &set, 1); /* which has nothing: no second look in one turn */
+	set.now = 1u << 30;
+	ask(&a, 1, 0);
+	a.rings[0].late = true;
+	ok(pollset_turn(&set, NULL) && !a.rings[0].parked, "what comes while a silent session is parked is work");
+	ok(pollset_turn(&set, NULL) && served(&a) == 1, "and is served in the next turn");
+	user_leave(&a);
+	user_leave(&b);
+}
+
 int main(void)
 {
 	test_shared();
 	test_alone();
+	test_last_look();
+	test_late();
 	return tap_done();
 }
