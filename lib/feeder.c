@@ -92,13 +92,13 @@ static void allow_for(struct feeder *f, uint64_t stood_ns)
 		job->deadline_ns += stood_ns;
 }
 
-/* Until one of the two may have come, or briefly. What was given meanwhile waits no longer than a nap. */
-static void sleep_for(struct feeder *f, const struct feeder_need *need)
+/* Until one of the two may have come, something of another job's since `since`, or what was given; or briefly. */
+static void sleep_for(struct feeder *f, const struct feeder_need *need, uint32_t since)
 {
 	const uint64_t begin = now_ns();
 
 	if (need->op)
-		queue_wait(f->queue, need->op, need->word ? NAP_BOTH_NS : NAP_QUEUE_NS);
+		queue_wait_any(f->queue, need->op, since, need->word ? NAP_BOTH_NS : NAP_QUEUE_NS);
 	else if (need->word)
 		f->ops->word_wait(need->word, need->value, need->apart ? NAP_BOTH_NS : NAP_NS);
 	allow_for(f, now_ns() - begin);
@@ -108,10 +108,12 @@ static void *feeder_main(void *arg)
 {
 	struct feeder *f = arg;
 	struct feeder_need need;
+	uint32_t since = queue_events(f->queue);
 
 	while (take_jobs(f)) {
 		run_jobs(f, &need);
-		sleep_for(f, &need);
+		sleep_for(f, &need, since);
+		since = queue_events(f->queue); /* before the jobs look: what comes from now on is not missed */
 	}
 	return NULL;
 }
@@ -162,6 +164,7 @@ void feeder_give(struct feeder *f, struct feeder_job *job)
 	f->given_end = &job->next;
 	pthread_cond_signal(&f->more);
 	pthread_mutex_unlock(&f->lock);
+	queue_kick(f->queue);
 }
 
 bool feeder_is_over(const struct feeder_job *job)

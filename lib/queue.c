@@ -67,6 +67,19 @@ static void wake_followers(struct queue *queue)
 	futex_wake(&queue->turn, FUTEX_ALL);
 }
 
+/* Under the lock: no other thread writes it. */
+static void count_event(struct queue *queue)
+{
+	const uint32_t n = atomic_load_explicit(&queue->events, memory_order_relaxed);
+
+	atomic_store_explicit(&queue->events, n + 1, memory_order_release);
+}
+
+uint32_t queue_events(const struct queue *queue)
+{
+	return atomic_load_explicit(&queue->events, memory_order_acquire);
+}
+
 /* Under the lock: a completion is its op's. */
 static void retire(struct queue *queue, const struct moe_cqe *cqe)
 {
@@ -77,6 +90,7 @@ static void retire(struct queue *queue, const struct moe_cqe *cqe)
 	atomic_store_explicit(&op->state, MOE_REQUEST_COMPLETED, memory_order_relaxed);
 	queue->in_flight--;
 	op_move(op, MOE_REQUEST_COMPLETED, MOE_REQUEST_RETIRED);
+	count_event(queue);
 }
 
 /* Under the lock: the completion at the head is taken. */
@@ -393,28 +407,37 @@ static bool spin_until(struct queue *queue, struct queue_op *op, uint64_t end)
 	return false;
 }
 
-int queue_wait(struct queue *queue, struct queue_op *op, uint64_t timeout_ns)
+/* What a wait is for: the op's end, or with `since` anything. */
+static ALWAYS_INLINE bool is_over(const struct queue *queue, const struct queue_op *op, const uint32_t *since)
+{
+	return op_ended(op) || (since && queue_events(queue) != *since);
+}
+
+static ALWAYS_INLINE int await(struct queue *queue, struct queue_op *op, const uint32_t *since, uint64_t timeout_ns)
 {
 	uint64_t begin, end, awake;
 	int r = 0;
 
-	if (op_ended(op)) /* before the clock, which is a tenth of a brief request */
+	if (is_over(queue, op, since)) /* before the clock, which is a tenth of a brief request */
 		return 0;
 	begin = now_ns();
 	end = timeout_ns ? begin + timeout_ns : UINT64_MAX;
 	awake = MIN(begin + (uint64_t)op->spin_us * 1000, end);
 	/* Others' completions are drained on the way. */
-	for (uint64_t now = begin; now < awake && !crowd_is(&queue->crowd, now); now = now_ns())
+	for (uint64_t now = begin; now < awake && !crowd_is(&queue->crowd, now); now = now_ns()) {
 		if (spin_until(queue, op, awake) || queue_poll(queue, op)) {
 			crowd_found(&queue->crowd, begin + op->cqe.wait_ns + op->cqe.work_ns);
 			return 0;
 		}
+		if (is_over(queue, op, since))
+			return 0;
+	}
 	pthread_mutex_lock(&queue->lock);
 	for (;;) {
 		uint64_t now;
 
 		drain(queue);
-		if (op_ended(op) || r < 0)
+		if (is_over(queue, op, since) || r < 0)
 			break;
 		now = now_ns();
 		if (now >= end) {
@@ -425,7 +448,28 @@ int queue_wait(struct queue *queue, struct queue_op *op, uint64_t timeout_ns)
 		r = wait_change(queue, end == UINT64_MAX ? 0 : end - now);
 	}
 	pthread_mutex_unlock(&queue->lock);
-	return op_ended(op) ? 0 : r;
+	return is_over(queue, op, since) ? 0 : r;
+}
+
+int queue_wait(struct queue *queue, struct queue_op *op, uint64_t timeout_ns)
+{
+	return await(queue, op, NULL, timeout_ns);
+}
+
+int queue_wait_any(struct queue *queue, struct queue_op *op, uint32_t since, uint64_t timeout_ns)
+{
+	return await(queue, op, &since, timeout_ns);
+}
+
+/* Who leads and is only about to sleep does not hear it, and sees it when it wakes. */
+void queue_kick(struct queue *queue)
+{
+	pthread_mutex_lock(&queue->lock);
+	count_event(queue);
+	if (queue->leading && !queue->module)
+		futex_wake(&queue->daemon->cq_tail, FUTEX_ALL);
+	wake_followers(queue);
+	pthread_mutex_unlock(&queue->lock);
 }
 
 bool queue_poll(struct queue *queue, struct queue_op *op)

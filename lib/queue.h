@@ -47,6 +47,7 @@ struct queue {
 	uint64_t looked_ns;        /* when it was last looked whether the daemon lives; under the lock */
 	uint32_t followers;        /* the other waiters that sleep on `turn`; under the lock */
 	_Atomic uint32_t turn;     /* changes with each drain and each change of leader, if there are any */
+	_Atomic uint32_t events;   /* ends of requests, and kicks; written under the lock */
 	_Atomic bool dead;
 	int doorbell, socket;
 	struct queue_module *module; /* in the ring's place, or NULL */
@@ -65,6 +66,12 @@ int queue_submit(struct queue *queue, const struct moe_sqe *sqe, struct queue_op
 /* The request's end. 0: retired, look at op->cqe.status; -ETIMEDOUT (the op stays in flight); -EPIPE (the op is over).
  * timeout_ns 0: no limit. */
 int queue_wait(struct queue *queue, struct queue_op *op, uint64_t timeout_ns);
+
+/* Also over, with 0, when any request of this session has ended, or queue_kick was called, since queue_events() was
+ * `since`. Through the kernel module a kick is seen when the time is over. */
+int queue_wait_any(struct queue *queue, struct queue_op *op, uint32_t since, uint64_t timeout_ns);
+uint32_t queue_events(const struct queue *queue);
+void queue_kick(struct queue *queue);
 
 /* Drains what is there without waiting; true when the op has ended. */
 bool queue_poll(struct queue *queue, struct queue_op *op);

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "step.h"
 #include "tests/engine-jobs.h"
 
 /* One token that wants two experts. */
@@ -167,6 +168,53 @@ static void test_lost_between(void)
 		r = queue_wait(queue, &op, 50000);
 	while (r == -ETIMEDOUT && now_ns() - began < TAP_SOON_NS);
 	ok(r == -EPIPE, "a lost daemon ends waits that are brief: %d", r);
+	fake_free(f);
+}
+
+struct waiter {
+	struct queue *queue;
+	struct queue_op *op;
+	uint32_t since;
+	int r;
+};
+
+static void *wait_any(void *arg)
+{
+	struct waiter *w = arg;
+
+	w->r = queue_wait_any(w->queue, w->op, w->since, 3 * TAP_SOON_NS);
+	return NULL;
+}
+
+/* A request that does not end keeps nobody from another one's end, nor from a kick. */
+static void test_any(void)
+{
+	static const char *const names[] = {"another one's end", "a kick"};
+	struct moe_attach_params p = default_params();
+	struct moe_copy guess = {.expert = 9};
+	struct fake *f = open_fake(&p);
+	struct moe_error err = {0};
+	struct moe_step *step;
+
+	f->hold = true;
+	require(moe_prefetch(&f->session, 1, &guess, 1, &step, &err) == 0, "a request that is held: %s", err.text);
+	for (int i = 0; i < 2; i++) {
+		struct waiter w = {&f->session.queue, &step->fills[0].op, queue_events(&f->session.queue), 1};
+		const uint64_t began = now_ns();
+		pthread_t thread;
+
+		require(pthread_create(&thread, NULL, wait_any, &w) == 0, "a thread");
+		usleep(50000);
+		if (i == 0)
+			require(moe_nop(&f->session, &err) == 0, "a NOP: %s", err.text);
+		else
+			queue_kick(&f->session.queue);
+		pthread_join(thread, NULL);
+		ok(w.r == 0 && now_ns() - began < TAP_SOON_NS && w.op->state != MOE_REQUEST_RETIRED,
+		   "%s ends a wait for anything: %d", names[i], w.r);
+	}
+	f->hold = false;
+	ok(moe_wait(step, NULL, 0, NULL) == 0, "then it ends as well");
 	fake_free(f);
 }
 
@@ -562,6 +610,7 @@ int main(void)
 	test_failed_compute();
 	test_lost_daemon();
 	test_lost_between();
+	test_any();
 	test_stood_still();
 	test_time_out();
 	test_watchdog(MOE_FILL_PUSH, "push");
