@@ -12,9 +12,9 @@
 # The load: moe-worker scores in six ways, moe-bench attaches sessions, moectl asks; one client in four is killed. The
 # daemon is killed, at times twice in a row, or exchanged by SIGUSR2 to its keeper. Each score must be the one from
 # before. Then, in one life of the daemon, the load again for a fifth of the time, and a thousand sessions that come,
-# outlive a kill, and go. Compared with all load stopped: restarted daemons with each other, and a life's beginning
-# with its end. A line a minute; TAP; exit code 0: nothing failed, 1: something did, 2: usage. The programs are those
-# below $MOE_BUILD (default: build).
+# outlive a kill, and go. Compared with all load stopped: restarted daemons with each other, without pages of files,
+# and a life's beginning with its end. A line a minute; TAP; exit code 0: nothing failed, 1: something did, 2: usage.
+# The programs are those below $MOE_BUILD (default: build).
 # shellcheck disable=SC2317 # functions that are called by their names
 minutes=30
 kill_every=30
@@ -235,6 +235,9 @@ logged() { grep -c "$1" "$dir/daemon.log"; }
 
 rss() { awk '/^Rss:/ { print $2 }' "/proc/$1/smaps_rollup"; }
 
+# Without the pages of programs and libraries: how many of those a new process maps depends on who read them before.
+own() { awk '/^Rss(Anon|Shmem):/ { n += $2 } END { print n }' "/proc/$1/status"; }
+
 # What they are, without the numbers that make each socket another.
 list_fds() { find "/proc/$1/fd" -mindepth 1 -printf '%l\n' 2>/dev/null | sed 's/\[[0-9]*\]//' | sort; }
 
@@ -253,10 +256,12 @@ are_settled() {
 measure() {
 	wait_for are_settled
 	echo "$(rss "$(child)") $(rss "$daemon") $(fds)" >"$dir/measured.$1"
+	echo "$(own "$(child)") $(own "$daemon") $(fds)" >"$dir/measured.$1.own"
 	list_fds "$(child)" >"$dir/open.$1"
 	list_fds "$daemon" >"$dir/open.$1.keeper"
 	read -r a b c d <"$dir/measured.$1"
-	echo "# $1: daemon $a KiB, $c descriptors; keeper $b KiB, $d descriptors"
+	read -r a_own b_own _ <"$dir/measured.$1.own"
+	echo "# $1: daemon $a KiB, $a_own its own, $c descriptors; keeper $b KiB, $b_own its own, $d descriptors"
 }
 
 # A daemon that has just taken over and answered each way once.
@@ -284,8 +289,8 @@ same_size() {
 	read -r rss_1 keeper_rss_1 fds_1 <"$dir/measured.$2"
 	read -r rss_2 keeper_rss_2 fds_2 <"$dir/measured.$3"
 	is "$fds_2" "$fds_1" "$1: as many descriptors in daemon and keeper" || {
-		diff "$dir/open.$2" "$dir/open.$3"
-		diff "$dir/open.$2.keeper" "$dir/open.$3.keeper"
+		diff "$dir/open.${2%.own}" "$dir/open.${3%.own}"
+		diff "$dir/open.${2%.own}.keeper" "$dir/open.${3%.own}.keeper"
 	} | sed 's/^/#   /'
 	at_most "$rss_2" "$rss_1" "$1: KiB of the daemon"
 	at_most "$keeper_rss_2" "$keeper_rss_1" "$1: KiB of its keeper"
@@ -399,7 +404,7 @@ measure_restarted first
 under_load "$minutes" "$kill_every"
 stop_load 'under kills'
 measure_restarted last
-same_size 'restarted' first last
+same_size 'restarted' first.own last.own
 
 thousand 'in one life, a thousand sessions'
 measure thousand
