@@ -13,7 +13,7 @@
 
 #define NAP_BOTH_NS 50000     /* where requests and words, or two streams' words, are waited for: no sleep sees both */
 #define NAP_NS 2000000        /* how often a job that waits for a word looks whether its stream still lives */
-#define STOOD_NS 200000000    /* no nap is that long */
+#define STOOD_NS 100000000    /* no round of the thread takes that long, unless the process stood still */
 #define NAP_QUEUE_NS 20000000 /* the same of requests, for deadlines; the queue itself wakes sooner */
 
 struct feeder {
@@ -25,6 +25,7 @@ struct feeder {
 	struct feeder_job *given, **given_end; /* under the lock */
 	bool stopping;                         /* the same */
 	struct feeder_job *jobs;               /* the thread's own: those that are not over, in order */
+	uint64_t looked_ns;                    /* the same: up to when their time is spent */
 };
 
 /* Takes what was given to the end of the thread's list; sleeps while there is nothing at all. False: it is to end. */
@@ -38,6 +39,8 @@ static bool take_jobs(struct feeder *f)
 	pthread_mutex_lock(&f->lock);
 	while (!f->jobs && !f->given && !f->stopping)
 		pthread_cond_wait(&f->more, &f->lock);
+	if (!f->jobs)
+		f->looked_ns = now_ns();
 	*end = f->given;
 	f->given = NULL;
 	f->given_end = &f->given;
@@ -66,7 +69,7 @@ static void run_jobs(struct feeder *f, struct feeder_need *ret)
 		struct feeder_job *job = *at;
 		struct feeder_need need = {.behind = behind};
 
-		if (job->run(job, now_ns() >= job->deadline_ns, &need)) {
+		if (job->run(job, job->left_ns == 0, &need)) {
 			*at = job->next;
 			end_job(job);
 			continue;
@@ -84,24 +87,25 @@ static void run_jobs(struct feeder *f, struct feeder_need *ret)
 	}
 }
 
-/* A worker that stood still (a debugger, a frozen container) has not waited for the daemon meanwhile: its jobs have as
- * much time as before. */
-static void allow_for(struct feeder *f, uint64_t stood_ns)
+/* A worker that stood still (a debugger, a frozen container) has not waited for the daemon meanwhile: that costs its
+ * jobs no more than STOOD_NS. */
+static void spend(struct feeder *f)
 {
-	for (struct feeder_job *job = f->jobs; job && stood_ns >= STOOD_NS; job = job->next)
-		job->deadline_ns += stood_ns;
+	const uint64_t now = now_ns(), spent = MIN(now - f->looked_ns, (uint64_t)STOOD_NS);
+
+	f->looked_ns = now;
+	for (struct feeder_job *job = f->jobs; job; job = job->next)
+		if (job->left_ns != UINT64_MAX)
+			job->left_ns -= MIN(job->left_ns, spent);
 }
 
 /* Until one of the two may have come, something of another job's since `since`, or what was given; or briefly. */
 static void sleep_for(struct feeder *f, const struct feeder_need *need, uint32_t since)
 {
-	const uint64_t begin = now_ns();
-
 	if (need->op)
 		queue_wait_any(f->queue, need->op, since, need->word ? NAP_BOTH_NS : NAP_QUEUE_NS);
 	else if (need->word)
 		f->ops->word_wait(need->word, need->value, need->apart ? NAP_BOTH_NS : NAP_NS);
-	allow_for(f, now_ns() - begin);
 }
 
 static void *feeder_main(void *arg)
@@ -113,6 +117,7 @@ static void *feeder_main(void *arg)
 	while (take_jobs(f)) {
 		run_jobs(f, &need);
 		sleep_for(f, &need, since);
+		spend(f);
 		since = queue_events(f->queue); /* before the jobs look: what comes from now on is not missed */
 	}
 	return NULL;

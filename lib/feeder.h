@@ -36,7 +36,7 @@ struct feeder_need {
 struct feeder_job {
 	/* Runs the job as far as it goes; true: it is over. `late`: its time is up, it is to end now, whatever came. */
 	bool (*run)(struct feeder_job *job, bool late, struct feeder_need *ret);
-	uint64_t deadline_ns; /* as now_ns(); naps in which this process stood still are added */
+	uint64_t left_ns; /* until it is late, or UINT64_MAX; it is not spent while this process stands still */
 	struct feeder_job *next;
 	uint32_t over; /* 1: it is; futex word */
 };

@@ -224,7 +224,7 @@ static void begin_aid(struct moe_step *step)
 	engine_give_up(e, code);
 	fail_all_steps(e, code);
 	step->stage = STEP_AID;
-	step->feed.deadline_ns = now_ns() + e->watchdog_ns;
+	step->feed.left_ns = e->watchdog_ns;
 }
 
 /* True: the copy stream has left the timeline, or will not: then it does not live. */
@@ -305,7 +305,7 @@ static bool run_pull(struct moe_step *step, struct feeder_job *job, struct feede
 		if (plan->n_reads == 0)
 			return true;
 		/* From here on it is the device that is waited for, and who has given it work before. */
-		job->deadline_ns = UINT64_MAX;
+		job->left_ns = UINT64_MAX;
 		step->stage = STEP_READ;
 	}
 	ret->behind = false;
@@ -346,6 +346,6 @@ void step_feed(struct moe_step *step)
 	step->n_ended = 0;
 	step->lost = false;
 	step->feed.run = run_copies;
-	step->feed.deadline_ns = step->submit_ns + e->watchdog_ns;
+	step->feed.left_ns = e->watchdog_ns;
 	feeder_give(e->feeder, &step->feed);
 }

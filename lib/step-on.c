@@ -55,7 +55,7 @@ static bool run_cpu(struct moe_step *step, struct feeder_job *job, struct feeder
 		if (atomic_load(&step->error) < 0)
 			return true;
 		/* Only from here on is it the daemon that is waited for. */
-		job->deadline_ns = now_ns() + step->engine->watchdog_ns;
+		job->left_ns = step->engine->watchdog_ns;
 		step_start_cpu(step);
 		step->relayed = true;
 	}
@@ -121,7 +121,7 @@ void step_begin_on(struct moe_step *step)
 		e->ops->word_write(&step->words->here, step->turn);
 	step->relayed = false;
 	step->relay.run = run_relay;
-	step->relay.deadline_ns = UINT64_MAX;
+	step->relay.left_ns = UINT64_MAX;
 	feeder_give(e->feeder, &step->relay);
 }
 

@@ -330,7 +330,6 @@ static void step_prepare(struct moe_step *step, const struct moe_plan *plan, con
 	step->counts = !plan->frozen;
 	step->compute = (struct step_request){0};
 	step->n_cancels = 0;
-	step->submit_ns = now_ns();
 	step->waited = false;
 	assert(plan->tokens == 0 || step->has_device || !step->has_copies);
 	for (i = 0; i < plan_leases(plan); i++)

@@ -112,7 +112,6 @@ struct moe_step {
 	uint32_t n_cancels;
 	struct queue_op *cancels; /* [STEP_CANCELS_MAX]: of guesses that this step's choice has proved wrong */
 	struct device_event *copy_begin, *copied, *begin, *end, *done;
-	uint64_t submit_ns;
 	bool in_flight;    /* of engine->overlap, under engine->lock ... */
 	uint64_t entered;  /* ... and what it was told there */
 	uint64_t taken_ns; /* its share, once it has ended */

@@ -191,11 +191,15 @@ static void test_any(void)
 {
 	static const char *const names[] = {"another one's end", "a kick"};
 	struct moe_attach_params p = default_params();
+	const bool pushes = push_into_gpus;
 	struct moe_copy guess = {.expert = 9};
-	struct fake *f = open_fake(&p);
+	struct fake *f;
 	struct moe_error err = {0};
 	struct moe_step *step;
 
+	push_into_gpus = true; /* in the order of pulls there is no guess */
+	f = open_fake(&p);
+	push_into_gpus = pushes;
 	f->hold = true;
 	require(moe_prefetch(&f->session, 1, &guess, 1, &step, &err) == 0, "a request that is held: %s", err.text);
 	for (int i = 0; i < 2; i++) {
