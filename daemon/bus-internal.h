@@ -98,9 +98,6 @@ struct bus {
 	struct ask *asks;
 	uint32_t n_asks;
 
-	uint32_t trace_job;                        /* the recording that was asked for here */
-	sd_bus_slot *trace_watch, *trace_question; /* of its caller */
-
 	struct bus_reader *readers; /* of documents (bus-documents.c) */
 	uint32_t n_readers;
 
@@ -176,8 +173,6 @@ int bus_error(sd_bus_error *ret, int code, const struct moe_error *err);
 int bus_on_load_model(sd_bus_message *m, void *userdata, sd_bus_error *ret_error);
 int bus_on_unload_model(sd_bus_message *m, void *userdata, sd_bus_error *ret_error);
 int bus_on_set_policy(sd_bus_message *m, void *userdata, sd_bus_error *ret_error);
-int bus_on_start_trace(sd_bus_message *m, void *userdata, sd_bus_error *ret_error);
-int bus_on_stop_trace(sd_bus_message *m, void *userdata, sd_bus_error *ret_error);
 int bus_on_drain(sd_bus_message *m, void *userdata, sd_bus_error *ret_error);
 int bus_on_resume(sd_bus_message *m, void *userdata, sd_bus_error *ret_error);
 int bus_on_list_models(sd_bus_message *m, void *userdata, sd_bus_error *ret_error);
@@ -190,9 +185,6 @@ int bus_on_model_unload(sd_bus_message *m, void *userdata, sd_bus_error *ret_err
 int bus_on_job_cancel(sd_bus_message *m, void *userdata, sd_bus_error *ret_error);
 
 /* -- bus-caller.c ------------------------------------------------------------------------------------------------- */
-
-/* The link is about to go: a recording for one of its callers ends. */
-void bus_forget_trace(struct bus *b);
 
 /* Does what a call asks for and answers it, or returns what bus_error() does. */
 typedef int (*bus_act_t)(struct bus *b, sd_bus_message *call, sd_bus_error *ret_error);

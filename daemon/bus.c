@@ -87,7 +87,6 @@ static void unlink_bus(struct bus *b)
 {
 	bus_forget_asks(b);
 	bus_forget_readers(b);
-	bus_forget_trace(b);
 	unwatch(b);
 	jobs_unheard(&b->service->jobs);
 	b->up = false;
@@ -191,6 +190,9 @@ static int open_link(struct bus *b)
 		r = sd_bus_set_bus_client(b->link, 1);
 	if (r >= 0)
 		r = sd_bus_set_description(b->link, "moe-expertd");
+	/* Whoever calls could send one whose last close waits, and libsystemd closes it in this thread. */
+	if (r >= 0)
+		r = sd_bus_negotiate_fds(b->link, 0);
 	if (r >= 0)
 		r = sd_bus_start(b->link);
 	if (r >= 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * service-trace - the recording that a service makes of what its clients route: one at a time, for a peer or for a
- * caller on the bus, whose leaving ends it.
+ * service-trace - the recording that a service makes of what its clients route: one at a time, for a peer, whose
+ * leaving ends it.
  */
 #include <errno.h>
 

@@ -108,7 +108,7 @@ struct service {
 
 	struct trace *trace; /* NULL: none is recorded */
 	struct job *trace_job;
-	struct peer *trace_peer; /* who asked; NULL: somebody on the bus, or the asker has left */
+	struct peer *trace_peer; /* who asked; NULL: he has left */
 	uint64_t trace_told_ns;
 
 	struct load *load;
@@ -189,7 +189,7 @@ void service_begin_heat(struct service *s);
 /* A model's heat begins anew, also on disk; 0 or -errno. */
 int service_forget_heat(struct service *s, const char *model, struct moe_error *err);
 
-/* Records what clients route into the file, for `peer` (NULL: the bus). The job is s->trace_job. -EBUSY, -ENOENT, and
+/* Records what clients route into the file, for `peer`. The job is s->trace_job. -EBUSY, -ENOENT, and
  * as trace_start. */
 int service_start_trace(struct service *s, struct peer *peer, int fd, const struct trace_params *params,
 			struct moe_error *err);

@@ -9,6 +9,7 @@
 #include "base/util.h"
 #include "moe-expert.h"
 #include "tests/bus-fixture.h"
+#include "tests/bus-recording.h"
 
 #define MODEL_PATH BUS_ROOT "/model/values"
 
@@ -148,16 +149,14 @@ static void test_job(sd_bus *bus)
 {
 	static const struct expected given[] = {{"Kind", "trace"}, {"Target", "values"}, {"State", "running"},
 						{"Result", ""},    {"Error", ""},        {"Message", ""}};
-	FILE *file = tmpfile();
+	struct recording rec;
 	char job[64];
 
-	require(file != NULL, "a file");
-	snprintf(job, sizeof job, "%s", manager(bus, "StartTrace", "sha{sv}", "values", fileno(file), 0));
-	require(*job == '/', "a recording: %s", call_words);
+	snprintf(job, sizeof job, "%s", recording_begin(&rec, bus, fixture.socket, "values"));
 	are_values(bus, job, BUS_JOB, NULL, given, ARRAY_LEN(given));
 	is_value(bus, job, BUS_JOB, "Id", strrchr(job, '/') + 1);
-	manager(bus, "StopTrace", NULL);
-	fclose(file);
+	call(bus, job, BUS_JOB, "Cancel", NULL);
+	recording_end(&rec);
 }
 
 static void make_model(void)

@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* The daemon on a bus: its objects as the manual says, models and sessions that come and go, jobs, errors by name, a
  * bus that dies. */
+#include <sys/mman.h>
+
+#include "base/util.h"
 #include "moe-expert.h"
 #include "tests/bus-fixture.h"
 #include "tests/bus-manual.h"
+#include "tests/bus-recording.h"
+#include "tests/lingering.h"
 
 static struct bus_fixture bus_daemon;
 static struct fixture fixture;
@@ -229,44 +234,35 @@ static void test_drain(sd_bus *bus)
 
 /* -- recordings --------------------------------------------------------------------------------------------------- */
 
-static int trace_file(void)
-{
-	char path[TAP_TMP];
-	int fd = mkstemp(tap_tmp(path, "moe-bus-trace-XXXXXX"));
-
-	require(fd >= 0, "a file");
-	unlink(path);
-	return fd;
-}
-
 static void test_traces(sd_bus *bus)
 {
 	const uint32_t from = n_heard;
-	int fd = trace_file(), again = trace_file();
-	sd_bus *other = bus_connect(&bus_daemon);
-	char job[64];
+	struct recording rec;
+	char job[64], end[96];
 
-	manager(bus, "StopTrace", NULL);
-	refused(BUS_ERROR "NoSuchObject", "none", "nothing to stop");
-	manager(bus, "StartTrace", "sha{sv}", "nemo", fd, 0);
-	refused(BUS_ERROR "NoSuchModel", "nemo", "a model that is not there");
-	manager(bus, "StartTrace", "sha{sv}", "", fd, 1, "max-byte", "t", (uint64_t)1);
-	refused(BUS_ERROR "BadArgument", "max-bytes", "an option that is not there");
-	snprintf(job, sizeof job, "%s",
-		 manager(bus, "StartTrace", "sha{sv}", "tinymoe", fd, 1, "max-bytes", "t", (uint64_t)100000));
-	ok(strcmp(property(bus, job, BUS_JOB, "Kind"), "trace") == 0, "a recording is a job: %s %s", job, call_words);
-	manager(bus, "StartTrace", "sha{sv}", "", again, 0);
-	refused(BUS_ERROR "Busy", "one at a time", "two");
-	manager(bus, "StopTrace", NULL);
-	ok(hear(bus, from, BUS_ROOT, "JobRemoved", " done") >= 0 && lseek(fd, 0, SEEK_END) == 64,
-	   "StopTrace ends it, with a head and an end");
-	snprintf(job, sizeof job, "%s", manager(other, "StartTrace", "sha{sv}", "", again, 0));
-	ok(*job == '/', "another caller's: %s", call_words);
-	sd_bus_flush_close_unref(other);
-	ok(hear(bus, from, BUS_ROOT, "JobRemoved", job) >= 0 && lseek(again, 0, SEEK_END) == 64,
-	   "ends when he leaves the bus");
+	snprintf(job, sizeof job, "%s", recording_begin(&rec, bus, fixture.socket, "tinymoe"));
+	ok(strcmp(property(bus, job, BUS_JOB, "Kind"), "trace") == 0, "a recording is a job: %s", job);
+	call(bus, job, BUS_JOB, "Cancel", NULL);
+	snprintf(end, sizeof end, "%s done", job);
+	ok(hear(bus, from, BUS_ROOT, "JobRemoved", end) >= 0 && recording_end(&rec) == 64,
+	   "Cancel ends it, with a head and an end");
+}
+
+/* One whose last close waits for a minute. */
+static void test_descriptors(sd_bus *bus)
+{
+	const int listening = listen_tcp(),
+		  fd = listening < 0 ? memfd_create("any", MFD_CLOEXEC) : lingering(listening);
+	const uint64_t began = now_ns();
+
+	require(fd >= 0, "a descriptor");
+	call(bus, BUS_ROOT, BUS_MANAGER, "GetModel", "h", fd);
+	ok(strcmp(call_error, SD_BUS_ERROR_NOT_SUPPORTED) == 0,
+	   "a call with a descriptor is refused by the bus: %s: %s", call_error, call_words);
 	close(fd);
-	close(again);
+	close_fd(listening);
+	ok(*property(bus, BUS_ROOT, BUS_MANAGER, "State") == 'r' && now_ns() - began < TAP_SOON_NS,
+	   "and the daemon answers meanwhile");
 }
 
 /* -- a bus that dies ---------------------------------------------------------------------------------------------- */
@@ -498,6 +494,7 @@ int main(void)
 	test_load(bus);
 	test_errors(bus);
 	test_traces(bus);
+	test_descriptors(bus);
 	test_unload(bus);
 	test_cancel(bus);
 	test_worker(bus);

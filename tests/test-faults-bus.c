@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * faults-bus - as test-faults, of a daemon on a bus: its link, its objects and their figures, calls that load, unload,
- * record and drain. A daemon that loses its bus lives on, and its clients of the ring do not hear of it.
+ * faults-bus - as test-faults, of a daemon on a bus: its link, its objects and their figures, calls that load, unload
+ * and drain. A daemon that loses its bus lives on, and its clients of the ring do not hear of it.
  */
 #include "tests/faults/plan.h"
 #include "tests/faults/talk.h"
@@ -10,10 +10,7 @@ static void talk_to(struct run *run)
 {
 	struct talk t = {
 		.model_path = model_path, .faulted = run->fault != NULL, .ever = run->fault && run->fault->ever};
-	char path[PATH_MAX];
 
-	path_in(path, run, "trace");
-	t.trace_path = path;
 	talk(&t);
 	run->fine += t.fine;
 	run->refused += t.refused;

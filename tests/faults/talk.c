@@ -139,24 +139,6 @@ static void load_and_unload(struct talk *t, sd_bus *bus)
 	await_jobs(t, bus);
 }
 
-static void record(struct talk *t, sd_bus *bus)
-{
-	const int fd = open(t->trace_path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-
-	if (fd < 0) {
-		wrong(t, "a trace's file", strerror(errno));
-		return;
-	}
-	if (answered(t, "StartTrace", manager(bus, "StartTrace", "sha{sv}", "small", fd, 0), BUS_ROOT, NULL)) {
-		if (answered(t, "StopTrace", manager(bus, "StopTrace", NULL), "", NULL))
-			await_jobs(t, bus);
-		else
-			manager(bus, "StopTrace", NULL);
-	}
-	close(fd);
-	unlink(t->trace_path);
-}
-
 static void drain(struct talk *t, sd_bus *bus)
 {
 	if (!answered(t, "Drain", manager(bus, "Drain", NULL), BUS_ROOT, NULL))
@@ -179,7 +161,6 @@ void talk(struct talk *t)
 	if (has_name(t, bus)) {
 		ask(t, bus);
 		load_and_unload(t, bus);
-		record(t, bus);
 		drain(t, bus);
 	}
 	sd_bus_flush_close_unref(bus);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * faults/talk - what is asked of a daemon on its bus: documents, figures, a load and an unload, a trace, errors.
+ * faults/talk - what is asked of a daemon on its bus: documents, figures, a load and an unload, errors.
  *
  * Law: what is asked is answered, rightly or with an error that has a name and words, and nothing is waited for to the
  * end of patience. A daemon that has lost its bus is not on it: then all is refused, by the bus.
@@ -13,7 +13,6 @@
 
 struct talk {
 	const char *model_path; /* loaded as "small" already */
-	const char *trace_path; /* a file to record to */
 	bool faulted;           /* something may be refused, the bus itself too ... */
 	bool ever;              /* ... and again and again */
 	uint32_t fine, refused; /* the answers */
