@@ -3,6 +3,9 @@
  * Who calls, and whether he may: root and the daemon's own user may all, as on the socket; others what polkit lets
  * them (org.moeexpertd.policy). The bus and polkit are asked by messages whose answers come later: a user may be
  * typing a password meanwhile. Where polkit is not there nobody else may.
+ *
+ * So many calls wait, and none of them is large. The bus says at once who calls; it is a user's share of the places for
+ * polkit that counts, and root needs none.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -14,8 +17,12 @@
 #include "base/log.h"
 #include "daemon/bus-internal.h"
 
-#define ASKS_MAX 64   /* that wait for an answer */
-#define ASKS_CALLER 8 /* of them, of one connection */
+#define ASKS_MAX 1024   /* that wait for an answer, and ... */
+#define ASKS_CALLER 8   /* ... those of one connection */
+#define POLKIT_MAX 64   /* that wait for polkit, and ... */
+#define POLKIT_CALLER 8 /* ... those of one user */
+#define CALL_BYTES 16384
+#define VALUE_BYTES 16 /* of a call, for each value beside its text */
 #define USEC_PASSWORD 120000000u
 #define USEC_ANSWER 10000000u
 
@@ -26,6 +33,7 @@ struct ask {
 	const char *action;
 	bus_act_t act;
 	uint32_t uid;
+	bool known; /* by its uid: it waits for polkit */
 	struct ask *next;
 };
 
@@ -111,9 +119,33 @@ static int ask_polkit(struct ask *ask)
 	return r;
 }
 
+static void count_known(const struct bus *b, uint32_t uid, uint32_t *ret_all, uint32_t *ret_own)
+{
+	*ret_all = *ret_own = 0;
+	for (const struct ask *ask = b->asks; ask; ask = ask->next) {
+		*ret_all += ask->known;
+		*ret_own += ask->known && ask->uid == uid;
+	}
+}
+
+static int beyond(struct ask *ask, uint32_t all, uint32_t own)
+{
+	sd_bus_error error = SD_BUS_ERROR_NULL;
+	struct moe_error err;
+	const int r = moe_error_set(&err, -EBUSY,
+				    "%u calls wait for polkit, %u of them of uid %u; at most %d and %d: wait for their "
+				    "answers",
+				    all, own, ask->uid, POLKIT_MAX, POLKIT_CALLER);
+
+	bus_refuse(ask->bus, ask->call, bus_error(&error, r, &err), &error);
+	forget(ask);
+	return 1;
+}
+
 static int on_uid(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
 {
 	struct ask *ask = userdata;
+	uint32_t all, own;
 	int r;
 
 	/* A caller that has left is not known any more, and hears nothing. */
@@ -124,8 +156,62 @@ static int on_uid(sd_bus_message *m, void *userdata, sd_bus_error *ret_error)
 		act(ask);
 		return 1;
 	}
+	count_known(ask->bus, ask->uid, &all, &own);
+	if (all >= POLKIT_MAX || own >= POLKIT_CALLER)
+		return beyond(ask, all, own);
+	ask->known = true;
 	r = ask_polkit(ask);
 	return r < 0 ? refuse(ask, strerror(-r)) : 1;
+}
+
+static bool is_text(char type)
+{
+	return strchr("sog", type) != NULL;
+}
+
+/* Counts up to the bound; below it, the rest of one container. */
+static int count_bytes(sd_bus_message *m, size_t *bytes)
+{
+	const char *contents;
+	char type;
+	int r;
+
+	while ((r = sd_bus_message_peek_type(m, &type, &contents)) > 0 && *bytes <= CALL_BYTES) {
+		union {
+			uint64_t number;
+			const char *text;
+		} value = {0};
+
+		*bytes += VALUE_BYTES;
+		if (contents) {
+			r = sd_bus_message_enter_container(m, type, contents);
+			if (r >= 0)
+				r = count_bytes(m, bytes);
+			if (r >= 0 && *bytes <= CALL_BYTES)
+				r = sd_bus_message_exit_container(m);
+		} else {
+			r = sd_bus_message_read_basic(m, type, &value);
+			if (r > 0 && is_text(type))
+				*bytes += strlen(value.text);
+		}
+		if (r < 0 || *bytes > CALL_BYTES)
+			return r;
+	}
+	return r;
+}
+
+/* It may be kept for as long as somebody types. */
+static int check_size(sd_bus_message *call, struct moe_error *err)
+{
+	size_t bytes = 0;
+	int r = count_bytes(call, &bytes);
+
+	if (r >= 0 && bytes > CALL_BYTES)
+		return moe_error_set(err, -EINVAL, "%.100s: a call of at most %d bytes expected",
+				     sd_bus_message_get_member(call), CALL_BYTES);
+	if (r >= 0)
+		r = sd_bus_message_rewind(call, 1);
+	return r < 0 ? moe_error_sys(err, r, "call") : 0;
 }
 
 static int check_room(const struct bus *b, const char *sender, struct moe_error *err)
@@ -152,6 +238,8 @@ static int ask_bus(struct bus *b, sd_bus_message *call, const char *action, bus_
 	if (!sender)
 		return -EPERM;
 	r = check_room(b, sender, &err);
+	if (r == 0)
+		r = check_size(call, &err);
 	if (r < 0)
 		return bus_error(ret_error, r, &err);
 	ask = calloc(1, sizeof *ask);

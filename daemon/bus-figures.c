@@ -16,9 +16,9 @@
 
 #include "base/util.h"
 #include "daemon/bus-internal.h"
+#include "daemon/rest.h"
 #include "metrics/metrics.h"
 
-#define REST 4 /* what of the reactor's time is left to others, in times of what the figures took */
 #define FRESH_NS 100000000u
 #define FIGURES_MAX 256
 #define NAME_BYTES 80
@@ -121,7 +121,7 @@ static bool freshen(struct bus *b)
 		return true;
 	documents_free(&b->figures);
 	made = documents_make(b->service, &b->figures);
-	b->figures_ns = begun + MAX((uint64_t)FRESH_NS, (1 + REST) * (now_ns() - begun));
+	b->figures_ns = MAX(begun + FRESH_NS, rest_after(begun));
 	return made;
 }
 

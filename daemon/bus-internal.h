@@ -82,6 +82,7 @@ struct bus {
 	uint32_t watched_events;
 	uint64_t pause_ns; /* before the next attempt */
 	uint64_t ask_ns;   /* when to ask again for a name that was refused; 0: it was not */
+	uint64_t rest_ns;  /* until then the link is left alone, after a turn that took long; 0: it is not */
 	const char *state;
 	char why[BUS_ERROR_MAX];
 	bool complained; /* that there is no link, since the last one */
@@ -100,6 +101,12 @@ struct bus {
 
 	struct bus_reader *readers; /* of documents (bus-documents.c) */
 	uint32_t n_readers;
+	struct bus_document {
+		bool here; /* it is handed out, or why there is none */
+		char *text;
+		int r;
+		struct moe_error err;
+	} document;
 
 	struct documents figures; /* what they are made of (bus-figures.c), and until when that is news */
 	uint64_t figures_ns;
@@ -155,6 +162,8 @@ const char *bus_figures_interface(enum bus_kind kind);
 
 /* Answers the call when the document is there. 1, or an error. */
 int bus_want_document(struct bus *b, sd_bus_message *call, uint32_t what, sd_bus_error *ret_error);
+/* Gives the document that was made to one of those who wait for it, unless the bus is slow. True: it did. */
+bool bus_hand_document(struct bus *b);
 /* The link has gone, and all who asked over it. */
 void bus_forget_readers(struct bus *b);
 

@@ -21,8 +21,10 @@
 #include "base/log.h"
 #include "base/util.h"
 #include "daemon/bus-internal.h"
+#include "daemon/rest.h"
 
-#define MESSAGES_TURN 4 /* of the bus, before the rings have their turn again */
+#define MESSAGES_TURN 4  /* of the bus, before the rings have their turn again */
+#define BRIEF_NS 500000u /* a turn that long or shorter is followed by the reactor's own rest */
 #define PAUSE_FIRST_NS 100000000u
 #define PAUSE_MAX_NS 10000000000u
 #define SYSTEM_BUS "unix:path=/run/dbus/system_bus_socket"
@@ -54,6 +56,11 @@ static int watch_link(struct bus *b)
 
 	if (fd < 0 || events < 0)
 		return fd < 0 ? fd : events;
+	if (b->rest_ns > 0) {
+		unwatch(b);
+		set_clock(b, b->rest_ns);
+		return 0;
+	}
 	if (fd != b->watched)
 		unwatch(b);
 	if (b->watched < 0 || b->watched_events != event.events) {
@@ -90,7 +97,7 @@ static void unlink_bus(struct bus *b)
 	unwatch(b);
 	jobs_unheard(&b->service->jobs);
 	b->up = false;
-	b->ask_ns = 0;
+	b->ask_ns = b->rest_ns = 0;
 	b->broken = 0;
 	if (b->unfreeable) {
 		sd_bus_close(b->link);
@@ -243,9 +250,23 @@ int bus_refuse(struct bus *b, sd_bus_message *call, int r, sd_bus_error *error)
 	return r;
 }
 
+static bool resting(struct bus *b)
+{
+	if (b->rest_ns > 0 && now_ns() >= b->rest_ns)
+		b->rest_ns = 0;
+	return b->rest_ns > 0;
+}
+
+static void rest_from(struct bus *b, uint64_t begun)
+{
+	if (now_ns() - begun > BRIEF_NS)
+		b->rest_ns = rest_after(begun);
+}
+
 static void ready(struct source *source, uint32_t events)
 {
 	struct bus *b = container_of(source, struct bus, source);
+	const uint64_t begun = now_ns();
 	uint64_t times;
 	int r = 1;
 
@@ -255,12 +276,17 @@ static void ready(struct source *source, uint32_t events)
 		try_link(b);
 		return;
 	}
+	if (resting(b)) {
+		bus_watch(b);
+		return;
+	}
 	for (int i = 0; i < MESSAGES_TURN && r > 0; i++) {
 		r = sd_bus_process(b->link, NULL);
 		r = b->broken ? b->broken : r;
 	}
 	if (r >= 0 && b->ask_ns > 0 && now_ns() >= b->ask_ns)
 		r = ask_for_name(b);
+	rest_from(b, begun);
 	if (r < 0)
 		lose(b, r);
 	else
@@ -358,14 +384,19 @@ void bus_note(struct bus *b)
 
 bool bus_turn(struct bus *b)
 {
-	bool told;
+	const uint64_t begun = now_ns();
+	bool did = false;
 
-	if (!b || !b->up || (!b->changed && !b->service->load_job))
+	if (!b || !b->up || resting(b))
 		return false;
-	told = bus_tell(b);
-	if (told)
+	if (b->changed || b->service->load_job)
+		did = bus_tell(b);
+	did |= bus_hand_document(b);
+	if (did) {
+		rest_from(b, begun);
 		bus_watch(b);
-	return told;
+	}
+	return did;
 }
 
 void bus_state(const struct service *service, const char **ret_state, const char **ret_why)

@@ -14,9 +14,8 @@
 #include "daemon/exporter.h"
 #include "daemon/peer-messages.h"
 #include "daemon/peer.h"
+#include "daemon/rest.h"
 
-/* What of the reactor's time is left to the rings after a piece, in times of the piece. */
-#define REST 4
 #define STACK_BYTES (256u << 10)
 
 void drafts_want(struct drafts *d, uint32_t what)
@@ -247,7 +246,7 @@ bool drafts_turn(struct service *s, bool busy)
 	if (busy && now < d->rest_ns)
 		return true;
 	piece(s);
-	d->rest_ns = now + (1 + REST) * (now_ns() - now);
+	d->rest_ns = rest_after(now);
 	return true;
 }
 

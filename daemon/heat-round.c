@@ -2,12 +2,12 @@
 #include "daemon/heat-round.h"
 
 #include "base/util.h"
+#include "daemon/rest.h"
 #include "daemon/ringsrv.h"
 #include "daemon/session.h"
 
 #define PIECE_CELLS 16384
 #define LOOK_CELLS 32 /* what a look costs that finds nothing new */
-#define REST 4
 
 void heat_round_begin(struct heat_round *r, struct session *first)
 {
@@ -33,7 +33,7 @@ bool heat_round_turn(struct heat_round *r, bool busy)
 	if (busy && now < r->rest_ns)
 		return true;
 	heat_round_piece(r);
-	r->rest_ns = now + (1 + REST) * (now_ns() - now);
+	r->rest_ns = rest_after(now);
 	return true;
 }
 

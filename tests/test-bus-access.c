@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Who may change things by the bus: root and the daemon's user; others what polkit lets them, which is played here. A
  * flood of calls does not keep a worker waiting. */
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
@@ -77,6 +78,83 @@ static bool ended_well(sd_bus *polkit, pid_t pid)
 	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+#define CONNECTIONS 3
+#define CALLS 8
+
+struct answers {
+	uint32_t n, busy;
+};
+
+static int on_leave(sd_bus_message *m, void *userdata, sd_bus_error *error)
+{
+	struct answers *a = userdata;
+
+	a->n++;
+	a->busy += sd_bus_error_has_name(sd_bus_message_get_error(m), BUS_ERROR "Busy");
+	return 0;
+}
+
+/* Another user asks by some connections for what may take a password; says how many calls were too many. */
+static void ask_often(int fd)
+{
+	sd_bus *buses[CONNECTIONS];
+	struct answers a = {0};
+	uint64_t end = 0;
+
+	if (setgid(NOBODY) < 0 || setuid(NOBODY) < 0)
+		_exit(1);
+	for (int i = 0; i < CONNECTIONS; i++) {
+		buses[i] = bus_connect(&bus_daemon);
+		sd_bus_set_allow_interactive_authorization(buses[i], 1);
+		for (int k = 0; k < CALLS; k++)
+			sd_bus_call_method_async(buses[i], NULL, BUS_NAME, BUS_ROOT, BUS_MANAGER, "Drain", on_leave, &a,
+						 NULL);
+		sd_bus_flush(buses[i]);
+	}
+	while (a.n < (CONNECTIONS - 1) * CALLS && tap_wait(&end))
+		for (int i = 0; i < CONNECTIONS; i++)
+			while (sd_bus_process(buses[i], NULL) > 0)
+				;
+	if (write(fd, &a, sizeof a) == sizeof a)
+		pause();
+	_exit(1);
+}
+
+static bool comes(sd_bus *polkit, int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	uint64_t end = 0;
+
+	while (poll(&p, 1, 0) == 0 && tap_wait(&end))
+		while (sd_bus_process(polkit, NULL) > 0)
+			;
+	return p.revents & POLLIN;
+}
+
+static void test_many(sd_bus *bus, sd_bus *polkit)
+{
+	struct answers a = {0};
+	int fds[2];
+	pid_t pid;
+
+	require(pipe(fds) == 0, "a pipe");
+	answer = NEVER;
+	pid = fork();
+	if (pid == 0)
+		ask_often(fds[1]);
+	require(comes(polkit, fds[0]) && read(fds[0], &a, sizeof a) == sizeof a, "answers");
+	/* One of the same user has left, and polkit still has to answer it. */
+	ok(a.busy == a.n && a.n >= (CONNECTIONS - 1) * CALLS && a.n < CONNECTIONS * CALLS,
+	   "of one user's calls on %d connections at most %d wait for a password, the others are refused: %u of %u",
+	   CONNECTIONS, CALLS, a.busy, a.n);
+	manager(bus, "Resume", NULL);
+	ok(!*call_error, "root is served meanwhile: %s %s", call_error, call_words);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	close(fds[0]);
+	close(fds[1]);
+}
+
 static void test_nobody(sd_bus *bus)
 {
 	sd_bus *polkit = bus_connect(&bus_daemon);
@@ -115,7 +193,22 @@ static void test_nobody(sd_bus *bus)
 	ok(ended_well(polkit, nobody_calls("Drain", false, NULL, NULL)), "who may");
 	ok(strcmp(property(bus, BUS_ROOT, BUS_MANAGER, "Draining"), "yes") == 0, "it is done");
 	ok(ended_well(polkit, nobody_calls("Resume", false, NULL, NULL)), "and undone");
+	test_many(bus, polkit);
 	sd_bus_close_unref(polkit);
+}
+
+static void test_large(sd_bus *bus)
+{
+	static char text[20000];
+
+	memset(text, '/', sizeof text - 1);
+	manager(bus, "LoadModel", "sa{sv}", text, 0);
+	ok(strcmp(call_error, BUS_ERROR "BadArgument") == 0 && strstr(call_words, "16384"),
+	   "a call that is too large: %s %s", call_error, call_words);
+	text[16000] = '\0';
+	manager(bus, "LoadModel", "sa{sv}", text, 0);
+	ok(strcmp(call_error, BUS_ERROR "BadArgument") == 0 && !strstr(call_words, "16384"),
+	   "one that is not, and has no such file: %s %s", call_error, call_words);
 }
 
 /* -- floods ------------------------------------------------------------------------------------------------------- */
@@ -269,10 +362,11 @@ static int on_document(sd_bus_message *m, void *userdata, sd_bus_error *error)
 	return 0;
 }
 
-/* So many wait for the same document, the others are refused; each hears of it. */
+/* So many of a connection wait for a document, the others are refused; each hears of it. */
 static void test_documents(sd_bus *bus)
 {
-	uint32_t n[3] = {0}; /* documents, refused, other answers */
+	uint32_t n[3] = {0}, more[3] = {0}; /* documents, refused, other answers */
+	sd_bus *other = bus_connect(&bus_daemon);
 	uint64_t end = 0;
 
 	kill(fixture.pid, SIGSTOP);
@@ -280,12 +374,18 @@ static void test_documents(sd_bus *bus)
 		sd_bus_call_method_async(bus, NULL, BUS_NAME, BUS_ROOT, BUS_MANAGER, i % 2 ? "GetStats" : "GetStatus",
 					 on_document, n, NULL);
 	sd_bus_flush(bus);
+	sd_bus_call_method_async(other, NULL, BUS_NAME, BUS_ROOT, BUS_MANAGER, "GetStats", on_document, more, NULL);
+	sd_bus_flush(other);
 	kill(fixture.pid, SIGCONT);
-	while (n[0] + n[1] + n[2] < BACKLOG && tap_wait(&end))
+	while ((n[0] + n[1] + n[2] < BACKLOG || more[0] + more[1] + more[2] == 0) && tap_wait(&end)) {
+		sd_bus_process(other, NULL);
 		while (sd_bus_process(bus, NULL) > 0)
 			;
-	ok(n[0] >= 256 && n[2] == 0 && n[0] + n[1] == BACKLOG,
+	}
+	ok(n[0] >= 8 && n[1] > 0 && n[2] == 0 && n[0] + n[1] == BACKLOG,
 	   "of %u calls at once %u get their documents, %u are refused", BACKLOG, n[0], n[1]);
+	ok(more[0] == 1, "another connection's call is not");
+	sd_bus_close_unref(other);
 }
 
 int main(void)
@@ -304,6 +404,7 @@ int main(void)
 		test_nobody(bus);
 	else
 		tap_skip("not root: there is no other user to be");
+	test_large(bus);
 	test_backlog(bus);
 	test_documents(bus);
 	test_flood(bus);

@@ -259,10 +259,11 @@ static void test_descriptors(sd_bus *bus)
 	call(bus, BUS_ROOT, BUS_MANAGER, "GetModel", "h", fd);
 	ok(strcmp(call_error, SD_BUS_ERROR_NOT_SUPPORTED) == 0,
 	   "a call with a descriptor is refused by the bus: %s: %s", call_error, call_words);
-	close(fd);
-	close_fd(listening);
 	ok(*property(bus, BUS_ROOT, BUS_MANAGER, "State") == 'r' && now_ns() - began < TAP_SOON_NS,
 	   "and the daemon answers meanwhile");
+	setsockopt(fd, SOL_SOCKET, SO_LINGER, &(struct linger){0}, sizeof(struct linger));
+	close(fd);
+	close_fd(listening);
 }
 
 /* -- a bus that dies ---------------------------------------------------------------------------------------------- */

@@ -391,9 +391,12 @@ sub check_security {
 	ok(@named > 20 && !@wrong, "the tests that $page names are there", @wrong);
 
 	my $strangers = number_in('daemon/door.h', 'DOOR_STRANGERS_MAX');
-	my $calls = number_in('daemon/bus-caller.c', 'ASKS_MAX');
-	my $of_one = number_in('daemon/bus-caller.c', 'ASKS_CALLER');
-	@wrong = grep { index($text, $_) < 0 } "$strangers such strangers", "$calls calls may wait", "$of_one of one connection";
+	my %calls = map { $_ => number_in('daemon/bus-caller.c', $_) } qw(ASKS_MAX ASKS_CALLER POLKIT_MAX POLKIT_CALLER);
+	my %readers = map { $_ => number_in('daemon/bus-documents.c', $_) } qw(READERS_MAX READERS_CALLER);
+	@wrong = grep { index($text, $_) < 0 } "$strangers such strangers",
+		"$calls{ASKS_MAX} calls may wait for the bus's word who calls, $calls{ASKS_CALLER} of one connection",
+		"$calls{POLKIT_MAX} for polkit's leave, $calls{POLKIT_CALLER} of one user",
+		"$readers{READERS_MAX} calls may wait for documents at a time, $readers{READERS_CALLER} of one connection";
 	ok(!@wrong, "$page has the numbers of the code", @wrong);
 }
 
