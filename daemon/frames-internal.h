@@ -41,6 +41,7 @@ struct ask_list {
 struct frames_user {
 	uint32_t uid, sessions;
 	uint32_t leases;                         /* that it has or has reserved */
+	uint32_t pinned[FRAMES_CLASSES];         /* records that its asks hold, one as often as asks do */
 	uint32_t busy[FRAMES_CLASSES];           /* reads that were begun for it, and asks that wait for reads */
 	uint64_t end[FRAMES_CLASSES];            /* virtual, of the last record that was read for it */
 	struct ask_list waiting[FRAMES_CLASSES]; /* oldest first */
@@ -75,9 +76,11 @@ void ask_list_remove(struct ask_list *list, struct frames_ask *ask);
 bool turns_open(const struct frames *f, uint32_t class);
 /* From now on somebody does. */
 void turns_block(struct frames *f, uint32_t class);
-/* So much is being read for the user that what it asks for in the class has to wait. */
+/* So much is being read for the ask's user that what it asks for in the class has to wait. */
 bool turns_sated(const struct frames_user *user, uint32_t class);
-/* The class's next ask that waits, NULL: none, or none whose user is not sated. */
+/* So much is pinned for the ask's user that it has to wait. */
+bool turns_full(const struct frames *f, const struct frames_ask *ask);
+/* The class's next ask that waits, NULL: none, or none whose user is neither sated nor full. */
 struct frames_ask *turns_next(const struct frames *f, uint32_t class);
 
 /* Where the next record of the user stands that is read in this class, virtually; and the rank that this is. */

@@ -108,6 +108,40 @@ bool turns_sated(const struct frames_user *user, uint32_t class)
 	return busy >= FRAMES_READS_MAX;
 }
 
+/* Places that a user may have, one at least: a share of what is left, as that of others who have some. */
+static uint64_t share_of(uint64_t places, uint64_t others, uint32_t others_n)
+{
+	return MAX((places - MIN(others, places)) / (others_n + 2), 1u);
+}
+
+static uint32_t pinned_of(const struct frames_user *user, uint32_t class)
+{
+	uint32_t pinned = 0;
+
+	for (uint32_t i = 0; i <= class; i++)
+		pinned += user->pinned[i];
+	return pinned;
+}
+
+/* One ask may go beyond. */
+bool turns_full(const struct frames *f, const struct frames_ask *ask)
+{
+	const uint32_t places = f->p.frames - f->n_leased, own = pinned_of(ask->user, ask->class);
+	uint64_t others = 0;
+	uint32_t there = 0, n = 0;
+
+	if (own == 0)
+		return false;
+	for (const struct frames_user *u = f->users; u; u = u->next) {
+		const uint32_t pinned = pinned_of(u, FRAMES_CLASSES - 1);
+
+		there += u != ask->user && u->sessions > 0;
+		n += u != ask->user && pinned > 0;
+		others += u != ask->user ? pinned : 0;
+	}
+	return there > 0 && own + ask->n > share_of(places, others, n) >> ask->class;
+}
+
 uint64_t turns_begin(const struct frames *f, const struct frames_user *user, uint32_t class)
 {
 	return MAX(user->end[class], f->time[class]);
@@ -132,7 +166,8 @@ struct frames_ask *turns_next(const struct frames *f, uint32_t class)
 	if (f->n_waiting == 0)
 		return NULL;
 	for (const struct frames_user *u = f->users; u; u = u->next)
-		if (u->waiting[class].head && !turns_sated(u, class) && (!next || before(f, u, next, class)))
+		if (u->waiting[class].head && !turns_sated(u, class) && !turns_full(f, u->waiting[class].head) &&
+		    (!next || before(f, u, next, class)))
 			next = u;
 	return next ? next->waiting[class].head : NULL;
 }
@@ -165,14 +200,14 @@ void turns_read_done(struct frames *f, struct frame *frame)
 /* What the user may hold as the others are now, one at least. A frame that several have leased is one place. */
 static uint64_t most_leases(const struct frames *f, const struct frames_user *user, uint32_t places, uint32_t taken)
 {
-	uint32_t others = 0, users = 1;
+	uint32_t others = 0, n = 0;
 
 	for (const struct frames_user *u = f->users; u; u = u->next)
 		if (u != user && u->leases > 0) {
 			others = MIN(others + u->leases, taken);
-			users++;
+			n++;
 		}
-	return MAX((places - others) / (users + 1), 1u);
+	return share_of(places, others, n);
 }
 
 bool frames_reserve_lease(struct frames *f, struct frames_user *user)

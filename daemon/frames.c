@@ -10,6 +10,8 @@
 
 /* Reads for hints at a time: what is really needed never waits behind more. */
 #define PREFETCHES_MAX 2
+/* Asks that get their frames in one turn of the reactor: rings are served in between. */
+#define SERVED_MAX 32
 
 /* -- frames ------------------------------------------------------------------------------------------------------- */
 
@@ -118,6 +120,7 @@ static void unpin_all(struct frames *f, const struct frames_ask *ask)
 {
 	for (uint32_t i = 0; i < ask->n; i++)
 		unpin(f, f->record[ask_record(f, ask, i)].frame);
+	ask->user->pinned[ask->class] -= ask->n;
 }
 
 static void mark_used(struct frames *f, const struct frames_ask *ask)
@@ -184,6 +187,7 @@ static bool take(struct frames *f, struct frames_ask *ask, struct need need)
 	take_found(f, ask, &at);
 	order_request(f, ask);
 	take_missing(f, ask, &at);
+	ask->user->pinned[ask->class] += ask->n;
 	ask->missing = need.missing + need.reading;
 	if (ask->missing)
 		ask->user->end[ask->class] = at;
@@ -213,6 +217,8 @@ static void no_longer_reading(struct frames *f, struct frames_ask *ask)
 /* It need not wait for its turn: there is all that it wants, or nobody is before it. */
 static bool goes_first(struct frames *f, const struct frames_ask *ask, struct need need)
 {
+	if (turns_full(f, ask))
+		return false;
 	if (turns_open(f, ask->class))
 		return need.missing + need.reading == 0 ||
 		       (!ask->user->waiting[ask->class].head && !turns_sated(ask->user, ask->class));
@@ -380,18 +386,20 @@ static bool follow_hint(struct frames *f)
 	return true;
 }
 
-/* Those of the class whose turn it is. False: one of them waits for frames. */
-static bool serve(struct frames *f, uint32_t class, bool *any)
+/* Those of the class whose turn it is. False: one of them waits for frames, or all that may be served were. */
+static bool serve(struct frames *f, uint32_t class, uint32_t *served)
 {
 	struct frames_ask *ask;
 
 	while ((ask = turns_next(f, class))) {
+		if (*served == SERVED_MAX)
+			return false;
 		if (!take(f, ask, need_of(f, ask))) {
 			turns_block(f, class);
 			return false;
 		}
 		f->blocked[class] = false;
-		*any = true;
+		++*served;
 		leave_line(f, ask);
 		if (ask->missing == 0) /* no read counts for its user, but its turn does */
 			ask->user->end[class] = turns_begin(f, ask->user, class) + 1;
@@ -404,11 +412,13 @@ static bool serve(struct frames *f, uint32_t class, bool *any)
 
 bool frames_pump(struct frames *f)
 {
-	bool any = false;
+	uint32_t served = 0;
+	bool any;
 
 	for (uint32_t class = 0; class < FRAMES_CLASSES && !f->paused; class ++)
-		if (!serve(f, class, &any))
-			return any;
+		if (!serve(f, class, &served))
+			return served > 0;
+	any = served > 0;
 	while (follow_hint(f))
 		any = true;
 	return any;

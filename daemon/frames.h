@@ -15,10 +15,12 @@
  * was read since it was idle (a virtual time, as in scheduler.h, that counts records), and what one user asks for in
  * the order of its asking. The reads have their ranks in the same order, so a user's single record does not wait for
  * another's whole layer. For one user so many reads are under way that a disk is busy; what it asks for beyond waits
- * without being in another's way. Reads say whether other users have read lately: whoever reads then gives each few of
- * its slots. Who finds all of its records READY waits for nobody, but so often only that whoever
- * waits for frames gets them at last. Half of the places for leases, at least a token's, are for whoever comes first;
- * of what is left of all a user gets a share as in accounts.h.
+ * without being in another's way. So does, while other users have sessions, what would pin more than a user's share of
+ * the frames that are not leased, whether its records are there or not: a backlog that waits for the pool does not keep
+ * others from theirs. A less urgent class has half of the share. Reads say whether other users have read lately:
+ * whoever reads then gives each few of its slots. Who finds all of its records READY waits for nobody, but so often
+ * only that whoever waits for frames gets them at last. Half of the places for leases, at least a token's, are for
+ * whoever comes first; of what is left of all a user gets a share as in accounts.h.
  *
  * Who makes room: pins first. Each layer has its policy (policy/policy.h) of its own, which says which of the layer's
  * records goes first; an event is a request that takes its frames. Among the layers the one goes whose record was not
@@ -141,7 +143,8 @@ void frames_cancel(struct frames *frames, struct frames_ask *ask);
 /* A read has ended: 0, or -errno for whom it was and a frame that is free again. Calls `ready`. */
 void frames_read_done(struct frames *frames, uint32_t frame, int status, uint64_t bytes);
 
-/* Gives frames to those that wait and to hints, as far as they go. Calls `ready`. True when something moved. */
+/* Gives frames to those that wait and to hints, as far as they go, and so many in a turn. Calls `ready`. True when
+ * something moved. */
 bool frames_pump(struct frames *frames);
 
 /* Leases: a place for one is taken before it is known that its record is READY (false: there is none), and given back

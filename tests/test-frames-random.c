@@ -19,7 +19,7 @@ static void random_ask(struct world *w, struct test_ask *t)
 
 	if (!experts)
 		experts = (1u << EXPERTS) - 1;
-	open_ask_of(w, t, random_below(USERS), row, experts, random_below(FRAMES_CLASSES), row < last);
+	open_ask_of(w, t, random_below(w->n_users), row, experts, random_below(FRAMES_CLASSES), row < last);
 	last = row;
 }
 
@@ -30,7 +30,7 @@ static void random_lease(struct world *w)
 	for (uint32_t i = 0; i < ASKS; i++) {
 		const uint32_t record = asks[i].ready ? record_at(asks[i].ask, 0) : 0;
 
-		const uint32_t user = random_below(USERS);
+		const uint32_t user = random_below(w->n_users);
 
 		if (!asks[i].ready || !frames_reserve_lease(w->frames, w->user[user]))
 			continue;
@@ -50,7 +50,7 @@ static void unlease(struct world *w, uint32_t user, uint32_t record)
 
 static void random_unlease(struct world *w)
 {
-	const uint32_t first = random_below(RECORDS), user = random_below(USERS);
+	const uint32_t first = random_below(RECORDS), user = random_below(w->n_users);
 
 	for (uint32_t i = 0; i < RECORDS; i++) {
 		const uint32_t record = (first + i) % RECORDS;
@@ -163,6 +163,8 @@ static void test_random(void)
 
 		world_policy = random_policy();
 		begin(&w, n, random_below((n < RECORDS ? n : RECORDS) + 1));
+		if (random_below(2))
+			others_leave(&w);
 		for (int i = 0; i < 2000 && !w.wrong; i++) {
 			random_step(&w);
 			check_level(&w);
