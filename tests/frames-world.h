@@ -25,7 +25,6 @@
 struct world {
 	struct frames *frames;
 	struct frames_user *user[USERS];
-	uint32_t n_users; /* that have sessions */
 	struct frames_counters counters;
 	uint32_t table[FRAMES_MAX];
 	uint32_t n_frames;
@@ -121,23 +120,31 @@ static void begin(struct world *w, uint32_t n_frames, uint32_t n_there)
 	}
 	if (frames_new(&w->frames, &params) < 0)
 		exit(1);
-	while (w->n_users < USERS) {
-		w->user[w->n_users] = frames_join(w->frames, 1000 + w->n_users);
-		w->n_users++;
-	}
+}
+
+/* A user comes when it first asks for something, and stays. */
+static struct frames_user *user_of(struct world *w, uint32_t user)
+{
+	if (!w->user[user])
+		w->user[user] = frames_join(w->frames, 1000 + user);
+	return w->user[user];
 }
 
 /* The first user stays. */
-__attribute__((unused)) static void others_leave(struct world *w)
+static void others_leave(struct world *w)
 {
-	while (w->n_users > 1)
-		frames_leave(w->frames, w->user[--w->n_users]);
+	for (uint32_t i = 1; i < USERS; i++) {
+		if (w->user[i])
+			frames_leave(w->frames, w->user[i]);
+		w->user[i] = NULL;
+	}
 }
 
 static void end(struct world *w)
 {
 	others_leave(w);
-	frames_leave(w->frames, w->user[0]);
+	if (w->user[0])
+		frames_leave(w->frames, w->user[0]);
 	frames_free(w->frames);
 }
 
@@ -196,7 +203,7 @@ static void open_ask_of(struct world *w, struct test_ask *t, uint32_t user, uint
 	if (!ask)
 		exit(1);
 	*ask = (struct frames_ask){
-		.user = w->user[user], .row = row, .class = class, .wraps = wraps, .ready = on_ready};
+		.user = user_of(w, user), .row = row, .class = class, .wraps = wraps, .ready = on_ready};
 	for (uint32_t e = 0; e < EXPERTS; e++)
 		if (experts >> e & 1)
 			ask->experts[ask->n++] = e;

@@ -6,6 +6,8 @@
 
 static unsigned long long random_state;
 
+static uint32_t n_users; /* of this run */
+
 static uint32_t random_below(uint32_t n)
 {
 	return (uint32_t)(tap_random(&random_state) % n);
@@ -19,7 +21,7 @@ static void random_ask(struct world *w, struct test_ask *t)
 
 	if (!experts)
 		experts = (1u << EXPERTS) - 1;
-	open_ask_of(w, t, random_below(w->n_users), row, experts, random_below(FRAMES_CLASSES), row < last);
+	open_ask_of(w, t, random_below(n_users), row, experts, random_below(FRAMES_CLASSES), row < last);
 	last = row;
 }
 
@@ -30,11 +32,11 @@ static void random_lease(struct world *w)
 	for (uint32_t i = 0; i < ASKS; i++) {
 		const uint32_t record = asks[i].ready ? record_at(asks[i].ask, 0) : 0;
 
-		const uint32_t user = random_below(w->n_users);
+		const uint32_t user = random_below(n_users);
 
-		if (!asks[i].ready || !frames_reserve_lease(w->frames, w->user[user]))
+		if (!asks[i].ready || !frames_reserve_lease(w->frames, user_of(w, user)))
 			continue;
-		frames_lease(w->frames, w->user[user], record);
+		frames_lease(w->frames, user_of(w, user), record);
 		leases[user][record]++;
 		w->leases[record]++;
 		return;
@@ -43,14 +45,14 @@ static void random_lease(struct world *w)
 
 static void unlease(struct world *w, uint32_t user, uint32_t record)
 {
-	frames_unlease(w->frames, w->user[user], record);
+	frames_unlease(w->frames, user_of(w, user), record);
 	leases[user][record]--;
 	w->leases[record]--;
 }
 
 static void random_unlease(struct world *w)
 {
-	const uint32_t first = random_below(RECORDS), user = random_below(w->n_users);
+	const uint32_t first = random_below(RECORDS), user = random_below(n_users);
 
 	for (uint32_t i = 0; i < RECORDS; i++) {
 		const uint32_t record = (first + i) % RECORDS;
@@ -162,9 +164,8 @@ static void test_random(void)
 		const uint32_t n = (uint32_t)pool_frames_min(EXPERTS, 2) + random_below(FRAMES_MAX - EXPERTS - 2);
 
 		world_policy = random_policy();
+		n_users = random_below(2) ? USERS : 1;
 		begin(&w, n, random_below((n < RECORDS ? n : RECORDS) + 1));
-		if (random_below(2))
-			others_leave(&w);
 		for (int i = 0; i < 2000 && !w.wrong; i++) {
 			random_step(&w);
 			check_level(&w);

@@ -12,7 +12,6 @@ static void test_all_or_nothing(void)
 	struct world w;
 
 	begin(&w, 8, 0);
-	others_leave(&w);
 	open_ask(&w, &asks[0], 0, 0x3f, 0, false);
 	ok(asks[0].status == 1 && w.n_reads == 6, "an ask for six records begins six reads");
 	open_ask(&w, &asks[1], 1, 0x07, 0, false);
@@ -87,26 +86,26 @@ static void test_leases(void)
 	begin(&w, 10, 10);
 	for (int i = 0; i < 2; i++) {
 		open_ask(&w, &asks[0], 0, 1u << i, 0, false);
-		ok(frames_reserve_lease(w.frames, w.user[0]), "lease %d of 10 frames", i);
-		frames_lease(w.frames, w.user[0], (uint32_t)i);
+		ok(frames_reserve_lease(w.frames, user_of(&w, 0)), "lease %d of 10 frames", i);
+		frames_lease(w.frames, user_of(&w, 0), (uint32_t)i);
 		w.leases[i]++;
 		close_ask(&asks[0]);
 	}
-	ok(!frames_reserve_lease(w.frames, w.user[0]), "a third would be more than half of the places");
-	ok(frames_reserve_lease(w.frames, w.user[1]) && !frames_reserve_lease(w.frames, w.user[1]),
+	ok(!frames_reserve_lease(w.frames, user_of(&w, 0)), "a third would be more than half of the places");
+	ok(frames_reserve_lease(w.frames, user_of(&w, 1)) && !frames_reserve_lease(w.frames, user_of(&w, 1)),
 	   "another user finds one, and no second one");
-	ok(frames_reserve_lease(w.frames, w.user[2]) && !frames_reserve_lease(w.frames, w.user[0]),
+	ok(frames_reserve_lease(w.frames, user_of(&w, 2)) && !frames_reserve_lease(w.frames, user_of(&w, 0)),
 	   "a third user the last one: more would leave too few for a layer");
-	frames_unreserve_lease(w.frames, w.user[1]);
-	frames_unreserve_lease(w.frames, w.user[2]);
+	frames_unreserve_lease(w.frames, user_of(&w, 1));
+	frames_unreserve_lease(w.frames, user_of(&w, 2));
 	open_ask(&w, &asks[0], 3, 0x3f, 0, false);
 	end_reads(&w);
 	ok(asks[0].status == 0 && w.at[0] == 0 && w.at[1] == 1 && !w.wrong, "all of a layer go beside the leases");
 	close_ask(&asks[0]);
 	w.leases[0]--;
-	frames_unlease(w.frames, w.user[0], 0);
-	ok(frames_reserve_lease(w.frames, w.user[0]), "one is given back: another may be taken");
-	frames_unreserve_lease(w.frames, w.user[0]);
+	frames_unlease(w.frames, user_of(&w, 0), 0);
+	ok(frames_reserve_lease(w.frames, user_of(&w, 0)), "one is given back: another may be taken");
+	frames_unreserve_lease(w.frames, user_of(&w, 0));
 	others_leave(&w);
 	open_ask(&w, &asks[0], 4, 0x3f, 0, true);
 	open_ask(&w, &asks[1], 2, 0x07, 0, false);
@@ -114,7 +113,7 @@ static void test_leases(void)
 	ok(w.at[0] == FRAMES_NONE && w.at[1] == 1, "what is not leased any more goes, what is leased stays");
 	close_ask(&asks[0]);
 	close_ask(&asks[1]);
-	frames_unlease(w.frames, w.user[0], 1);
+	frames_unlease(w.frames, user_of(&w, 0), 1);
 	end(&w);
 }
 
@@ -126,7 +125,7 @@ static void test_shared(void)
 	struct world w;
 	const uint32_t *first;
 
-	begin(&w, 8, 0);
+	begin(&w, 24, 0);
 	open_ask_of(&w, &asks[0], 0, 0, 0x01, 0, false);
 	first = w.slots;
 	ok(!w.shared && first, "a read of who is alone");
@@ -223,6 +222,8 @@ static void test_sated(void)
 	ok(w.n_reads == n, "%u records are being read for a user, one more waits", n);
 	open_ask_of(&w, &asks[n + 1], 1, 4, 0x01, 1, false);
 	ok(w.n_reads == n + 1, "another user's does not");
+	close_ask(&asks[n + 1]);
+	others_leave(&w); /* and with them what test_full is about */
 	open_ask_of(&w, &asks[n + 2], 0, 4, 0x02, 0, false);
 	ok(w.n_reads == n + 2 && w.rank[w.at[4 * EXPERTS + 1]] < w.rank[w.at[0]],
 	   "nor what is more urgent, which is read first");
@@ -247,6 +248,7 @@ static void test_full(void)
 	struct world w;
 
 	begin(&w, 24, 24);
+	user_of(&w, 1);
 	for (uint32_t i = 0; i < 6; i++)
 		open_ask_of(&w, &asks[i], 0, i / 2, 3u << 2 * (i % 2), 0, false);
 	ok(asks[5].status == 0, "a user's asks have half of 24 frames");
@@ -262,8 +264,11 @@ static void test_full(void)
 	end_reads(&w);
 	close_ask(&asks[7]);
 	frames_pump(w.frames);
-	ok(asks[6].status == 0 && asks[8].ask->state == ASK_READS, "when the other has as well it is his turn");
+	ok(asks[6].status == 1 && asks[8].ask->state == ASK_READS, "while another has some his share is a third");
 	end_reads(&w);
+	close_ask(&asks[8]);
+	frames_pump(w.frames);
+	ok(asks[6].status == 0, "then it is his turn");
 	for (int i = 0; i < 9; i++)
 		if (asks[i].open)
 			close_ask(&asks[i]);
