@@ -7,7 +7,8 @@
  * an expert's last gate-and-up unit adds the down units instead. What units wait for is packing that others have begun.
  *
  * Whoever takes an output block's counter to zero adds the experts' partial results up, for each token in the order of
- * k. Whoever adds up the last block begins the next wave, or ends the job.
+ * k. Whoever adds up the last block begins the next wave, or ends the job. Where a job that goes before this one waits
+ * for scratch memory, this one gives its own back between two waves, and waits in the inbox.
  *
  * Rows of y without a pair are a sum of nothing. A few are written as such; where they are many they are work that
  * others must not wait for, and nobody's part of a wave: after the last wave they are zeroed by units of their own.
@@ -379,6 +380,7 @@ static void ffn_count_reads(struct pool *pool, const struct wave *w)
 }
 
 static pool_run ffn_run;
+static void ffn_resume(struct pool *pool, struct pool_entry *entry);
 
 /* One reference is the wave's own: its last output block drops it, which may be of any lane. */
 static void ffn_publish(struct pool *pool, struct wave *w)
@@ -398,12 +400,38 @@ static void ffn_publish(struct pool *pool, struct wave *w)
 	pool_batch_unref(&w->rows.batch);
 }
 
+/* A computation that goes before this one waits for scratch memory, and this one has some. */
+static bool holds_up_another(const struct ffn_job *job)
+{
+	struct pool *pool = job->pool;
+	const enum pool_priority priority = job->compute->priority;
+
+	return job->scratch && !scratch_has_room(&pool->scratch, priority) &&
+	       pool_queue_first_takes_scratch(&pool->queue, priority) &&
+	       atomic_load(&pool->queue.first[priority]) < job->place.order;
+}
+
+/* The job may go on, and be gone, when this returns. */
+static void give_way(struct ffn_job *job)
+{
+	struct pool *pool = job->pool;
+	const enum pool_priority priority = job->compute->priority;
+
+	job->scratch = scratch_put(&pool->scratch, job->scratch);
+	job->again = (struct pool_entry){.place = job->place, .takes_scratch = true, .start = ffn_resume};
+	pool_queue_return(&pool->queue, &job->again, priority);
+}
+
 /* Begins the next wave that has pairs; ends the job when there is none. The job may be gone when this returns. */
 static void ffn_advance(struct ffn_job *job)
 {
 	struct pool *pool = job->pool;
 	int r = 0;
 
+	if (holds_up_another(job)) {
+		give_way(job);
+		return;
+	}
 	while (job->next_token < job->compute->tokens) {
 		uint32_t tokens, pairs;
 		struct wave *wave;
@@ -472,6 +500,11 @@ static void ffn_run(struct pool_batch *batch, uint32_t team, struct pool_units u
 		ffn_down(w, &unit, next);
 		ffn_down_ended(w, &unit);
 	}
+}
+
+static void ffn_resume(struct pool *pool, struct pool_entry *entry)
+{
+	ffn_advance(container_of(entry, struct ffn_job, again));
 }
 
 void ffn_start(struct pool *pool, struct pool_entry *entry)

@@ -143,13 +143,27 @@ static void inbox_set(struct pool_queue *queue, enum pool_priority priority, str
 	atomic_store(&queue->first[priority], top ? top->place.order : POOL_ORDER_NONE);
 }
 
-void pool_queue_submit(struct pool_queue *queue, struct pool_entry *entry, enum pool_priority priority, uint64_t order)
+/* Under the lock. */
+static void inbox_add(struct pool_queue *queue, enum pool_priority priority, struct pool_entry *entry)
 {
 	entry->left = entry->right = NULL;
 	entry->rank = 1;
+	inbox_set(queue, priority, meld(queue->inbox[priority], entry));
+}
+
+void pool_queue_submit(struct pool_queue *queue, struct pool_entry *entry, enum pool_priority priority, uint64_t order)
+{
 	pthread_mutex_lock(&queue->lock);
 	entry->place = (struct pool_place){.order = order, .seq = queue->seq++};
-	inbox_set(queue, priority, meld(queue->inbox[priority], entry));
+	inbox_add(queue, priority, entry);
+	pthread_mutex_unlock(&queue->lock);
+	pool_queue_ring_one(queue);
+}
+
+void pool_queue_return(struct pool_queue *queue, struct pool_entry *entry, enum pool_priority priority)
+{
+	pthread_mutex_lock(&queue->lock);
+	inbox_add(queue, priority, entry);
 	pthread_mutex_unlock(&queue->lock);
 	pool_queue_ring_one(queue);
 }

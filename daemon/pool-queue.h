@@ -88,6 +88,8 @@ void pool_queue_destroy(struct pool_queue *queue); /* asserts that it is empty *
 /* The inbox. Taking returns NULL when it is empty, or has no `room` for the first one's scratch memory. */
 void pool_queue_submit(struct pool_queue *queue, struct pool_entry *entry, enum pool_priority priority, uint64_t order);
 struct pool_entry *pool_queue_take(struct pool_queue *queue, enum pool_priority priority, bool room);
+/* A job that had begun goes on when its place's turn comes again. */
+void pool_queue_return(struct pool_queue *queue, struct pool_entry *entry, enum pool_priority priority);
 
 static inline bool pool_queue_waiting(struct pool_queue *queue)
 {

@@ -49,6 +49,7 @@ struct ffn_job {
 	bool zeroes_last;    /* rows without a pair are many: no wave writes them */
 	struct scratch *scratch;
 	struct replica_table *replicas; /* held; NULL: there are no copies */
+	struct pool_entry again;        /* while it waits between two waves */
 };
 
 /* Rows or groups that are packed together: turns to begin, turns not ended. */

@@ -325,6 +325,54 @@ static void test_begun(void)
 	fake_free(&f);
 }
 
+/* One that takes all the intermediate memory of its priority gives it back between two waves, where another goes before
+ * it. */
+static void test_scratch_back(void)
+{
+	enum { TOKENS = 2400, HIDDEN = 4096, TOPK = 8 };
+	struct scratch *half;
+	struct job *jobs[2];
+	struct kernels k;
+	struct pool *pool;
+	struct fake f, small;
+	void *alone;
+	bool good;
+
+	fake_layout(&f, 4, HIDDEN, 1, MOE_FORMAT_BF16, 1);
+	fake_layout(&small, 4, 64, 64, MOE_FORMAT_BF16, 1);
+	fake_fill(&f);
+	fake_fill(&small);
+	k = hook_table(&f);
+	pool = pool_make_kernels(1, 1, &k);
+	jobs[0] = job_make(&f, TOKENS, TOPK, MOE_TYPE_F32, MOE_TYPE_F32, 0);
+	jobs[0]->compute.priority = POOL_PREFILL;
+	jobs[0]->compute.order = 9;
+	jobs[0]->compute.done = order_done;
+	jobs[1] = order_job(&small, POOL_PREFILL, 1);
+	job_run(pool, jobs[0]);
+	alone = allocate(jobs[0]->y_bytes);
+	memcpy(alone, jobs[0]->y, jobs[0]->y_bytes);
+	memset(jobs[0]->y, 0, jobs[0]->y_bytes);
+	atomic_store(&n_order, 0);
+	atomic_store(&hook_stops, true);
+	pool_submit_compute(pool, &jobs[0]->compute);
+	hook_wait();
+	half = scratch_get(&pool->scratch, SCRATCH_USED_MAX / 2, POOL_PREFILL);
+	ok(!scratch_has_room(&pool->scratch, POOL_PREFILL), "a computation has all the intermediate memory there is");
+	pool_submit_compute(pool, &jobs[1]->compute);
+	sem_post(&hook_release);
+	ok(order_was(jobs, 2, (const int[]){1, 0}), "one that goes before it does not wait for its last wave");
+	good = job_good(&small, jobs[1], &k) && memcmp(alone, jobs[0]->y, jobs[0]->y_bytes) == 0;
+	ok(good, "and both are right");
+	scratch_put(&pool->scratch, half);
+	pool_free(pool);
+	for (int i = 0; i < 2; i++)
+		job_free(jobs[i]);
+	free(alone);
+	fake_free(&f);
+	fake_free(&small);
+}
+
 /* Its priority has as much intermediate memory as it may: a computation waits for some, copies need none. */
 static void test_scratch_full(void)
 {
@@ -540,6 +588,7 @@ int main(void)
 	test_places();
 	test_begun();
 	test_scratch_full();
+	test_scratch_back();
 	test_holes(1, 0);
 	test_holes(3, 256);
 	test_holes_give_way();
