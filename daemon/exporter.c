@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -239,6 +240,18 @@ static void log_place(int sock, const struct exporter_address *address)
 			"a loopback one)");
 }
 
+/* On a copy of the socket: in some cases of failure the library closes what it was given, in others not. */
+static struct MHD_Daemon *start_daemon(struct exporter *e, int sock)
+{
+	const int own = fcntl(sock, F_DUPFD_CLOEXEC, 0);
+
+	if (own < 0)
+		return NULL;
+	return http.MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, request, e, MHD_OPTION_LISTEN_SOCKET,
+				     own, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
+				     IDLE_S, MHD_OPTION_END);
+}
+
 int exporter_new(struct exporter **ret, const struct exporter_address *address, uint32_t mode, struct loop *loop,
 		 struct moe_error *err)
 {
@@ -262,15 +275,15 @@ int exporter_new(struct exporter **ret, const struct exporter_address *address, 
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&e->given_to, &attr);
 	pthread_condattr_destroy(&attr);
-	e->daemon = http.MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, request, e,
-					  MHD_OPTION_LISTEN_SOCKET, sock, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS,
-					  MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, MHD_OPTION_END);
+	e->daemon = start_daemon(e, sock);
 	if (!e->daemon) {
+		shutdown(sock, SHUT_RDWR);
 		close_fd(sock);
 		exporter_free(e, false);
 		return moe_error_set(err, -ENOMEM, "--metrics: libmicrohttpd cannot start its thread");
 	}
 	log_place(sock, address);
+	close_fd(sock);
 	*ret = e;
 	return 0;
 }

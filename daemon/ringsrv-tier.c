@@ -33,6 +33,13 @@ int ringsrv_tier_join(struct session *s)
 	return s->tier_user ? 0 : -ENOMEM;
 }
 
+uint64_t ringsrv_tier_bytes(const struct session *s)
+{
+	const struct tier_wait *w = NULL;
+
+	return s->entry->tier ? sizeof *w + s->entry->model->manifest->n_experts * sizeof w->ask.experts[0] : 0;
+}
+
 void ringsrv_tier_leave(struct session *s)
 {
 	if (s->tier_user)

@@ -50,6 +50,8 @@ void ringsrv_drop_completed(struct session *session);
 
 /* A session of a tiered model (of any other: nothing) shares the frames with other users. -ENOMEM. */
 int ringsrv_tier_join(struct session *session);
+/* What a request of it takes while it waits for records; 0 for one of another model. */
+uint64_t ringsrv_tier_bytes(const struct session *session);
 void ringsrv_tier_leave(struct session *session);
 
 /* Of a tiered model's session that is dead: its requests that wait for records, and its leases, let go of them. */

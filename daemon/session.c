@@ -172,7 +172,8 @@ static int charge_session(struct session *s, struct moe_error *err)
 	const struct moe_manifest *m = s->entry->model->manifest;
 	const uint64_t books = sizeof *s + used_bytes(s) +
 			       (hint_words(m) + ahead_words(m) + chance_words(m)) * sizeof *s->hinted +
-			       2 * (uint64_t)m->n_layouts * sizeof *s->slices + journal_books_bytes(s->entries);
+			       2 * (uint64_t)m->n_layouts * sizeof *s->slices + journal_books_bytes(s->entries) +
+			       s->entries * ringsrv_tier_bytes(s);
 	int r = charge_take(&s->charge, ACCOUNT_SESSIONS, 1, "attach", err);
 
 	if (r == 0)

@@ -85,13 +85,11 @@ static int add_sources(struct load *load, uint64_t *room, const struct expert_so
 		load->pieces = grown;
 		*room = more;
 	}
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = 0; i < n; i++)
 		load->pieces[load->n_pieces++] = (struct piece){.offset = sources[i].offset,
 								.shard = sources[i].shard,
 								.record = record,
 								.repack = sources[i].repack};
-		load->total += sources[i].repack.bytes;
-	}
 	return 0;
 }
 
@@ -150,8 +148,6 @@ static int plan(struct load *load, struct moe_error *err)
 	r = tiered_plan(load->manifest, p, &resident->frames, err);
 	if (r < 0)
 		return r;
-	if (!resident->frames)
-		return list_pieces(load, err);
 	load->total = tiered_bytes(load->model);
 	return 0;
 }
@@ -440,7 +436,10 @@ int store_load(struct resident **ret, const struct store_params *params, struct 
 	if (r < 0)
 		return r;
 	log_loading(&load);
+	/* Before any list of its records: a sparse file of a few MB may say that it has billions. */
 	r = check_room(&load, err);
+	if (r == 0 && !load.resident->frames)
+		r = list_pieces(&load, err);
 	if (r == 0)
 		r = fill_pools(&load, &result, &read_ns, err);
 	if (r < 0)
