@@ -64,7 +64,8 @@ static int add_reader(struct bus *b, sd_bus_message *call, uint32_t what, sd_bus
 	*reader = (struct bus_reader){.call = sd_bus_message_ref(call), .what = what, .next = b->readers};
 	b->readers = reader;
 	b->n_readers++;
-	drafts_want(&b->service->drafts, what);
+	if (!b->document.here) /* else it is wanted when that has been handed out */
+		drafts_want(&b->service->drafts, what);
 	return 1;
 }
 

@@ -123,14 +123,14 @@ static uint32_t pinned_of(const struct frames_user *user, uint32_t class)
 	return pinned;
 }
 
-/* One ask may go beyond. */
+/* One ask of a class may go beyond. */
 bool turns_full(const struct frames *f, const struct frames_ask *ask)
 {
 	const uint32_t places = f->p.frames - f->n_leased, own = pinned_of(ask->user, ask->class);
 	uint64_t others = 0;
 	uint32_t there = 0, n = 0;
 
-	if (own == 0)
+	if (ask->user->pinned[ask->class] == 0)
 		return false;
 	for (const struct frames_user *u = f->users; u; u = u->next) {
 		const uint32_t pinned = pinned_of(u, FRAMES_CLASSES - 1);

@@ -217,7 +217,10 @@ static void no_longer_reading(struct frames *f, struct frames_ask *ask)
 /* It need not wait for its turn: there is all that it wants, or nobody is before it. */
 static bool goes_first(struct frames *f, const struct frames_ask *ask, struct need need)
 {
-	if (turns_full(f, ask))
+	const struct frames_ask *head = ask->user->waiting[ask->class].head;
+
+	/* Nor does who is smaller than what its user asked for before, and would keep that from its room for ever. */
+	if (turns_full(f, ask) || (head && turns_full(f, head)))
 		return false;
 	if (turns_open(f, ask->class))
 		return need.missing + need.reading == 0 ||
@@ -364,12 +367,12 @@ void frames_read_done(struct frames *f, uint32_t number, int status, uint64_t by
 
 /* -- hints -------------------------------------------------------------------------------------------------------- */
 
-/* Only while no ask waits and what asks read is there. */
+/* Only while no ask waits for frames and what asks read is there; whose user has all that it may have waits without. */
 static bool follow_hint(struct frames *f)
 {
 	uint32_t record, victim;
 
-	if (f->paused || f->reading.head || f->n_waiting > 0 || f->n_prefetching >= PREFETCHES_MAX)
+	if (f->paused || f->reading.head || f->n_prefetching >= PREFETCHES_MAX)
 		return false;
 	victim = f->n_free ? FRAMES_NONE : order_first(f, f->pass);
 	if (f->n_free == 0 && victim == FRAMES_NONE)

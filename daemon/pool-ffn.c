@@ -419,6 +419,7 @@ static void give_way(struct ffn_job *job)
 
 	job->scratch = scratch_put(&pool->scratch, job->scratch);
 	job->again = (struct pool_entry){.place = job->place, .takes_scratch = true, .start = ffn_resume};
+	job->gave_way_ns = now_ns();
 	pool_queue_return(&pool->queue, &job->again, priority);
 }
 
@@ -428,10 +429,6 @@ static void ffn_advance(struct ffn_job *job)
 	struct pool *pool = job->pool;
 	int r = 0;
 
-	if (holds_up_another(job)) {
-		give_way(job);
-		return;
-	}
 	while (job->next_token < job->compute->tokens) {
 		uint32_t tokens, pairs;
 		struct wave *wave;
@@ -442,6 +439,10 @@ static void ffn_advance(struct ffn_job *job)
 				zero_rows(job->compute, job->next_token, job->next_token + tokens);
 			job->next_token += tokens;
 			continue;
+		}
+		if (holds_up_another(job)) {
+			give_way(job);
+			return;
 		}
 		r = wave_new(&wave, job, tokens, pairs, ffn_run);
 		if (r < 0)
@@ -504,7 +505,10 @@ static void ffn_run(struct pool_batch *batch, uint32_t team, struct pool_units u
 
 static void ffn_resume(struct pool *pool, struct pool_entry *entry)
 {
-	ffn_advance(container_of(entry, struct ffn_job, again));
+	struct ffn_job *job = container_of(entry, struct ffn_job, again);
+
+	job->start_ns += now_ns() - job->gave_way_ns; /* it has waited */
+	ffn_advance(job);
 }
 
 void ffn_start(struct pool *pool, struct pool_entry *entry)

@@ -49,7 +49,8 @@ struct ffn_job {
 	bool zeroes_last;    /* rows without a pair are many: no wave writes them */
 	struct scratch *scratch;
 	struct replica_table *replicas; /* held; NULL: there are no copies */
-	struct pool_entry again;        /* while it waits between two waves */
+	struct pool_entry again;        /* while it waits between two waves, ... */
+	uint64_t gave_way_ns;           /* ... since then */
 };
 
 /* Rows or groups that are packed together: turns to begin, turns not ended. */

@@ -47,7 +47,7 @@ enum pool_priority { POOL_DECODE, POOL_PREFILL, POOL_BACKGROUND, POOL_PRIORITIES
 /* Why a job ended, with the times that a completion reports. */
 struct pool_result {
 	int status;                /* 0 or -errno (-ENOMEM) */
-	uint64_t start_ns, end_ns; /* now_ns() of first and last unit */
+	uint64_t start_ns, end_ns; /* now_ns() of first and last unit; what lay between two waves is not between them */
 	uint64_t pairs, bytes;     /* computed; copied */
 };
 

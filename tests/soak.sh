@@ -236,7 +236,7 @@ logged() { grep -c "$1" "$dir/daemon.log"; }
 rss() { awk '/^Rss:/ { print $2 }' "/proc/$1/smaps_rollup"; }
 
 # Without the pages of programs and libraries: how many of those a new process maps depends on who read them before.
-own() { awk '/^Rss(Anon|Shmem):/ { n += $2 } END { print n }' "/proc/$1/status"; }
+own() { awk '/^(Anonymous|Pss_Shmem):/ { n += $2 } END { print n }' "/proc/$1/smaps_rollup"; }
 
 # What they are, without the numbers that make each socket another.
 list_fds() { find "/proc/$1/fd" -mindepth 1 -printf '%l\n' 2>/dev/null | sed 's/\[[0-9]*\]//' | sort; }

@@ -125,10 +125,10 @@ static bool comes(sd_bus *polkit, int fd)
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 	uint64_t end = 0;
 
-	while (poll(&p, 1, 0) == 0 && tap_wait(&end))
+	while (poll(&p, 1, 0) != 1 && tap_wait(&end))
 		while (sd_bus_process(polkit, NULL) > 0)
 			;
-	return p.revents & POLLIN;
+	return poll(&p, 1, 0) == 1 && p.revents & POLLIN;
 }
 
 static void test_many(sd_bus *bus, sd_bus *polkit)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Random calls on every method of every object, and on methods that are none: each has an answer or an error with a
- * name, and the daemon lives on. Among them are some that begin a recording. */
+ * name, and the daemon lives on. */
 #include <unistd.h>
 
 #include "moe-expert.h"

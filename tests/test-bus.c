@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The daemon on a bus: its objects as the manual says, models and sessions that come and go, jobs, errors by name, a
  * bus that dies. */
-#include <sys/mman.h>
-
 #include "base/util.h"
 #include "moe-expert.h"
 #include "tests/bus-fixture.h"
@@ -251,11 +249,14 @@ static void test_traces(sd_bus *bus)
 /* One whose last close waits for a minute. */
 static void test_descriptors(sd_bus *bus)
 {
-	const int listening = listen_tcp(),
-		  fd = listening < 0 ? memfd_create("any", MFD_CLOEXEC) : lingering(listening);
+	const int listening = listen_tcp(), fd = listening < 0 ? -1 : lingering(listening);
 	const uint64_t began = now_ns();
 
-	require(fd >= 0, "a descriptor");
+	if (fd < 0) {
+		close_fd(listening);
+		tap_skip("no TCP here: no descriptor whose last close waits");
+		return;
+	}
 	call(bus, BUS_ROOT, BUS_MANAGER, "GetModel", "h", fd);
 	ok(strcmp(call_error, SD_BUS_ERROR_NOT_SUPPORTED) == 0,
 	   "a call with a descriptor is refused by the bus: %s: %s", call_error, call_words);

@@ -242,6 +242,41 @@ static void test_sated(void)
 	end(&w);
 }
 
+/* A large ask of a full user gets its frames though smaller ones come all the time; nobody's hints wait for it. */
+static void test_full_lines(struct world *w)
+{
+	uint32_t rounds = 0, absent = 0;
+	uint64_t bits;
+
+	for (uint32_t i = 0; i < 4; i++)
+		open_ask_of(w, &asks[i], 0, i / 2, 3u << 2 * (i % 2), 0, false);
+	open_ask_of(w, &asks[4], 0, 2, 0x3f, 0, true);
+	ok(asks[4].ask->state == ASK_WAITS, "a user's ask for more than is left of its share waits");
+	while (absent < RECORDS && w->at[absent] != FRAMES_NONE)
+		absent++;
+	require(absent < RECORDS, "a record is not there");
+	bits = 1u << absent % EXPERTS;
+	frames_hint(w->frames, w->mine[0], absent / EXPERTS, &bits, NULL);
+	frames_pump(w->frames);
+	ok(w->at[absent] != FRAMES_NONE, "what is hinted is read meanwhile");
+	end_reads(w);
+	for (; asks[4].ask->state == ASK_WAITS && rounds < 100; rounds++) {
+		struct test_ask *const oldest = &asks[rounds % 4], *const new = &asks[5 + rounds % 4];
+
+		open_ask_of(w, new, 0, rounds / 2 % 2, 3u << 2 * (rounds % 2), 0, false);
+		if (oldest->open)
+			close_ask(oldest);
+		frames_pump(w->frames);
+	}
+	ok(rounds <= 4, "and gets it, before what comes after it (%u)", rounds);
+	end_reads(w);
+	for (int i = 0; i < 9; i++)
+		if (asks[i].open)
+			close_ask(&asks[i]);
+	frames_pump(w->frames);
+	end_reads(w);
+}
+
 /* What waits for the pool with its frames held has a limit as well, though its records are all there. */
 static void test_full(void)
 {
@@ -272,6 +307,7 @@ static void test_full(void)
 	for (int i = 0; i < 9; i++)
 		if (asks[i].open)
 			close_ask(&asks[i]);
+	test_full_lines(&w);
 	for (uint32_t i = 0; i < 3; i++)
 		open_ask_of(&w, &asks[i], 0, i, 0x03, 2, false);
 	ok(asks[0].status == 0 && asks[1].status != 0, "a less urgent class has a part of it");

@@ -325,6 +325,42 @@ static void test_begun(void)
 	fake_free(&f);
 }
 
+/* One that is done ends, whoever waits for memory. */
+static void test_scratch_end(void)
+{
+	struct scratch *all;
+	struct job *jobs[2];
+	struct kernels k;
+	struct pool *pool;
+	uint64_t end = 0;
+	struct fake f;
+
+	fake_layout(&f, 4, 64, 64, MOE_FORMAT_BF16, 1);
+	fake_fill(&f);
+	k = hook_table(&f);
+	pool = pool_make_kernels(1, 1, &k);
+	jobs[0] = order_job(&f, POOL_PREFILL, 9);
+	jobs[1] = order_job(&f, POOL_PREFILL, 1);
+	atomic_store(&hook_stops, true);
+	pool_submit_compute(pool, &jobs[0]->compute);
+	hook_wait();
+	all = scratch_get(&pool->scratch, SCRATCH_USED_MAX, POOL_PREFILL);
+	pool_submit_compute(pool, &jobs[1]->compute);
+	sem_post(&hook_release);
+	while (atomic_load(&n_order) == 0 && tap_wait(&end))
+		;
+	ok(atomic_load(&n_order) == 1 && order[0] == jobs[0],
+	   "a computation ends though one that goes before it waits for memory");
+	scratch_put(&pool->scratch, all);
+	pool_queue_ring_one(&pool->queue);
+	for (int i = 0; i < 2; i++) {
+		job_wait(jobs[i]);
+		job_free(jobs[i]);
+	}
+	pool_free(pool);
+	fake_free(&f);
+}
+
 /* One that takes all the intermediate memory of its priority gives it back between two waves, where another goes before
  * it. */
 static void test_scratch_back(void)
@@ -588,6 +624,7 @@ int main(void)
 	test_places();
 	test_begun();
 	test_scratch_full();
+	test_scratch_end();
 	test_scratch_back();
 	test_holes(1, 0);
 	test_holes(3, 256);
