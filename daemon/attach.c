@@ -90,8 +90,9 @@ static int check_others(const struct peer *peer, const struct moe_msg_attach *a,
 		if (s->attach.dp_size && a->dp_size && s->attach.dp_size != a->dp_size)
 			return moe_error_set(err, -EINVAL, "attach to '%s': group %llx has dp_size %u, not %u", m->name,
 					     (unsigned long long)a->group, s->attach.dp_size, a->dp_size);
+		/* Those that agree on phases are told apart by these two alone. */
 		if (s->attach.tp_rank == a->tp_rank && s->attach.dp_rank == a->dp_rank &&
-		    s->attach.ep_rank == a->ep_rank)
+		    (s->attach.ep_rank == a->ep_rank || (s->attach.dp_size && a->dp_size)))
 			return moe_error_set(err, -EEXIST,
 					     "attach to '%s': rank %u of group %llx is attached already (pid %d)",
 					     m->name, a->tp_rank, (unsigned long long)a->group, s->pid);

@@ -17,6 +17,7 @@
 #include "daemon/rest.h"
 
 #define STACK_BYTES (256u << 10)
+#define ANSWERS_TURN 16
 
 void drafts_want(struct drafts *d, uint32_t what)
 {
@@ -97,16 +98,21 @@ static bool start_scribe(struct scribe *s)
 
 /* -- whom it is for ----------------------------------------------------------------------------------------------- */
 
-static void answer(struct service *s, int fd, uint64_t bytes, const struct moe_error *err)
+/* At most so many of those who wait. True: that were all of them. */
+static bool answer_some(struct service *s, uint32_t most, int fd, uint64_t bytes, const struct moe_error *err)
 {
 	struct peer *next;
 
 	for (struct peer *peer = s->peers; peer; peer = next) {
 		next = peer->next;
-		if (peer->drafted)
-			peer_send_document(peer, fd, bytes, err);
+		if (!peer->drafted)
+			continue;
+		if (most-- == 0)
+			return false;
+		peer_send_document(peer, fd, bytes, err);
 	}
 	bus_send_document(s->bus, fd, bytes, err);
+	return true;
 }
 
 static void fail(struct service *s, int r, const struct moe_error *err)
@@ -116,7 +122,7 @@ static void fail(struct service *s, int r, const struct moe_error *err)
 	if (s->drafts.what == DOCUMENT_FIGURES)
 		exporter_give(s->exporter, &none);
 	else
-		answer(s, r, 0, err);
+		answer_some(s, UINT32_MAX, r, 0, err);
 }
 
 /* -- making one --------------------------------------------------------------------------------------------------- */
@@ -168,11 +174,12 @@ static void gather(struct service *s)
 		begin_document(s);
 }
 
-/* It has written: all who wait get it. */
+/* It has written: those who wait get it, some at a time. */
 static void give_out(struct service *s, struct scribe *scribe)
 {
+	if (!answer_some(s, ANSWERS_TURN, scribe->fd, scribe->bytes, &scribe->err))
+		return;
 	s->drafts.scribe = NULL;
-	answer(s, scribe->fd, scribe->bytes, &scribe->err);
 	if (scribe->fd >= 0)
 		close_fd(scribe->fd);
 	free(scribe);
@@ -196,7 +203,8 @@ static void hand_to_scribe(struct service *s, json_t *document)
 	if (start_scribe(scribe))
 		return;
 	write_text(scribe); /* without a thread the rings wait */
-	give_out(s, scribe);
+	scribe->joined = true;
+	atomic_store(&scribe->done, true);
 }
 
 static void end(struct service *s)
@@ -234,8 +242,14 @@ bool drafts_turn(struct service *s, bool busy)
 	if (d->scribe) {
 		if (!atomic_load(&d->scribe->done))
 			return false;
-		pthread_join(d->scribe->thread, NULL);
+		now = now_ns();
+		if (busy && now < d->rest_ns)
+			return true;
+		if (!d->scribe->joined)
+			pthread_join(d->scribe->thread, NULL);
+		d->scribe->joined = true;
 		give_out(s, d->scribe);
+		d->rest_ns = rest_after(now);
 		return true;
 	}
 	if (!d->document && exporter_wants(s->exporter))

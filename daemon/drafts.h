@@ -4,7 +4,8 @@
  *
  * Law: a document takes as long as there are sessions and layers, up to a quarter of a second, and the rings wait for
  * none of it: between two turns of the reactor one piece is made, and while the rings have work a piece is followed by
- * four times its time without one. The whole is written by a thread of its own, while the next draft waits. Whoever
+ * four times its time without one. The whole is written by a thread of its own, and given to some of those who wait in
+ * a turn, while the next draft waits. Whoever
  * asks for a document before it is begun gets that one, later ones the next, all the same: so somebody who asks without
  * end makes nobody wait for more than two of each kind. A model that goes away begins the draft anew. The reactor's
  * alone.
@@ -36,6 +37,7 @@ struct scribe {
 	uint64_t bytes;
 	struct moe_error err;
 	_Atomic bool done;
+	bool joined;
 	size_t filled;
 	char buffer[16384];
 };

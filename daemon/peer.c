@@ -27,6 +27,7 @@
 
 /* Messages taken from one peer before the others have their turn. */
 #define MESSAGES_MAX 16
+#define MESSAGES_NS 100000u /* for so long another one is begun: an attach takes some hundreds of microseconds */
 /* Room for some twenty replies: a peer that does not read them holds few of our descriptors in flight. */
 #define SEND_BUFFER 16384
 /* The socket and the pidfd. */
@@ -114,7 +115,10 @@ static void socket_ready(struct source *source, uint32_t events)
 {
 	struct peer *peer = container_of(source, struct peer, source);
 
-	for (int i = 0; i < MESSAGES_MAX && !peer->closed && receive_one(peer); i++)
+	const uint64_t begin = now_ns();
+
+	/* What is left makes it ready again. */
+	for (int i = 0; i < MESSAGES_MAX && now_ns() - begin < MESSAGES_NS && !peer->closed && receive_one(peer); i++)
 		;
 	if (!peer->closed && events & (POLLHUP | POLLERR | POLLRDHUP))
 		peer_close(peer, NULL);

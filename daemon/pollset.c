@@ -18,8 +18,9 @@
 /* Entries claimed from one session before the next one has its turn. */
 #define ENTRIES_ALONE 32
 #define ENTRIES_SHARED 1
-/* Bytes of ids and weights that a user may have copied a turn: copying them takes a fraction of what a turn does. */
-#define PAID_TURN 1024
+/* Bytes of ids and weights that a user may have copied a turn: to copy and check that many takes less than a turn does,
+ * in fresh memory as well. */
+#define PAID_TURN 128
 /* Whoever was not among its user's last so many visits has left the first cache, by reasoning, and takes as long as so
  * many turns in which another user is only looked at (docs/decisions/0088). */
 #define WARM_SESSIONS 32

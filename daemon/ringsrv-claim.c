@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/checked.h"
 #include "base/util.h"
@@ -106,6 +107,13 @@ static uint64_t compute_cost(const struct session *s, const struct pool_compute 
 	       DIV_UP(c->tokens * token_bytes, 1024);
 }
 
+/* Of what a client has written this thread looks only at copies, and it copies by a call: a page of its mapping that
+ * the client is just taking away, with a hole of gibibytes, would be waited for until all of that hole is made. */
+static bool read_data(const struct session *s, void *to, uint64_t bytes, uint64_t offset)
+{
+	return pread(s->data_fd, to, bytes, (off_t)offset) == (ssize_t)bytes;
+}
+
 /* Copies ids and weights once; the pool works on the copies. */
 static int copy_routing(struct session *s, struct request *q, uint64_t pairs)
 {
@@ -117,8 +125,11 @@ static int copy_routing(struct session *s, struct request *q, uint64_t pairs)
 
 	if (!ids)
 		return -ENOMEM;
-	memcpy(ids, client_at(&s->arenas[MOE_ARENA_DATA], e->compute.ids), pairs * sizeof *ids);
-	memcpy(weights, client_at(&s->arenas[MOE_ARENA_DATA], e->compute.weights), pairs * sizeof *weights);
+	if (!read_data(s, ids, pairs * sizeof *ids, e->compute.ids) ||
+	    !read_data(s, weights, pairs * sizeof *weights, e->compute.weights)) {
+		free(ids);
+		return -EFAULT;
+	}
 	for (uint64_t i = 0; i < pairs; i++) {
 		if (ids[i] < -1 || ids[i] >= n_experts) {
 			free(ids);
@@ -283,21 +294,36 @@ static NOINLINE int claim_fill(struct session *s, struct request *q, bool *ret_w
 	return 0;
 }
 
-/* How probable the i-th expert of a HINT is, of FRAMES_HINT_SURE: whatever the client has written there is a number. */
-static uint16_t chance_of(const struct session *s, const struct moe_sqe *e, uint32_t i)
+/* How probable an expert of a HINT is, of FRAMES_HINT_SURE: whatever the client has written there is a number. */
+static uint16_t chance_of(float weight)
 {
-	const volatile uint32_t *at;
-	uint32_t bits;
-	float weight;
-
-	if (!e->hint.weights)
-		return FRAMES_HINT_SURE;
-	at = client_at(&s->arenas[MOE_ARENA_DATA], e->hint.weights + 4 * (uint64_t)i);
-	bits = *at;
-	memcpy(&weight, &bits, sizeof weight);
 	if (!(weight > 0))
 		return 0; /* also what is no number */
 	return weight < 1 ? (uint16_t)(weight * FRAMES_HINT_SURE) : FRAMES_HINT_SURE;
+}
+
+/* In pieces: they are on the stack. */
+static int read_hints(struct session *s, const struct moe_sqe *e, uint64_t *bits)
+{
+	enum { PIECE = 256 };
+	uint32_t ids[PIECE];
+	float weights[PIECE];
+
+	for (uint32_t i = 0, n; i < e->count; i += n) {
+		n = MIN(e->count - i, (uint32_t)PIECE);
+		if (!read_data(s, ids, n * sizeof *ids, e->hint.ids + i * sizeof *ids) ||
+		    (e->hint.weights && s->chances &&
+		     !read_data(s, weights, n * sizeof *weights, e->hint.weights + i * sizeof *weights)))
+			return -EFAULT;
+		for (uint32_t k = 0; k < n; k++) {
+			if (ids[k] >= s->entry->model->manifest->n_experts)
+				return -EINVAL;
+			bits[ids[k] / 64] |= (uint64_t)1 << ids[k] % 64;
+			if (s->chances)
+				s->chances[ids[k]] = e->hint.weights ? chance_of(weights[k]) : FRAMES_HINT_SURE;
+		}
+	}
+	return 0;
 }
 
 static NOINLINE int claim_hint(struct session *s, struct request *q)
@@ -305,6 +331,7 @@ static NOINLINE int claim_hint(struct session *s, struct request *q)
 	const struct moe_sqe *e = &q->sqe;
 	const uint32_t n_experts = s->entry->model->manifest->n_experts;
 	uint64_t *bits;
+	int r;
 
 	if (row_of(s, e) < 0)
 		return -ENOENT;
@@ -315,16 +342,9 @@ static NOINLINE int claim_hint(struct session *s, struct request *q)
 		return -EFAULT;
 	bits = hint_bits(s, e->layer);
 	memset(bits, 0, DIV_UP(n_experts, 64) * sizeof *bits);
-	for (uint32_t i = 0; i < e->count; i++) {
-		const volatile uint32_t *at = client_at(&s->arenas[MOE_ARENA_DATA], e->hint.ids + 4 * (uint64_t)i);
-		const uint32_t id = *at;
-
-		if (id >= n_experts)
-			return -EINVAL;
-		bits[id / 64] |= (uint64_t)1 << id % 64;
-		if (s->chances)
-			s->chances[id] = chance_of(s, e, i);
-	}
+	r = read_hints(s, e, bits);
+	if (r < 0)
+		return r;
 	s->entry->served[e->layer].hinted += e->count;
 	return 0;
 }

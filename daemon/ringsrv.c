@@ -21,7 +21,7 @@
 /* Sleepers of a session that a completion wakes: the library has one. To wake a thread takes microseconds, in which
  * others wait; its user pays for it in turns, as for so many bytes that are copied. */
 #define WAKES_MAX 4
-#define WAKE_BYTES 32768
+#define WAKE_BYTES 4096
 
 static struct moe_client_page *client_page(const struct session *s)
 {

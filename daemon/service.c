@@ -45,7 +45,7 @@ static bool serve_rings(struct service *s)
 		service_cut_off(s, broken, broken->broken);
 	if (s->bury)
 		service_bury(s);
-	return any;
+	return any || s->bury;
 }
 
 /* What the pool has finished, a bounded number: the rings have their turn between. */

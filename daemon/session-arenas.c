@@ -70,6 +70,27 @@ static int map_arena(struct session *s, uint32_t kind, int fd, uint64_t bytes, c
 	return r;
 }
 
+/* Of the slots' arena none is kept: it is mapped. */
+static int keep_data_fd(struct session *s, int fd, const char *what, struct moe_error *err)
+{
+	int r = charge_take(&s->charge, ACCOUNT_FDS, 1, what, err);
+
+	if (r < 0)
+		return r;
+	s->data_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (s->data_fd >= 0)
+		return 0;
+	r = moe_error_sys(err, -errno, "%s", what);
+	charge_give(&s->charge, ACCOUNT_FDS, 1);
+	return r;
+}
+
+static void unmap_arena(struct session *s, uint32_t kind, void *map, uint64_t bytes)
+{
+	s->guards[kind] = guard_free(s->guards[kind]);
+	munmap(map, bytes);
+}
+
 int session_add_arena(struct session *s, uint32_t kind, int fd, uint64_t bytes, struct moe_error *err)
 {
 	const char *what = kind == MOE_ARENA_DATA ? "data arena" : "slot arena";
@@ -87,6 +108,11 @@ int session_add_arena(struct session *s, uint32_t kind, int fd, uint64_t bytes, 
 	if (r < 0)
 		return r;
 	r = map_arena(s, kind, fd, bytes, what, &map, err);
+	if (r == 0 && kind == MOE_ARENA_DATA) {
+		r = keep_data_fd(s, fd, what, err);
+		if (r < 0)
+			unmap_arena(s, kind, map, bytes);
+	}
 	if (r < 0) {
 		charge_give(&s->charge, ACCOUNT_BYTES, s->charge.held[ACCOUNT_BYTES] - before);
 		return r;

@@ -20,8 +20,8 @@
 #include "daemon/modqueue.h"
 #include "daemon/ringsrv.h"
 
-/* Client region, daemon region, doorbell, journal. Arenas are mapped, and their descriptors closed. One more for each
- * further pool: with those of its connection they cover what may be in flight to a client that reads no answer. */
+/* Client region, daemon region, doorbell, journal. Of arenas see session-arenas.c. One more for each further pool: with
+ * those of its connection they cover what may be in flight to a client that reads no answer. */
 #define SESSION_FDS 4
 /* Places for leases are made, and charged, so many at a time. */
 #define LEASES_BLOCK 64
@@ -53,11 +53,17 @@ static size_t used_bytes(const struct session *s)
 static void session_destroy(struct session *s)
 {
 	ringsrv_tier_leave(s);
+	close_fd(s->data_fd); /* before the mapping: who is the last gives gibibytes back */
 	for (size_t i = 0; i < ARRAY_LEN(s->guards); i++)
 		guard_free(s->guards[i]);
 	for (size_t i = 0; i < ARRAY_LEN(s->arenas); i++)
 		if (s->arenas[i].base)
 			closer_unmap((void *)(uintptr_t)s->arenas[i].base, s->arenas[i].bytes);
+	/* The client may have them mapped for longer than they are on its account. */
+	if (s->client.base && !s->left)
+		memfd_drop_pages(s->client_fd, s->client.bytes);
+	if (s->page && !s->left)
+		memfd_drop_pages(s->daemon_fd, s->daemon_bytes);
 	if (s->client.base)
 		munmap((void *)(uintptr_t)s->client.base, s->client.bytes);
 	if (s->page)
@@ -307,7 +313,7 @@ static struct session *session_alloc(struct loop *loop)
 	if (!s)
 		return NULL;
 	s->loop = loop;
-	s->client_fd = s->daemon_fd = s->journal.fd = -1;
+	s->client_fd = s->daemon_fd = s->data_fd = s->journal.fd = -1;
 	s->doorbell = (struct source){.fd = -1, .ready = doorbell_ready, .gone = doorbell_gone, .once = true};
 	s->attached_ns = now_ns();
 	sched_client_init(&s->sched);

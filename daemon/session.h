@@ -77,10 +77,11 @@ struct session {
 	uint64_t heat_offset;  /* ... too; 0: it has no heat */
 	uint32_t *taken;       /* in the daemon region: of its heat, by this daemon and those before; or NULL */
 	struct clientmem arenas[MOE_ARENA_SLOTS + 1];
-	struct push_slots *device;                 /* in the place of the slot arena, or NULL */
-	uint64_t device_bytes;                     /* 0: not there yet */
-	bool timeline;                             /* in that memory */
-	bool unkept;                               /* no keeper has it: it ends with this daemon */
+	int data_fd;               /* of the data arena: what decides something is read by a call (ringsrv-claim.c) */
+	struct push_slots *device; /* in the place of the slot arena, or NULL */
+	uint64_t device_bytes;     /* 0: not there yet */
+	bool timeline;             /* in that memory */
+	bool unkept;               /* no keeper has it: it ends with this daemon */
 	struct guard *guards[MOE_ARENA_SLOTS + 1]; /* 0: of the client region; then of the arenas */
 
 	struct request *requests, *free_requests; /* [entries] */

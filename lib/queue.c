@@ -85,6 +85,10 @@ static void retire(struct queue *queue, const struct moe_cqe *cqe)
 {
 	struct queue_op *op = (struct queue_op *)(uintptr_t)cqe->user_data;
 
+	if (!op) { /* the daemon has ended this session at this very moment, and given its memory back */
+		atomic_store(&queue->dead, true);
+		return;
+	}
 	op->cqe = *cqe;
 	/* The daemon moved it from PUBLISHED to COMPLETED; here we learn of it. */
 	atomic_store_explicit(&op->state, MOE_REQUEST_COMPLETED, memory_order_relaxed);

@@ -3,9 +3,10 @@
  * What a COMPUTE costs when it is claimed: by the experts that it reads, by its pairs, and by its tokens, also where
  * none of them has a pair, for their rows of y are written all the same.
  */
-#include <stdlib.h>
-#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include "base/memfd.h"
 #include "daemon/registry.h"
 #include "daemon/ringsrv-internal.h"
 #include "daemon/session.h"
@@ -32,9 +33,11 @@ static void begin(void)
 	struct clientmem *arena = &session.arenas[MOE_ARENA_DATA];
 
 	arena->bytes = 2 * routing + 2 * values;
-	arena->base = calloc(1, arena->bytes);
-	require(arena->base != NULL, "an arena");
-	ids = client_at(arena, 0);
+	session.data_fd = memfd_open("arena", 0);
+	require(session.data_fd >= 0 && ftruncate(session.data_fd, (off_t)arena->bytes) == 0, "an arena");
+	ids = mmap(NULL, arena->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, session.data_fd, 0);
+	require(ids != MAP_FAILED, "and its mapping");
+	arena->base = (uint8_t *)ids;
 }
 
 /* Of the first `pairs` tokens each has one. */
@@ -76,6 +79,7 @@ int main(void)
 	ok(many - none == EXPERTS * SLICE_KIB + TOKENS * SLICE_KIB / POOL_PAIRS_PER_READ,
 	   "with pairs it costs the experts once and their arithmetic beside that");
 	ok(session.copied == 0, "nothing is left of ids and weights");
-	free(client_at(&session.arenas[MOE_ARENA_DATA], 0));
+	munmap(ids, session.arenas[MOE_ARENA_DATA].bytes);
+	close(session.data_fd);
 	return tap_done();
 }

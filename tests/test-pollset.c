@@ -11,7 +11,7 @@
 #include "tests/tap.h"
 
 #define MANY 1000
-#define PAID_TURN 1024 /* daemon/pollset.c */
+#define PAID_TURN 128 /* daemon/pollset.c */
 #define COLD_TURNS 12
 #define WARM_SESSIONS 32
 

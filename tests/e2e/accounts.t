@@ -31,8 +31,8 @@ for i in 1 2; do
 	ok $? "worker $i is attached" "$dir/err.$i"
 done
 pools=$("$moectl" --socket "$socket" models --json | tr ',' '\n' | grep -c '"node"')
-is "$(user fds)" $((16 + 2 * pools)) \
-	'two workers with a connection and a session each, and moectl: 2 x (2 + 6 + one for each further pool) + 2 descriptors'
+is "$(user fds)" $((18 + 2 * pools)) \
+	'two workers with a connection and a session each, and moectl: 2 x (2 + 7 + one for each further pool) + 2 descriptors'
 ok "$([ "$(user bytes)" -gt 1000000 ]; echo $?)" 'their arenas are counted'
 "$worker" score --model "$sample" --daemon "$socket" --text "$sample/text.txt" >"$dir/text" 2>"$dir/err"
 is $? 1 'a third worker fails'

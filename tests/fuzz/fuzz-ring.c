@@ -9,7 +9,9 @@
  */
 #include <sched.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include "base/memfd.h"
 #include "daemon/ringsrv.h"
 #include "daemon/tier.h"
 #include "model/pool-size.h"
@@ -88,11 +90,17 @@ static void wait_reads(struct entry *entry)
 static uint8_t *make_arena(struct session *s, enum moe_arena kind, uint64_t bytes)
 {
 	uint8_t *p = mmap(NULL, bytes + 2 * GUARD, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	const int fd = memfd_open("arena", 0);
 
-	fuzz_check(p != MAP_FAILED && mprotect(p + GUARD, bytes, PROT_READ | PROT_WRITE) == 0);
+	fuzz_check(p != MAP_FAILED && fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 &&
+		   mmap(p + GUARD, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED);
 	s->arenas[kind] = (struct clientmem){.base = p + GUARD, .bytes = bytes};
-	if (kind == MOE_ARENA_DATA)
-		s->copied_max = 2 * bytes; /* as session_add_arena would */
+	if (kind == MOE_ARENA_SLOTS) {
+		close(fd);
+		return p + GUARD;
+	}
+	s->data_fd = fd; /* as session_add_arena would */
+	s->copied_max = 2 * bytes;
 	return p + GUARD;
 }
 
