@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/util.h"
 #include "daemon/bus-internal.h"
+#include "daemon/ringsrv.h"
 #include "daemon/tier.h"
 #include "daemon/estate.h"
 #include "daemon/handover.h"
@@ -210,7 +211,7 @@ static int find_session(sd_bus *link, const char *path, const char *interface, v
 		.tp_size = x->attach.tp_size,
 		.dp_rank = x->attach.dp_rank,
 		.ep_rank = x->attach.ep_rank,
-		.in_flight = x->in_flight,
+		.in_flight = ringsrv_in_flight(x),
 		.leases = x->leases_held,
 		.id = x->id,
 		.group = x->attach.group,

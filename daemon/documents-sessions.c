@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The document of the sessions: who they are and what they hold. */
 #include "daemon/documents-internal.h"
+#include "daemon/ringsrv.h"
 
 #include <stdio.h>
 
@@ -27,8 +28,8 @@ json_t *session_json(const struct session *x)
 		x->entry->model->manifest->name, "group", group, "device", device, "tp_rank", (int)x->attach.tp_rank,
 		"tp_size", (int)x->attach.tp_size, "dp_rank", (int)x->attach.dp_rank, "ep_rank", (int)x->attach.ep_rank,
 		"attached_ns", (json_int_t)(now_ns() - x->attached_ns), "phase", phase_names[x->phase], "dummy",
-		x->dummy, "tapped", x->tapped, "step", (json_int_t)x->step, "in_flight", (int)x->in_flight, "leases",
-		(int)x->leases_held, "data_bytes", (json_int_t)x->arenas[MOE_ARENA_DATA].bytes, "slot_bytes",
+		x->dummy, "tapped", x->tapped, "step", (json_int_t)x->step, "in_flight", (int)ringsrv_in_flight(x),
+		"leases", (int)x->leases_held, "data_bytes", (json_int_t)x->arenas[MOE_ARENA_DATA].bytes, "slot_bytes",
 		(json_int_t)x->arenas[MOE_ARENA_SLOTS].bytes, "device_bytes", (json_int_t)x->device_bytes,
 		"charged_bytes", (json_int_t)x->charge.held[ACCOUNT_BYTES], "pool_ns", (json_int_t)x->pool_ns, "failed",
 		(json_int_t)x->failed, "cancelled", (json_int_t)x->cancelled, "fill_bytes_running",

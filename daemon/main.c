@@ -78,6 +78,7 @@ int main(int argc, char **argv)
 	struct config config;
 	int r;
 
+	stdio_fill();
 	log_open("moe-expertd", LOG_LEVEL_INFO);
 	r = config_parse(&config, argc, argv, &err);
 	if (r > 0)

@@ -108,6 +108,13 @@ static void reap(struct session *s, struct request *q)
 	s->in_flight--;
 }
 
+uint32_t ringsrv_in_flight(const struct session *s)
+{
+	const uint32_t taken = __atomic_load_n(&client_page(s)->cq_head, __ATOMIC_RELAXED) - s->cq_head;
+
+	return s->in_flight - MIN(taken, s->cq_tail - s->cq_head);
+}
+
 void ringsrv_drop(struct request *q)
 {
 	if (q->tag && !q->session->left)

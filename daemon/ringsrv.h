@@ -39,6 +39,9 @@ bool ringsrv_settle(struct session *session);
  * that broke the ring's law meanwhile is cut off (session->broken). */
 void ringsrv_revive(struct session *session, struct sched *sched);
 
+/* Requests whose answers the client has not taken: what it has is reaped later, when there is work. */
+uint32_t ringsrv_in_flight(const struct session *session);
+
 /* DONE -> COMPLETED, or, when the session has died, -> REAPED. */
 void ringsrv_complete(struct request *request);
 

@@ -4,8 +4,19 @@
 #define BASE_STDOUT_H
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+
+/* The first that main() does: where it was started without one of these descriptors, no file that it opens takes the
+ * place and gets what is printed. What is written to them fails still. */
+static inline void stdio_fill(void)
+{
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY) != fd)
+			return;
+}
 
 /* 0, or -errno: what was printed so far has not all been written. */
 static inline int stdout_flush(void)

@@ -24,6 +24,11 @@ ordered() {
 start_daemon --model "$sample" --threads 2
 require $? 'a daemon' "$dir/daemon.log"
 
+"$bench" restart --samples 1 --daemon "$socket" >"$dir/out" 2>"$dir/err"
+is $? 1 'a daemon without a keeper is not killed'
+grep -q 'no keeper' "$dir/err" && kill -0 "$daemon"
+ok $? 'and the reason is said' "$dir/err"
+
 run ring --samples 200
 is "$(field sessions)" 1 'one session unless told'
 for what in bare.shm_us bare.futex_us bare.eventfd_us bare.futex_idle_us bare.eventfd_idle_us nop.busy_us nop.idle_us agree.busy_us \

@@ -29,6 +29,11 @@ for options in '--experts local' '--experts cpu' '--experts cache --predict 4' '
 	ok $? "generate $options: begins as the reference does" "$dir/text"
 done
 
+"$worker" generate --model "$sample" --daemon "$socket" --prompt "$prompt" --tokens 1 >&- 2>"$dir/err"
+is $? 1 'without a standard output it fails'
+grep -q 'standard output' "$dir/err"
+ok $? 'and writes into nothing else' "$dir/err"
+
 "$moectl" --socket "$socket" stats --json >"$dir/stats.json" 2>"$dir/err"
 require $? 'moectl stats --json' "$dir/err"
 is "$(json "$dir/stats.json" 'models.0.layers.#')" "$layers" 'the table has each layer'

@@ -168,6 +168,8 @@ static int run_verb(struct options *o, const char *word)
 /* 0, or -1 when the word is no value of that option. */
 static int set_option(struct options *o, int id, char *word)
 {
+	char *end;
+
 	switch (id) {
 	case 'd':
 		o->socket = word;
@@ -182,8 +184,8 @@ static int set_option(struct options *o, int id, char *word)
 	case 'H':
 		return parse_count(&o->hold, word);
 	case 's':
-		o->seconds = strtod(word, NULL);
-		return o->seconds > 0 && o->seconds < 1e6 ? 0 : -1;
+		o->seconds = strtod(word, &end);
+		return *end == '\0' && o->seconds > 0 && o->seconds < 1e6 ? 0 : -1;
 	case 'j':
 		o->json = true;
 		return 0;
@@ -263,9 +265,9 @@ static int run(int argc, char **argv)
 		{0},
 	};
 	struct options o = {.sessions = 1, .bytes = 4ull << 30};
-	int id;
+	int id, which = 0;
 
-	while ((id = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+	while ((id = getopt_long(argc, argv, "h", options, &which)) != -1) {
 		if (id == 'h') {
 			print_help();
 			return 0;
@@ -276,8 +278,11 @@ static int run(int argc, char **argv)
 		}
 		if (id == '?')
 			return 2;
-		if (set_option(&o, id, optarg) < 0)
-			return usage("not a value that the option takes:", optarg);
+		if (set_option(&o, id, optarg) < 0) {
+			fprintf(stderr, "moe-bench: --%s: '%s' is not a value that it takes; see moe-bench --help\n",
+				options[which].name, optarg);
+			return 2;
+		}
 	}
 	if (optind == argc) {
 		fprintf(stderr, "moe-bench: a verb is missing; see moe-bench --help\n");
@@ -293,5 +298,6 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+	stdio_fill();
 	return stdout_end("moe-bench", run(argc, argv));
 }

@@ -30,7 +30,7 @@ struct restart {
 	uint64_t weight_bytes;
 };
 
-/* A number of the status document. */
+/* A number of the status document; 1 for true. */
 static int status_number(struct moe_client *client, const char *name, uint64_t *ret, struct moe_error *err)
 {
 	char *text, key[64];
@@ -41,8 +41,10 @@ static int status_number(struct moe_client *client, const char *name, uint64_t *
 		return r;
 	snprintf(key, sizeof key, "\"%s\":", name);
 	at = strstr(text, key);
-	if (at)
-		*ret = strtoull(at + strlen(key), NULL, 10);
+	if (at) {
+		at += strlen(key) + strspn(at + strlen(key), " ");
+		*ret = *at == 't' ? 1 : strtoull(at, NULL, 10);
+	}
 	free(text);
 	return at ? 0
 		  : moe_error_set(err, -EPROTO, "status: no '%s': daemon and moe-bench are of different versions",
@@ -59,11 +61,43 @@ static int touch_all(struct restart *b, struct moe_error *err)
 	return r;
 }
 
+/* Whoever has no keeper ends with its models; and in a container's namespace the number is another process's here. */
+static int check_daemon(const struct restart *b, uint64_t pid, struct moe_error *err)
+{
+	char path[64], name[32] = "";
+	uint64_t kept;
+	FILE *f;
+	int r = status_number(b->client, "kept", &kept, err);
+
+	if (r == 0 && !kept)
+		return moe_error_set(
+			err, -EINVAL,
+			"the daemon has no keeper, and would end with its models: start it with --keep, or by "
+			"systemd");
+	if (r < 0)
+		return r;
+	snprintf(path, sizeof path, "/proc/%llu/comm", (unsigned long long)pid);
+	f = fopen(path, "re");
+	if (f && !fgets(name, sizeof name, f))
+		name[0] = '\0';
+	if (f)
+		fclose(f);
+	if (strncmp(name, "moe-expertd", 11) != 0)
+		return moe_error_set(
+			err, -ESRCH,
+			"process %llu, as the daemon calls itself, is none here: run moe-bench restart where "
+			"it runs, in its container",
+			(unsigned long long)pid);
+	return 0;
+}
+
 static int kill_once(struct restart *b, uint32_t sample, struct moe_error *err)
 {
 	uint64_t pid, begin, read = 0;
 	int r = status_number(b->client, "pid", &pid, err);
 
+	if (r == 0)
+		r = check_daemon(b, pid, err);
 	if (r < 0)
 		return r;
 	b->client = moe_close(b->client);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/stdout.h"
+#include "moe-expert.h"
 #include "tools/mkmodel/folder.h"
 #include "tools/mkmodel/options.h"
 #include "tools/mkmodel/verbs.h"
@@ -40,6 +41,11 @@ int main(int argc, char **argv)
 	const char *verb = argc > 1 ? argv[1] : "";
 	int code;
 
+	stdio_fill();
+	if (strcmp(verb, "--version") == 0) {
+		printf("moe-mkmodel %s\n", MOE_EXPERT_VERSION);
+		return stdout_end("moe-mkmodel", EXIT_DONE);
+	}
 	if (strcmp(verb, "quantize") == 0)
 		code = verb_quantize(argc - 1, argv + 1);
 	else if (strcmp(verb, "widen") == 0)

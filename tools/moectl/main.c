@@ -248,6 +248,7 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+	stdio_fill();
 	signal(SIGPIPE, SIG_IGN);
 	return stdout_end("moectl", run(argc, argv));
 }

@@ -262,6 +262,7 @@ int main(int argc, char **argv)
 	struct worker w = {0};
 	int r;
 
+	stdio_fill();
 	r = options_parse(&w.options, argc, argv);
 	if (r != 0)
 		return stdout_end("moe-worker", r < 0 ? EXIT_USAGE : EXIT_SUCCESS);
