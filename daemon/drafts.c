@@ -28,9 +28,9 @@ void drafts_want(struct drafts *d, uint32_t what)
 
 static int flush(struct scribe *s)
 {
-	const int r = memfd_append(s->fd, s->buffer, s->filled);
+	const int r = memfd_append(s->handout->fd, s->buffer, s->filled);
 
-	s->bytes += s->filled;
+	s->handout->bytes += s->filled;
 	s->filled = 0;
 	return r;
 }
@@ -53,21 +53,49 @@ static int take_text(const char *text, size_t bytes, void *userdata)
 	return 0;
 }
 
+struct handout *handout_drop(struct handout *h)
+{
+	if (!h || --h->holders > 0)
+		return NULL;
+	if (h->fd >= 0 && h->readonly != h->fd)
+		memfd_drop_pages(h->fd, h->bytes);
+	if (h->readonly >= 0 && h->readonly != h->fd)
+		close_fd(h->readonly);
+	if (h->fd >= 0)
+		close_fd(h->fd);
+	free(h);
+	return NULL;
+}
+
+/* What others get of it. */
+static int publish(struct handout *h)
+{
+	h->readonly = memfd_reopen_readonly(h->fd);
+	if (h->readonly >= 0)
+		return memfd_seal_size(h->fd);
+	h->readonly = h->fd;
+	return memfd_seal(h->fd);
+}
+
 /* Without a copy of all of it: what a thread frees stays with that thread's part of the heap. */
 static void write_text(struct scribe *s)
 {
-	int r = s->fd = memfd_open("moe-document", 0);
+	struct handout *h = s->handout;
+	int r = h->fd = memfd_open("moe-document", 0);
 
 	if (r >= 0)
 		r = json_dump_callback(s->document, take_text, s, document_flags(s->what)) < 0 ? -ENOMEM : flush(s);
 	if (r >= 0)
-		r = memfd_seal(s->fd);
+		r = publish(h);
 	json_decref(s->document);
 	if (r >= 0)
 		return;
-	if (s->fd >= 0)
-		close_fd(s->fd);
-	s->fd = moe_error_sys(&s->err, r, "query: cannot write the document");
+	if (h->readonly >= 0 && h->readonly != h->fd)
+		close_fd(h->readonly);
+	if (h->fd >= 0)
+		close_fd(h->fd);
+	h->readonly = -1;
+	h->fd = moe_error_sys(&s->err, r, "query: cannot write the document");
 }
 
 static void *run_scribe(void *arg)
@@ -99,7 +127,7 @@ static bool start_scribe(struct scribe *s)
 /* -- whom it is for ----------------------------------------------------------------------------------------------- */
 
 /* At most so many of those who wait. True: that were all of them. */
-static bool answer_some(struct service *s, uint32_t most, int fd, uint64_t bytes, const struct moe_error *err)
+static bool answer_some(struct service *s, uint32_t most, struct handout *h, const struct moe_error *err)
 {
 	struct peer *next;
 
@@ -109,20 +137,21 @@ static bool answer_some(struct service *s, uint32_t most, int fd, uint64_t bytes
 			continue;
 		if (most-- == 0)
 			return false;
-		peer_send_document(peer, fd, bytes, err);
+		peer_send_document(peer, h, err);
 	}
-	bus_send_document(s->bus, fd, bytes, err);
+	bus_send_document(s->bus, h->fd, h->bytes, err);
 	return true;
 }
 
 static void fail(struct service *s, int r, const struct moe_error *err)
 {
 	struct documents none = {0};
+	struct handout nothing = {.fd = r, .readonly = -1};
 
 	if (s->drafts.what == DOCUMENT_FIGURES)
 		exporter_give(s->exporter, &none);
 	else
-		answer_some(s, UINT32_MAX, r, 0, err);
+		answer_some(s, UINT32_MAX, &nothing, err);
 }
 
 /* -- making one --------------------------------------------------------------------------------------------------- */
@@ -174,22 +203,40 @@ static void gather(struct service *s)
 		begin_document(s);
 }
 
+static struct scribe *scribe_free(struct scribe *scribe)
+{
+	if (scribe)
+		handout_drop(scribe->handout);
+	free(scribe);
+	return NULL;
+}
+
+static struct scribe *scribe_new(void)
+{
+	struct scribe *scribe = calloc(1, sizeof *scribe);
+
+	if (scribe)
+		scribe->handout = calloc(1, sizeof *scribe->handout);
+	if (!scribe || !scribe->handout)
+		return scribe_free(scribe);
+	*scribe->handout = (struct handout){.fd = -1, .readonly = -1, .holders = 1};
+	return scribe;
+}
+
 /* It has written: those who wait get it, some at a time. */
 static void give_out(struct service *s, struct scribe *scribe)
 {
-	if (!answer_some(s, ANSWERS_TURN, scribe->fd, scribe->bytes, &scribe->err))
+	if (!answer_some(s, ANSWERS_TURN, scribe->handout, &scribe->err))
 		return;
 	s->drafts.scribe = NULL;
-	if (scribe->fd >= 0)
-		close_fd(scribe->fd);
-	free(scribe);
+	scribe_free(scribe);
 }
 
 static void hand_to_scribe(struct service *s, json_t *document)
 {
 	struct drafts *d = &s->drafts;
 	struct moe_error err = {0};
-	struct scribe *scribe = document ? calloc(1, sizeof *scribe) : NULL;
+	struct scribe *scribe = document ? scribe_new() : NULL;
 
 	if (!scribe) {
 		json_decref(document);
@@ -304,9 +351,7 @@ void drafts_end(struct drafts *d)
 	d->ended = true;
 	if (!d->scribe)
 		return;
-	pthread_join(d->scribe->thread, NULL);
-	if (d->scribe->fd >= 0)
-		close_fd(d->scribe->fd);
-	free(d->scribe);
-	d->scribe = NULL;
+	if (!d->scribe->joined)
+		pthread_join(d->scribe->thread, NULL);
+	d->scribe = scribe_free(d->scribe);
 }

@@ -27,14 +27,28 @@ struct loop;
 struct service;
 struct session;
 
+/*
+ * A document that was given out. Who has it mapped could keep its pages, at the daemon's cost, for as long as he likes:
+ * they are on the accounts of all who were given it, and are given back when the last of them asks for another one or
+ * leaves.
+ */
+struct handout {
+	int fd;       /* a memfd, or -errno and the scribe's err */
+	int readonly; /* that others get; without /proc fd itself, which is sealed then */
+	uint64_t bytes;
+	uint32_t holders;
+};
+
+/* Takes NULL, returns NULL: one holder less. */
+struct handout *handout_drop(struct handout *handout);
+
 /* Text of a document: by a thread. */
 struct scribe {
 	pthread_t thread;
 	struct loop *loop;
 	json_t *document;
 	uint32_t what;
-	int fd; /* a sealed memfd, or -errno and *err; */
-	uint64_t bytes;
+	struct handout *handout; /* its own share of it */
 	struct moe_error err;
 	_Atomic bool done;
 	bool joined;

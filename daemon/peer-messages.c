@@ -362,16 +362,48 @@ static int on_query(struct peer *peer, const struct moe_msg_query *query, struct
 	return 0;
 }
 
-void peer_send_document(struct peer *peer, int fd, uint64_t bytes, const struct moe_error *err)
+/* The file, and the read-only one of it, which others may share. */
+#define DOCUMENT_FDS 2
+
+void peer_forget_document(struct peer *peer)
 {
-	struct moe_msg_document answer = {.bytes = bytes};
+	if (!peer->document)
+		return;
+	charge_give(&peer->charge, ACCOUNT_BYTES, peer->document->bytes);
+	charge_give(&peer->charge, ACCOUNT_FDS, DOCUMENT_FDS);
+	peer->document = handout_drop(peer->document);
+}
+
+static int take_document(struct peer *peer, struct handout *h, struct moe_error *err)
+{
+	int r = charge_take(&peer->charge, ACCOUNT_BYTES, h->bytes, "query", err);
+
+	if (r < 0)
+		return r;
+	r = charge_take(&peer->charge, ACCOUNT_FDS, DOCUMENT_FDS, "query", err);
+	if (r < 0) {
+		charge_give(&peer->charge, ACCOUNT_BYTES, h->bytes);
+		return r;
+	}
+	h->holders++;
+	peer->document = h;
+	return 0;
+}
+
+void peer_send_document(struct peer *peer, struct handout *h, const struct moe_error *err)
+{
+	struct moe_msg_document answer = {.bytes = h->bytes};
+	struct moe_error why;
 
 	peer->asks = 0;
 	peer->drafted = false;
-	if (fd < 0)
-		peer_send_error(peer, fd, err->text);
+	peer_forget_document(peer);
+	if (h->fd < 0)
+		peer_send_error(peer, h->fd, err->text);
+	else if (take_document(peer, h, &why) < 0)
+		peer_send_error(peer, why.code, why.text);
 	else
-		reply(peer, &answer, sizeof answer, MOE_MSG_QUERY | MOE_MSG_REPLY, &fd, 1);
+		reply(peer, &answer, sizeof answer, MOE_MSG_QUERY | MOE_MSG_REPLY, &h->readonly, 1);
 	peer_asking(peer, false);
 }
 

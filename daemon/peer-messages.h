@@ -27,8 +27,11 @@ void peer_kept(struct peer *peer);
 void peer_send_progress(struct peer *peer, uint64_t done, uint64_t total, uint64_t elapsed_ns, uint64_t eta_ns);
 void peer_send_loaded(struct peer *peer, const struct moe_manifest *manifest, uint64_t bytes, uint64_t elapsed_ns);
 void peer_send_traced(struct peer *peer, const struct moe_msg_traced *traced);
-/* To one that waits for a document: a memfd, which stays the caller's, or -errno and *err. */
-void peer_send_document(struct peer *peer, int fd, uint64_t bytes, const struct moe_error *err);
+/* To one that waits for a document: that, which is on its account until it is given the next one; where there is none
+ * (fd -errno), *err. */
+void peer_send_document(struct peer *peer, struct handout *handout, const struct moe_error *err);
+/* It is off its account. */
+void peer_forget_document(struct peer *peer);
 void peer_send_error(struct peer *peer, int code, const char *text);
 /* The same of a daemon that leaves: the connection stays, whether or not it arrives. */
 void peer_send_goodbye(struct peer *peer, int code, const char *text);

@@ -135,6 +135,7 @@ static void free_peer(struct peer *peer)
 		closer_take_socket(peer->source.fd, peer->uid);
 	else
 		close_fd(peer->source.fd);
+	peer_forget_document(peer);
 	charge_close(&peer->charge);
 	peer->service->trim |= peer->hello && !peer->service->sessions; /* sessions go first, at times */
 	free(peer);

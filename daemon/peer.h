@@ -21,6 +21,7 @@
 #include "daemon/loop.h"
 #include "uapi/moe_proto.h"
 
+struct handout;
 struct service;
 struct session;
 
@@ -37,11 +38,12 @@ struct peer {
 	uint64_t kept_ns; /* when its session last gave something to the keeper, which an answer waits for; 0: none */
 	int region;       /* that goes with the answer to ATTACH; -1: it is ARENA's */
 	bool hello, closed;
-	bool unread;        /* closed with messages in its socket */
-	uint32_t in_flight; /* descriptors in answers that it may not have read */
-	uint32_t asks;      /* the document that it waits for (enum moe_query), 0: none, ... */
-	bool drafted;       /* ... and will get what is being made now */
-	int sources;        /* that the kernel still holds */
+	bool unread;              /* closed with messages in its socket */
+	uint32_t in_flight;       /* descriptors in answers that it may not have read */
+	uint32_t asks;            /* the document that it waits for (enum moe_query), 0: none, ... */
+	bool drafted;             /* ... and will get what is being made now */
+	struct handout *document; /* that it was given last; NULL: none */
+	int sources;              /* that the kernel still holds */
 	struct peer *next;
 	struct peer *next_waiting; /* for the keeper */
 };

@@ -69,7 +69,7 @@ static int read_document(int fd, uint64_t bytes, char **ret, struct moe_error *e
 	_cleanup_free_ char *text = NULL;
 	uint64_t have;
 	void *map;
-	int r = memfd_verify(fd, bytes, F_SEAL_SHRINK | F_SEAL_WRITE, &have, "document", err);
+	int r = memfd_verify(fd, bytes, F_SEAL_SHRINK, &have, "document", err);
 
 	if (r < 0)
 		return r;
@@ -174,10 +174,10 @@ int moe_query(struct moe_client *client, enum moe_document what, char **ret, str
 	do
 		r = query_once(client, &query, &reply, &fd, err);
 	while (r == -EPIPE && ++tries < WIRE_TRIES);
+	if (r == 0) /* before anybody asks for the next one: with that the daemon takes its pages back */
+		r = read_document(fd, reply.bytes, ret, err);
 	pthread_mutex_unlock(&client->lock);
-	if (r < 0)
-		return r;
-	return read_document(fd, reply.bytes, ret, err);
+	return r;
 }
 
 struct progress_call {

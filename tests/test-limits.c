@@ -99,6 +99,56 @@ static void test_connections(void)
 	ok(fixture_stop(&fixture) == 0, "the books balance");
 }
 
+/* Of the first descriptor, or another, of the answer. */
+static const volatile char *map_answer(size_t which, size_t bytes)
+{
+	void *map;
+
+	require(n_answer_fds > which, "a descriptor");
+	map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, answer_fds[which], 0);
+	require(map != MAP_FAILED, "its pages");
+	return map;
+}
+
+static const volatile char *document(int sock)
+{
+	struct moe_msg_query m = {.what = MOE_QUERY_STATUS};
+
+	begin(&m, sizeof m, MOE_MSG_QUERY, 0);
+	require(exchange(sock, &m, sizeof m, NULL, 0) == (MOE_MSG_QUERY | MOE_MSG_REPLY), "a document");
+	return map_answer(0, 1);
+}
+
+static bool emptied(const volatile char *page)
+{
+	uint64_t end = 0;
+
+	while (*page && tap_wait(&end))
+		;
+	return *page == 0;
+}
+
+/* What the daemon has made for a client it takes back, though the client has it mapped. */
+static void test_pages(void)
+{
+	const volatile char *first, *second, *region;
+	int sock;
+
+	fixture_start(&fixture, fixture_sample(), (const char *const[]){"--threads", "1", NULL});
+	sock = connected();
+	first = document(sock);
+	ok(*first == '{', "a document");
+	ok(mmap(NULL, 1, PROT_READ | PROT_WRITE, MAP_SHARED, answer_fds[0], 0) == MAP_FAILED, "is not written to");
+	second = document(sock);
+	ok(*second == '{' && emptied(first), "with the next one its pages are gone");
+	require(attach_with(sock, 16) == (MOE_MSG_ATTACH | MOE_MSG_REPLY), "attached");
+	region = map_answer(2, 1);
+	ok(*region != 0, "a session has its region");
+	close(sock);
+	ok(emptied(second) && emptied(region), "at the end of a connection those of both are");
+	ok(fixture_stop(&fixture) == 0, "the books balance");
+}
+
 static void test_fds(void)
 {
 	const struct moe_msg_attached *attached = (const struct moe_msg_attached *)answer;
@@ -449,6 +499,7 @@ int main(void)
 	test_two_users();
 	if (!ACCEPT_ONE_SHOT) { /* these are the same however connections are accepted */
 		test_fds();
+		test_pages();
 		test_requests();
 		test_leases();
 		test_bytes();

@@ -36,6 +36,7 @@ int memfd_new_sealed(const char *name, const void *content, uint64_t bytes, stru
 /* The same in parts: writes at the file's end, and seals it. 0 or -errno. */
 int memfd_append(int fd, const void *content, uint64_t bytes);
 int memfd_seal(int fd);
+int memfd_seal_size(int fd); /* its size alone */
 
 /* A second, read-only open of the same memory (through /proc/self/fd): what a peer of another user may hold without
  * being able to write. Returns the fd or -errno (-ENOENT where /proc is not mounted; -EAGAIN, and no wait, where

@@ -29,7 +29,9 @@ enum moe_msg_type {
 		2, /* reply: manifest, client region, daemon region (read-only), doorbell, then n_pools pool files */
 	MOE_MSG_ARENA =
 		3, /* one fd: an arena, a size-sealed memfd that the client made with all its pages; each kind once */
-	MOE_MSG_QUERY = 4, /* reply: one fd, a sealed JSON document */
+	MOE_MSG_QUERY =
+		4, /* reply: one fd, read-only or sealed, a JSON document; it is there until this connection's next
+			      QUERY, or its end */
 	MOE_MSG_LOAD = 5,
 	MOE_MSG_UNLOAD = 6,
 	MOE_MSG_PROGRESS = 7,
