@@ -58,7 +58,7 @@ struct handout *handout_drop(struct handout *h)
 	if (!h || --h->holders > 0)
 		return NULL;
 	if (h->fd >= 0 && h->readonly != h->fd)
-		memfd_drop_pages(h->fd, h->bytes);
+		memfd_drop_pages(h->fd, 0, ALIGN_UP(h->bytes, (uint64_t)4096));
 	if (h->readonly >= 0 && h->readonly != h->fd)
 		close_fd(h->readonly);
 	if (h->fd >= 0)

@@ -240,16 +240,27 @@ static void log_place(int sock, const struct exporter_address *address)
 			"a loopback one)");
 }
 
+static bool same_socket(int a, int b)
+{
+	struct stat x, y;
+
+	return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_ino == y.st_ino && x.st_dev == y.st_dev;
+}
+
 /* On a copy of the socket: in some cases of failure the library closes what it was given, in others not. */
 static struct MHD_Daemon *start_daemon(struct exporter *e, int sock)
 {
 	const int own = fcntl(sock, F_DUPFD_CLOEXEC, 0);
+	struct MHD_Daemon *daemon;
 
 	if (own < 0)
 		return NULL;
-	return http.MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, request, e, MHD_OPTION_LISTEN_SOCKET,
-				     own, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
-				     IDLE_S, MHD_OPTION_END);
+	daemon = http.MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, request, e,
+				       MHD_OPTION_LISTEN_SOCKET, own, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS,
+				       MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, MHD_OPTION_END);
+	if (!daemon && same_socket(own, sock))
+		close_fd(own);
+	return daemon;
 }
 
 int exporter_new(struct exporter **ret, const struct exporter_address *address, uint32_t mode, struct loop *loop,

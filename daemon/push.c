@@ -50,8 +50,8 @@ struct push_slots {
 	uint8_t uuid[PUSH_UUID_BYTES];
 	struct push_model model;
 	struct push_job open, close;
-	struct push_slots *next; /* of the opened */
-	bool told, closed;       /* under the lock */
+	struct push_slots *next;  /* of the opened */
+	bool begun, told, closed; /* under the lock; begun: to be opened */
 	int code;
 	struct moe_error err;
 	struct push_gpu *gpu; /* the thread's, but for reading once it is open */
@@ -373,6 +373,7 @@ static bool next_job(struct push *p, struct push_job **ret)
 		p->given = p->given->next;
 		if (!p->given)
 			p->given_end = &p->given;
+		(*ret)->slots->begun |= (*ret)->kind == JOB_OPEN;
 	}
 	goes_on = !p->broken && (*ret || p->running);
 	p->doing = *ret ? (*ret)->kind : JOB_COPY;
@@ -574,19 +575,43 @@ void push_copy(struct push_slots *s, struct pool_copy *copy, uint64_t at, const 
 	}
 }
 
+/* Under the lock: an opening that has not begun never does. */
+static void take_back(struct push *p, struct push_job *job)
+{
+	struct push_job **at = &p->given;
+
+	while (*at != job)
+		at = &(*at)->next;
+	*at = job->next;
+	if (!*at)
+		p->given_end = at;
+	strike(job);
+}
+
 void push_close(struct push_slots *s)
 {
+	struct push *p;
 	struct push_slots **at;
+	bool over;
 
 	if (!s)
 		return;
-	pthread_mutex_lock(&s->push->lock);
+	p = s->push;
+	pthread_mutex_lock(&p->lock);
 	s->closed = true;
-	for (at = &s->push->opened; *at && *at != s; at = &(*at)->next)
+	for (at = &p->opened; *at && *at != s; at = &(*at)->next)
 		;
 	if (*at)
 		*at = s->next;
-	if (!s->push->broken)
-		enlist(s->push, &s->close);
-	pthread_mutex_unlock(&s->push->lock);
+	over = !p->broken && !s->begun;
+	if (over)
+		take_back(p, &s->open);
+	else if (!p->broken)
+		enlist(p, &s->close);
+	pthread_mutex_unlock(&p->lock);
+	if (!over)
+		return;
+	closer_take(&s->fd, 1, s->uid, false);
+	push_model_drop(&s->model);
+	free(s);
 }

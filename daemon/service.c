@@ -491,6 +491,8 @@ static void end_sessions(struct service *s)
 	for (struct entry *e = s->registry.head; s->leaves && e; e = e->next)
 		if (e->tier)
 			frames_pause(tier_frames(e->tier), true); /* what is lent stays where it is */
+	for (struct session *session = s->sessions; session; session = session->next)
+		session->daemon_ends = true;
 	while (s->peers && s->leaves)
 		peer_leave(s->peers);
 	while (s->peers)

@@ -59,11 +59,6 @@ static void session_destroy(struct session *s)
 	for (size_t i = 0; i < ARRAY_LEN(s->arenas); i++)
 		if (s->arenas[i].base)
 			closer_unmap((void *)(uintptr_t)s->arenas[i].base, s->arenas[i].bytes);
-	/* The client may have them mapped for longer than they are on its account. */
-	if (s->client.base && !s->left)
-		memfd_drop_pages(s->client_fd, s->client.bytes);
-	if (s->page && !s->left)
-		memfd_drop_pages(s->daemon_fd, s->daemon_bytes);
 	if (s->client.base)
 		munmap((void *)(uintptr_t)s->client.base, s->client.bytes);
 	if (s->page)
@@ -579,6 +574,14 @@ void session_leave(struct session *s, struct sched *sched)
 	let_go(s, sched);
 }
 
+/* The client may have them mapped for longer than they are on its account. What its last look at the queue needs stays:
+ * the page with the queue's sizes and ends. */
+static void drop_regions(struct session *s)
+{
+	memfd_drop_pages(s->client_fd, 0, s->client.bytes);
+	memfd_drop_pages(s->daemon_fd, MOE_RING_PAGE, s->daemon_bytes - MOE_RING_PAGE);
+}
+
 void session_free(struct session *s)
 {
 	assert(s->dead && s->in_flight == 0 && s->leases_held == 0);
@@ -587,5 +590,7 @@ void session_free(struct session *s)
 	ringsrv_tier_leave(s);
 	s->entry->model->sessions--;
 	s->entry = NULL;
+	if (!s->left && !s->daemon_ends)
+		drop_regions(s);
 	loop_remove(s->loop, &s->doorbell);
 }

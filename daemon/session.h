@@ -46,6 +46,7 @@ struct session {
 	const char *broken;        /* the client broke the ring's law: why */
 	bool dead;                 /* the connection is gone, or it is left */
 	bool left;                 /* dead here, but the journal and the regions are the successor's */
+	bool daemon_ends;          /* and not the session alone: what was answered may be read still */
 	bool polled;               /* or parked */
 	uint32_t entries, sq_head, cq_tail, cq_head;
 	uint32_t polls, visited; /* visited: of its user's visits, the last to this one */

@@ -61,17 +61,20 @@ static void begin(void *message, size_t bytes, unsigned int type, unsigned int f
 		.magic = MOE_PROTO_MAGIC, .type = (__u16)type, .fds = (__u16)fds, .bytes = (__u32)bytes};
 }
 
-/* Sends and returns the answer's type, 0 when the daemon closed the connection. */
-static unsigned int exchange(int sock, const void *message, size_t bytes, const int *fds, size_t n_fds)
+/* The next answer's type, 0 when the daemon closed the connection. */
+static unsigned int next_answer(int sock)
 {
-	long n;
-
 	fdmsg_close_fds(answer_fds, n_answer_fds);
 	n_answer_fds = 0;
-	if (fdmsg_send(sock, message, bytes, fds, n_fds, 0) < 0)
+	if (fdmsg_recv(sock, answer, sizeof answer, answer_fds, &n_answer_fds, 0) < (long)sizeof(struct moe_msg))
 		return 0;
-	n = fdmsg_recv(sock, answer, sizeof answer, answer_fds, &n_answer_fds, 0);
-	return n >= (long)sizeof(struct moe_msg) ? ((struct moe_msg *)answer)->type : 0;
+	return ((struct moe_msg *)answer)->type;
+}
+
+/* Sends and returns the answer's type. */
+static unsigned int exchange(int sock, const void *message, size_t bytes, const int *fds, size_t n_fds)
+{
+	return fdmsg_send(sock, message, bytes, fds, n_fds, 0) < 0 ? 0 : next_answer(sock);
 }
 
 static unsigned int hello(int sock)

@@ -4,11 +4,13 @@
  * driver, for which a memory file of whole granules is memory of a GPU: each is refused or does what it says, and
  * nothing stays behind.
  */
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 
 #include "base/util.h"
 #include "tests/cuda-sim/cuda-sim.h"
+#include "tests/leaks.h"
 #include "tests/raw-client.h"
 
 #define GRANULE (2u << 20)
@@ -248,6 +250,41 @@ static void test_refused_call(int memory, const char *call, int status, uint32_t
 
 /* -- a keeper that stands still ----------------------------------------------------------------------------------- */
 
+/* While one opening waits for its turn at the registrar, those of clients that have left wait for nothing. */
+static void test_left_waiting(int memory)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	struct moe_msg ask = {0};
+	struct moe_msg_device m = good;
+	int held = attach_bare(), registrar, base;
+	uint64_t began;
+
+	begin(&ask, sizeof ask, MOE_MSG_REGISTRAR, 0);
+	require(exchange(held, &ask, sizeof ask, NULL, 0) == (MOE_MSG_REGISTRAR | MOE_MSG_REPLY) && n_answer_fds == 1,
+		"the registrar's file");
+	registrar = dup(answer_fds[0]);
+	require(fcntl(registrar, F_SETLK, &lock) == 0, "is locked");
+	begin(&m, sizeof m, MOE_MSG_DEVICE, 1);
+	require(fdmsg_send(held, &m, sizeof m, &memory, 1, 0) == 0, "slots, for which the daemon waits");
+	usleep(100000);
+	base = leaks_fds(fixture.pid);
+	for (int i = 0; i < 20; i++) {
+		const int sock = attach_bare();
+
+		require(fdmsg_send(sock, &m, sizeof m, &memory, 1, 0) == 0, "slots of who leaves");
+		close(sock);
+	}
+	began = now_ns();
+	while (leaks_fds(fixture.pid) > base && now_ns() - began < TAP_SOON_NS)
+		usleep(1000);
+	ok(leaks_fds(fixture.pid) <= base, "nothing is left of them, while the first one waits");
+	lock.l_type = F_UNLCK;
+	fcntl(registrar, F_SETLK, &lock);
+	close(registrar);
+	ok(next_answer(held) == (MOE_MSG_DEVICE | MOE_MSG_REPLY), "which then is answered");
+	close(held);
+}
+
 #define CROWD 120
 
 /* Sessions that nobody waits for, until messages to the keeper wait; how many. */
@@ -319,6 +356,7 @@ int main(void)
 	test_fills(memory);
 	test_timeline(memory);
 	test_leave(memory);
+	test_left_waiting(memory);
 	fdmsg_close_fds(answer_fds, n_answer_fds);
 	after = quiet_fds(before);
 	ok(after <= before, "no descriptor is left: %d before, %d after", before, after);

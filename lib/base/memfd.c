@@ -102,9 +102,9 @@ int memfd_seal_size(int fd)
 	return fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0 ? -errno : 0;
 }
 
-void memfd_drop_pages(int fd, uint64_t bytes)
+void memfd_drop_pages(int fd, uint64_t offset, uint64_t bytes)
 {
-	fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes);
+	fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes);
 }
 
 int memfd_new_sealed(const char *name, const void *content, uint64_t bytes, struct moe_error *err)

@@ -28,8 +28,8 @@ int memfd_new(const char *name, uint64_t bytes, struct moe_error *err);
 int memfd_new_sparse(const char *name, uint64_t bytes, uint64_t with_pages, struct moe_error *err);
 int memfd_make_pages(int fd, uint64_t offset, uint64_t bytes);
 
-/* Gives the pages of the first `bytes` back, whoever has them mapped: who does finds zeros, in pages of its own. */
-void memfd_drop_pages(int fd, uint64_t bytes);
+/* Gives the pages of a range back, whoever has them mapped: who does finds zeros, in pages of its own. */
+void memfd_drop_pages(int fd, uint64_t offset, uint64_t bytes);
 
 /* As memfd_new, with `bytes` of content and F_SEAL_WRITE: an immutable document. */
 int memfd_new_sealed(const char *name, const void *content, uint64_t bytes, struct moe_error *err);
