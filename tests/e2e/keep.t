@@ -139,16 +139,16 @@ unkept() {
 
 cat >"$dir/narrow" <<END
 #!/bin/sh
-ulimit -n 192
+ulimit -n 134
 exec '$program' "\$@"
 END
 chmod +x "$dir/narrow"
 expertd=$dir/narrow
 start_daemon --keep --model "$sample"
-require $? 'a keeper that has room for 64 descriptors' "$dir/daemon.log"
-hold tinymoe 10
+require $? 'a keeper that has room for 35 descriptors' "$dir/daemon.log"
+hold tinymoe 5
 crowd=$holder
-within "$(unkept)" 1 9 'more sessions than it has room for: some will end with their daemon'
+within "$(unkept)" 1 4 'more sessions than it has room for: some will end with their daemon'
 few=$(unkept)
 "$moectl" --socket "$socket" load "$sample" --name second >"$dir/out" 2>&1
 is $? 0 'a model is loaded all the same'
