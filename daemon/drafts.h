@@ -29,8 +29,8 @@ struct session;
 
 /*
  * A document that was given out. Who has it mapped could keep its pages, at the daemon's cost, for as long as he likes:
- * they are on the accounts of all who were given it, and are given back when the last of them asks for another one or
- * leaves.
+ * each connection has one at most, whose descriptors are on its account, and the pages are given back when the last
+ * that was given it asks for another one or leaves.
  */
 struct handout {
 	int fd;       /* a memfd, or -errno and the scribe's err */

@@ -369,22 +369,17 @@ void peer_forget_document(struct peer *peer)
 {
 	if (!peer->document)
 		return;
-	charge_give(&peer->charge, ACCOUNT_BYTES, peer->document->bytes);
 	charge_give(&peer->charge, ACCOUNT_FDS, DOCUMENT_FDS);
 	peer->document = handout_drop(peer->document);
 }
 
 static int take_document(struct peer *peer, struct handout *h, struct moe_error *err)
 {
-	int r = charge_take(&peer->charge, ACCOUNT_BYTES, h->bytes, "query", err);
+	/* Not its bytes: who only looks would count as a user of memory, and lower everybody's share of that. */
+	const int r = charge_take(&peer->charge, ACCOUNT_FDS, DOCUMENT_FDS, "query", err);
 
 	if (r < 0)
 		return r;
-	r = charge_take(&peer->charge, ACCOUNT_FDS, DOCUMENT_FDS, "query", err);
-	if (r < 0) {
-		charge_give(&peer->charge, ACCOUNT_BYTES, h->bytes);
-		return r;
-	}
 	h->holders++;
 	peer->document = h;
 	return 0;
