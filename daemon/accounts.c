@@ -162,6 +162,15 @@ void charge_close(struct charge *charge)
 	*charge = (struct charge){0};
 }
 
+void charge_split(struct charge *from, struct charge *ret, enum account_resource resource, uint64_t amount)
+{
+	assert(amount <= from->held[resource]);
+	*ret = (struct charge){.account = from->account};
+	from->account->charges++;
+	from->held[resource] -= amount;
+	ret->held[resource] = amount;
+}
+
 /* Users of the resource when this one has some. */
 static uint32_t users_with(const struct account *u, enum account_resource resource)
 {

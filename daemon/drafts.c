@@ -6,12 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cleanup.h"
 #include "base/error.h"
-#include "base/memfd.h"
 #include "base/util.h"
 #include "daemon/documents.h"
 #include "daemon/exporter.h"
+#include "daemon/handout.h"
 #include "daemon/peer-messages.h"
 #include "daemon/peer.h"
 #include "daemon/rest.h"
@@ -28,9 +27,8 @@ void drafts_want(struct drafts *d, uint32_t what)
 
 static int flush(struct scribe *s)
 {
-	const int r = memfd_append(s->handout->fd, s->buffer, s->filled);
+	const int r = handout_append(s->handout, s->buffer, s->filled);
 
-	s->handout->bytes += s->filled;
 	s->filled = 0;
 	return r;
 }
@@ -53,49 +51,18 @@ static int take_text(const char *text, size_t bytes, void *userdata)
 	return 0;
 }
 
-struct handout *handout_drop(struct handout *h)
-{
-	if (!h || --h->holders > 0)
-		return NULL;
-	if (h->fd >= 0 && h->readonly != h->fd)
-		memfd_drop_pages(h->fd, 0, ALIGN_UP(h->bytes, (uint64_t)4096));
-	if (h->readonly >= 0 && h->readonly != h->fd)
-		close_fd(h->readonly);
-	if (h->fd >= 0)
-		close_fd(h->fd);
-	free(h);
-	return NULL;
-}
-
-/* What others get of it. */
-static int publish(struct handout *h)
-{
-	h->readonly = memfd_reopen_readonly(h->fd);
-	if (h->readonly >= 0)
-		return memfd_seal_size(h->fd);
-	h->readonly = h->fd;
-	return memfd_seal(h->fd);
-}
-
 /* Without a copy of all of it: what a thread frees stays with that thread's part of the heap. */
 static void write_text(struct scribe *s)
 {
-	struct handout *h = s->handout;
-	int r = h->fd = memfd_open("moe-document", 0);
+	int r = handout_open(s->handout);
 
 	if (r >= 0)
 		r = json_dump_callback(s->document, take_text, s, document_flags(s->what)) < 0 ? -ENOMEM : flush(s);
 	if (r >= 0)
-		r = publish(h);
+		r = handout_publish(s->handout);
 	json_decref(s->document);
-	if (r >= 0)
-		return;
-	if (h->readonly >= 0 && h->readonly != h->fd)
-		close_fd(h->readonly);
-	if (h->fd >= 0)
-		close_fd(h->fd);
-	h->readonly = -1;
-	h->fd = moe_error_sys(&s->err, r, "query: cannot write the document");
+	if (r < 0)
+		handout_fail(s->handout, moe_error_sys(&s->err, r, "query: cannot write the document"));
 }
 
 static void *run_scribe(void *arg)
@@ -203,10 +170,10 @@ static void gather(struct service *s)
 		begin_document(s);
 }
 
-static struct scribe *scribe_free(struct scribe *scribe)
+static struct scribe *scribe_free(struct scribe *scribe, struct holes *holes)
 {
-	if (scribe)
-		handout_drop(scribe->handout);
+	if (scribe && scribe->handout)
+		handout_drop(scribe->handout, holes, NULL);
 	free(scribe);
 	return NULL;
 }
@@ -216,11 +183,8 @@ static struct scribe *scribe_new(void)
 	struct scribe *scribe = calloc(1, sizeof *scribe);
 
 	if (scribe)
-		scribe->handout = calloc(1, sizeof *scribe->handout);
-	if (!scribe || !scribe->handout)
-		return scribe_free(scribe);
-	*scribe->handout = (struct handout){.fd = -1, .readonly = -1, .holders = 1};
-	return scribe;
+		scribe->handout = handout_new();
+	return scribe && scribe->handout ? scribe : scribe_free(scribe, NULL);
 }
 
 /* It has written: those who wait get it, some at a time. */
@@ -229,7 +193,7 @@ static void give_out(struct service *s, struct scribe *scribe)
 	if (!answer_some(s, ANSWERS_TURN, scribe->handout, &scribe->err))
 		return;
 	s->drafts.scribe = NULL;
-	scribe_free(scribe);
+	scribe_free(scribe, s->holes);
 }
 
 static void hand_to_scribe(struct service *s, json_t *document)
@@ -353,5 +317,5 @@ void drafts_end(struct drafts *d)
 		return;
 	if (!d->scribe->joined)
 		pthread_join(d->scribe->thread, NULL);
-	d->scribe = scribe_free(d->scribe);
+	d->scribe = scribe_free(d->scribe, NULL);
 }

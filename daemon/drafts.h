@@ -5,10 +5,9 @@
  * Law: a document takes as long as there are sessions and layers, up to a quarter of a second, and the rings wait for
  * none of it: between two turns of the reactor one piece is made, and while the rings have work a piece is followed by
  * four times its time without one. The whole is written by a thread of its own, and given to some of those who wait in
- * a turn, while the next draft waits. Whoever
- * asks for a document before it is begun gets that one, later ones the next, all the same: so somebody who asks without
- * end makes nobody wait for more than two of each kind. A model that goes away begins the draft anew. The reactor's
- * alone.
+ * a turn, while the next draft waits. Whoever asks for a document before it is begun gets that one, later ones the
+ * next, all the same: so somebody who asks without end makes nobody wait for more than two of each kind. A model that
+ * goes away begins the draft anew. The reactor's alone.
  */
 #ifndef DAEMON_DRAFTS_H
 #define DAEMON_DRAFTS_H
@@ -23,24 +22,10 @@
 #include "moe-error.h"
 
 struct document;
+struct handout;
 struct loop;
 struct service;
 struct session;
-
-/*
- * A document that was given out. Who has it mapped could keep its pages, at the daemon's cost, for as long as he likes:
- * each connection has one at most, whose descriptors are on its account, and the pages are given back when the last
- * that was given it asks for another one or leaves.
- */
-struct handout {
-	int fd;       /* a memfd, or -errno and the scribe's err */
-	int readonly; /* that others get; without /proc fd itself, which is sealed then */
-	uint64_t bytes;
-	uint32_t holders;
-};
-
-/* Takes NULL, returns NULL: one holder less. */
-struct handout *handout_drop(struct handout *handout);
 
 /* Text of a document: by a thread. */
 struct scribe {
@@ -49,7 +34,7 @@ struct scribe {
 	json_t *document;
 	uint32_t what;
 	struct handout *handout; /* its own share of it */
-	struct moe_error err;
+	struct moe_error err;    /* where there is none */
 	_Atomic bool done;
 	bool joined;
 	size_t filled;

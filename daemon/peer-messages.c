@@ -19,6 +19,7 @@
 #include "daemon/estate.h"
 #include "daemon/events.h"
 #include "daemon/group.h"
+#include "daemon/handout.h"
 #include "daemon/service.h"
 
 /* -- replies ------------------------------------------------------------------------------------------------------ */
@@ -362,21 +363,16 @@ static int on_query(struct peer *peer, const struct moe_msg_query *query, struct
 	return 0;
 }
 
-/* The file, and the read-only one of it, which others may share. */
-#define DOCUMENT_FDS 2
-
 void peer_forget_document(struct peer *peer)
 {
-	if (!peer->document)
-		return;
-	charge_give(&peer->charge, ACCOUNT_FDS, DOCUMENT_FDS);
-	peer->document = handout_drop(peer->document);
+	if (peer->document)
+		peer->document = handout_drop(peer->document, peer->service->holes, &peer->charge);
 }
 
 static int take_document(struct peer *peer, struct handout *h, struct moe_error *err)
 {
 	/* Not its bytes: who only looks would count as a user of memory, and lower everybody's share of that. */
-	const int r = charge_take(&peer->charge, ACCOUNT_FDS, DOCUMENT_FDS, "query", err);
+	const int r = charge_take(&peer->charge, ACCOUNT_FDS, HANDOUT_FDS, "query", err);
 
 	if (r < 0)
 		return r;

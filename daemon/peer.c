@@ -114,13 +114,14 @@ static bool receive_one(struct peer *peer)
 static void socket_ready(struct source *source, uint32_t events)
 {
 	struct peer *peer = container_of(source, struct peer, source);
-
+	const bool left = events & (POLLHUP | POLLERR | POLLRDHUP);
 	const uint64_t begin = now_ns();
 
-	/* What is left makes it ready again. */
-	for (int i = 0; i < MESSAGES_MAX && now_ns() - begin < MESSAGES_NS && !peer->closed && receive_one(peer); i++)
-		;
-	if (!peer->closed && events & (POLLHUP | POLLERR | POLLRDHUP))
+	/* What is left makes it ready again, but that of a peer that has left: it is ready once. */
+	for (int i = 0; i < MESSAGES_MAX && (left || now_ns() - begin < MESSAGES_NS); i++)
+		if (peer->closed || !receive_one(peer))
+			break;
+	if (!peer->closed && left)
 		peer_close(peer, NULL);
 }
 
@@ -316,7 +317,7 @@ int peer_revive(struct service *service, int sock, struct session *session, stru
 	if (r < 0)
 		return r;
 	ringsrv_revive(session, service->sched);
-	session->charge.granted = false;
+	session->charge.granted = service->peers->charge.granted = false;
 	return 0;
 }
 

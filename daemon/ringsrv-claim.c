@@ -158,8 +158,8 @@ void ringsrv_drop_routing(struct session *s, struct request *q)
 
 uint64_t ringsrv_read_bytes(const struct session *s, const struct moe_sqe *e)
 {
-	if (e->op == MOE_OP_CANCEL)
-		return s->entries * sizeof(struct request);
+	if (e->op == MOE_OP_CANCEL) /* a look at each request takes as long as one at a pair */
+		return s->requests_used * PAIR_BYTES;
 	return ringsrv_routing_bytes(e);
 }
 

@@ -99,7 +99,7 @@ void service_bury(struct service *s)
 			drafts_forget(&s->drafts, session);
 			heat_round_forget(&s->heat_round, session);
 			sched_part(s->sched, &session->sched);
-			session_free(session);
+			session_free(session, s->holes);
 			s->trim = !s->sessions;
 		} else {
 			at = &session->next;

@@ -123,6 +123,7 @@ static bool service_turn(void *userdata)
 	any |= heat_round_turn(&s->heat_round, busy);
 	any |= drafts_turn(s, busy);
 	any |= bus_turn(s->bus);
+	holes_collect(s->holes);
 	if (s->push)
 		any |= serve_opened(s);
 	if (s->trace)
@@ -291,6 +292,8 @@ static int start_workers(struct service *s, struct moe_error *err)
 	int r = loop_new(&s->loop, &hooks, err);
 
 	s->uring = r == 0 ? uring_probe() : r;
+	if (r == 0)
+		r = holes_new(&s->holes, s->loop, err);
 	if (r == 0)
 		r = agreements_open(&s->agreements, s->loop, err);
 	if (r == 0)
@@ -491,8 +494,7 @@ static void end_sessions(struct service *s)
 	for (struct entry *e = s->registry.head; s->leaves && e; e = e->next)
 		if (e->tier)
 			frames_pause(tier_frames(e->tier), true); /* what is lent stays where it is */
-	for (struct session *session = s->sessions; session; session = session->next)
-		session->daemon_ends = true;
+	holes_end(s->holes);
 	while (s->peers && s->leaves)
 		peer_leave(s->peers);
 	while (s->peers)
@@ -538,6 +540,7 @@ struct service *service_free(struct service *s)
 	handover_on_waiting(s->handover, NULL, NULL);
 	loop_free(s->loop); /* where io_uring takes nothing any more, the last sources go only now */
 	peers_look(s, true);
+	s->holes = holes_free(s->holes);
 	closer_settle(); /* what they gave to the closer is let go of as well */
 	accounts_free(s->accounts);
 	guard_stop();

@@ -23,6 +23,7 @@
 #include "daemon/drafts.h"
 #include "daemon/heat-round.h"
 #include "daemon/heats.h"
+#include "daemon/holes.h"
 #include "daemon/jobs.h"
 #include "daemon/listener.h"
 #include "daemon/load.h"
@@ -83,6 +84,7 @@ struct service {
 	struct push *push;         /* NULL: not asked for */
 	struct exporter *exporter; /* the same */
 	struct accounts *accounts;
+	struct holes *holes;
 	struct listener listener;
 	struct door door;
 	struct source signal_source, parent_source;

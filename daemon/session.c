@@ -17,6 +17,7 @@
 #include "base/util.h"
 #include "daemon/agreement.h"
 #include "daemon/closer.h"
+#include "daemon/holes.h"
 #include "daemon/modqueue.h"
 #include "daemon/ringsrv.h"
 
@@ -50,6 +51,15 @@ static size_t used_bytes(const struct session *s)
 	return s->entries * (sizeof *s->requests + sizeof *s->completed) + sizeof *s->times;
 }
 
+/* What the client's last look at the queue needs stays: the page with the queue's sizes and ends. */
+static void give_regions_back(struct session *s)
+{
+	const struct hole list[] = {{s->client_fd, 0, s->client.bytes},
+				    {s->daemon_fd, MOE_RING_PAGE, s->daemon_bytes - MOE_RING_PAGE}};
+
+	holes_make(s->holes, list, ARRAY_LEN(list), &s->charge);
+}
+
 static void session_destroy(struct session *s)
 {
 	ringsrv_tier_leave(s);
@@ -63,15 +73,13 @@ static void session_destroy(struct session *s)
 		munmap((void *)(uintptr_t)s->client.base, s->client.bytes);
 	if (s->page)
 		munmap(s->page, s->daemon_bytes);
-	close_fd(s->client_fd);
-	close_fd(s->daemon_fd);
 	close_fd(s->doorbell.fd);
 	if (s->requests)
 		munmap(s->requests, used_bytes(s));
 	journal_free(&s->journal);
 	free(s->hinted);
 	free(s->slices);
-	charge_close(&s->charge);
+	give_regions_back(s);
 	free(s);
 }
 
@@ -574,15 +582,7 @@ void session_leave(struct session *s, struct sched *sched)
 	let_go(s, sched);
 }
 
-/* The client may have them mapped for longer than they are on its account. What its last look at the queue needs stays:
- * the page with the queue's sizes and ends. */
-static void drop_regions(struct session *s)
-{
-	memfd_drop_pages(s->client_fd, 0, s->client.bytes);
-	memfd_drop_pages(s->daemon_fd, MOE_RING_PAGE, s->daemon_bytes - MOE_RING_PAGE);
-}
-
-void session_free(struct session *s)
+void session_free(struct session *s, struct holes *holes)
 {
 	assert(s->dead && s->in_flight == 0 && s->leases_held == 0);
 	push_close(s->device);
@@ -590,7 +590,6 @@ void session_free(struct session *s)
 	ringsrv_tier_leave(s);
 	s->entry->model->sessions--;
 	s->entry = NULL;
-	if (!s->left && !s->daemon_ends)
-		drop_regions(s);
+	s->holes = s->left ? NULL : holes;
 	loop_remove(s->loop, &s->doorbell);
 }

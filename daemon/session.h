@@ -37,6 +37,7 @@
 
 struct agreement;
 struct frames_user;
+struct holes;
 struct modqueue;
 
 struct session {
@@ -46,7 +47,6 @@ struct session {
 	const char *broken;        /* the client broke the ring's law: why */
 	bool dead;                 /* the connection is gone, or it is left */
 	bool left;                 /* dead here, but the journal and the regions are the successor's */
-	bool daemon_ends;          /* and not the session alone: what was answered may be read still */
 	bool polled;               /* or parked */
 	uint32_t entries, sq_head, cq_tail, cq_head;
 	uint32_t polls, visited; /* visited: of its user's visits, the last to this one */
@@ -57,6 +57,7 @@ struct session {
 	uint64_t drafted;     /* the document that has its piece of it (documents.c) */
 	struct session *poll_prev;
 	struct pollset *pollset;
+	struct holes *holes; /* for its pages, at its end */
 
 	uint64_t id;
 	pid_t pid;
@@ -173,8 +174,9 @@ static inline bool session_busy(const struct session *session)
 	return session->in_flight > 0;
 }
 
-/* Dead and not busy. The memory goes when the kernel has let go of the doorbell. */
-void session_free(struct session *session);
+/* Dead and not busy. The memory goes when the kernel has let go of the doorbell; what the client may have mapped for
+ * longer by way of `holes` (NULL: it stays until the client is gone), and is on the account until then. */
+void session_free(struct session *session, struct holes *holes);
 
 /* A place for the lease, in memory and on the user's account: 0, -EDQUOT or -ENOMEM. */
 int session_room_for_lease(struct session *session, uint64_t lease);

@@ -84,6 +84,8 @@ static int read_document(int fd, uint64_t bytes, char **ret, struct moe_error *e
 		munmap(map, bytes);
 	}
 	text[bytes] = '\0';
+	if (bytes > 0 && !text[0])
+		return moe_error_set(err, -EPIPE, "document: the daemon has taken it back, since it ends");
 	*ret = steal_ptr(text);
 	return 0;
 }

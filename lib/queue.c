@@ -85,10 +85,6 @@ static void retire(struct queue *queue, const struct moe_cqe *cqe)
 {
 	struct queue_op *op = (struct queue_op *)(uintptr_t)cqe->user_data;
 
-	if (!op) { /* the daemon has ended this session at this very moment, and given its memory back */
-		atomic_store(&queue->dead, true);
-		return;
-	}
 	op->cqe = *cqe;
 	/* The daemon moved it from PUBLISHED to COMPLETED; here we learn of it. */
 	atomic_store_explicit(&op->state, MOE_REQUEST_COMPLETED, memory_order_relaxed);
@@ -141,7 +137,16 @@ static void drain(struct queue *queue)
 		return;
 	}
 	for (; given_out(queue, queue->cq_head); any = true) {
-		retire(queue, &queue->cqes[queue->cq_head & (queue->entries - 1)]);
+		const struct moe_cqe cqe = queue->cqes[queue->cq_head & (queue->entries - 1)];
+
+		/* The daemon may end this session at this very moment, and give its memory back: then it is zeros, or
+		 * was before all of it was copied. */
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		if (!given_out(queue, queue->cq_head)) {
+			atomic_store(&queue->dead, true);
+			break;
+		}
+		retire(queue, &cqe);
 		step_head(queue);
 	}
 	if (any)

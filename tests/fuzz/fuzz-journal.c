@@ -157,7 +157,7 @@ static void live_on(struct session *s)
 	session_kill(s, fuzz_daemon.service->sched);
 	while (session_busy(s))
 		complete_done();
-	session_free(s); /* asserts that the books balance */
+	session_free(s, NULL); /* asserts that the books balance */
 	loop_drain(fuzz_daemon.service->loop);
 	fuzz_check(entry->model->sessions == 0 && entry->model->leases == 0);
 }

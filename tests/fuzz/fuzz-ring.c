@@ -250,7 +250,7 @@ static void ring_close(struct ring *r)
 
 	session_kill(r->session, fuzz_daemon.service->sched);
 	wait_ring(r);
-	session_free(r->session); /* asserts that the books balance */
+	session_free(r->session, NULL); /* asserts that the books balance */
 	wait_reads(entry);
 	loop_drain(loop);
 	fuzz_check(entry->model->sessions == 0 && entry->model->leases == 0);

@@ -43,7 +43,7 @@ static struct tap {
 static void tap_stop(void)
 {
 	session_kill(tap.session, fuzz_daemon.service->sched);
-	session_free(tap.session);
+	session_free(tap.session, NULL);
 	loop_drain(fuzz_daemon.service->loop);
 	free(tap.record);
 }
