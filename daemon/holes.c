@@ -30,6 +30,7 @@ struct job {
 
 struct holes {
 	struct loop *loop;
+	uint32_t open; /* the reactor's: jobs that were not collected */
 	pthread_mutex_t lock;
 	pthread_cond_t ends;         /* a thread does */
 	struct job *waiting, **last; /* the oldest first */
@@ -177,6 +178,7 @@ void holes_make(struct holes *h, const struct hole *list, size_t n, struct charg
 	assert(n <= HOLES_EACH);
 	if (h && !h->ended && leave_to_thread(h, list, n, charge)) {
 		*charge = (struct charge){0};
+		h->open++;
 		return;
 	}
 	if (h && !h->ended)
@@ -201,7 +203,13 @@ void holes_collect(struct holes *h)
 		next = job->next;
 		charge_close(&job->charge);
 		free(job);
+		h->open--;
 	}
+}
+
+bool holes_none(const struct holes *h)
+{
+	return h->open == 0;
 }
 
 /* With the lock held: what no thread is at yet. */

@@ -10,6 +10,7 @@
 #ifndef DAEMON_HOLES_H
 #define DAEMON_HOLES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,6 +37,9 @@ void holes_make(struct holes *holes, const struct hole *list, size_t n, struct c
 
 /* The reactor's turn: gives charges back. */
 void holes_collect(struct holes *holes);
+
+/* Of the reactor: none waits, and no charge of one. */
+bool holes_none(const struct holes *holes);
 
 /* What is being made is waited for, what waits is closed. */
 void holes_end(struct holes *holes);

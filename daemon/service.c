@@ -145,7 +145,7 @@ static bool service_turn(void *userdata)
  * has heard of the last one's end, for letters to it lie between what is free. */
 static void trim_memory(struct service *s)
 {
-	if (!s->trim || handover_waiting(s->handover) > 0)
+	if (!s->trim || handover_waiting(s->handover) > 0 || !holes_none(s->holes))
 		return;
 	pool_trim(s->pool);
 	closer_trim();
