@@ -166,16 +166,19 @@ static bool has_room(const struct sched *s, const struct sched_client *client, i
 }
 
 /* Of those that share a budget the lowest virtual end goes first: who asks for small fills must not always find the
- * room that a larger one waits for. Who has no window left is passed over. */
-static bool has_turn(const struct sched *s, const struct sched_client *client, int class, const struct request *fill)
+ * room that a larger one waits for. Who has no window left is passed over. NULL: none, or there is no room for it. */
+static struct request *next_fill(const struct sched *s, const struct sched_client *client, int class)
 {
-	for (const struct sched_client *c = client->sharer; c != client; c = c->sharer) {
-		const struct request *other = c->waiting[class][SCHED_FILL].head;
+	const struct sched_client *c = client;
+	struct request *first = NULL;
 
-		if (other && other->order < fill->order && c->running[class] < s->window)
-			return false;
-	}
-	return true;
+	do {
+		struct request *fill = c->waiting[class][SCHED_FILL].head;
+
+		if (fill && c->running[class] < s->window && (!first || fill->order < first->order))
+			first = fill;
+	} while ((c = c->sharer) != client);
+	return first && has_room(s, client, class, first) ? first : NULL;
 }
 
 /* The client's next one of a class, or NULL. */
@@ -184,38 +187,30 @@ static struct request *next_waiting(const struct sched *s, const struct sched_cl
 	struct request *compute = client->waiting[class][SCHED_COMPUTE].head;
 	struct request *fill = client->waiting[class][SCHED_FILL].head;
 
-	if (!fill || (compute && compute->order < fill->order) || !has_room(s, client, class, fill) ||
-	    !has_turn(s, client, class, fill))
+	if (!fill || (compute && compute->order < fill->order) || next_fill(s, client, class) != fill)
 		return compute;
 	return fill;
 }
 
-/* What the client's window and budget have room for. False: nothing. */
-static bool start_waiting(struct sched *s, struct sched_client *client, int class)
+/* What the client's window and budget have room for. */
+static void start_waiting(struct sched *s, struct sched_client *client, int class)
 {
 	struct request *request;
-	bool any = false;
 
 	while (client->running[class] < s->window && (request = next_waiting(s, client, class))) {
 		request_list_pop(list_of(request));
 		start(s, request);
-		any = true;
 	}
-	return any;
 }
 
-/* Of all that share its budget, until nobody has room or a turn. */
+/* Then of those that share its budget: the others wait for its room alone. The ring is walked once for each fill. */
 static void start_sharers(struct sched *s, struct sched_client *client, int class)
 {
-	struct sched_client *c = client;
-	bool any;
+	struct request *fill;
 
-	do {
-		any = false;
-		do
-			any |= start_waiting(s, c, class);
-		while ((c = c->sharer) != client);
-	} while (any && client->sharer != client);
+	start_waiting(s, client, class);
+	while (client->sharer != client && (fill = next_fill(s, client, class)))
+		start_waiting(s, fill->client, class); /* at least one: that, or what is before it */
 }
 
 /* The request joins those of its client; returns what its cost counts for. */
@@ -266,6 +261,8 @@ static void end(struct sched *s, struct request *request)
 
 struct request *sched_next_done(struct sched *s)
 {
+	struct request *request;
+
 	if (!s->ended.head && atomic_load_explicit(&s->done, memory_order_relaxed)) {
 		struct request *stack = atomic_exchange_explicit(&s->done, NULL, memory_order_acquire);
 		struct request *oldest = NULL;
@@ -282,11 +279,13 @@ struct request *sched_next_done(struct sched *s)
 			struct request *next = oldest->next;
 
 			request_list_push(&s->ended, oldest);
-			end(s, oldest);
 			oldest = next;
 		}
 	}
-	return request_list_pop(&s->ended);
+	request = request_list_pop(&s->ended);
+	if (request)
+		end(s, request);
+	return request;
 }
 
 /* Those of the class that were claimed after it had its cost before them. */
