@@ -20,7 +20,8 @@
 #define BUFFER_BYTES (4u << 20)
 #define MARKS_BYTES 4096 /* of a buffer, for what must not be lost: the end */
 #define SOURCES_MAX 65535
-#define WAIT_S 5 /* for the thread, at the end */
+#define PLACES (2 * (SOURCES_MAX + 1)) /* half of them stay free */
+#define WAIT_S 5                       /* for the thread, at the end */
 
 /* A session of the file, and where in its passes it is. */
 struct trace_source {
@@ -37,9 +38,10 @@ struct trace {
 	uint64_t laid;     /* bytes of the file, written or not */
 	uint64_t routes, lost, steps;
 	struct trace_source *sources;
-	uint32_t n_sources, last; /* the one that was found last */
-	bool listening;           /* for routes */
-	bool added;               /* the sink is with the taps */
+	uint32_t n_sources;
+	uint16_t *places; /* of a session's source, plus one; 0: free. At the number of its id, or behind it */
+	bool listening;   /* for routes */
+	bool added;       /* the sink is with the taps */
 	enum moe_trace_reason reason;
 
 	int fd;
@@ -184,24 +186,24 @@ static bool lay_source(struct trace *t, const struct session *s)
 	return lay_record(t, &source, sizeof source, NULL, 0);
 }
 
-/* Whether the file has it; t->last is its place then. */
-static bool has_source(struct trace *t, const struct session *s)
+/* Where a session's place is, or would be. */
+static uint16_t *place_of(const struct trace *t, uint64_t session)
 {
-	if (t->last < t->n_sources && t->sources[t->last].session == s->id)
-		return true;
-	for (t->last = 0; t->last < t->n_sources; t->last++)
-		if (t->sources[t->last].session == s->id)
-			return true;
-	return false;
+	uint64_t i = session % PLACES;
+
+	while (t->places[i] && t->sources[t->places[i] - 1].session != session)
+		i = (i + 1) % PLACES;
+	return &t->places[i];
 }
 
-/* Its place, a new one where the file does not have it; NULL: there is no room now. */
+/* A new one where the file does not have it; NULL: there is no room now. */
 static struct trace_source *find_source(struct trace *t, const struct session *s)
 {
+	uint16_t *place = place_of(t, s->id);
 	struct trace_source *more;
 
-	if (has_source(t, s))
-		return &t->sources[t->last];
+	if (*place)
+		return &t->sources[*place - 1];
 	if (t->n_sources == SOURCES_MAX)
 		return NULL;
 	more = realloc(t->sources, (t->n_sources + 1) * sizeof *more);
@@ -211,6 +213,7 @@ static struct trace_source *find_source(struct trace *t, const struct session *s
 	if (!lay_source(t, s))
 		return NULL;
 	t->sources[t->n_sources] = (struct trace_source){.session = s->id};
+	*place = (uint16_t)(t->n_sources + 1);
 	return &t->sources[t->n_sources++];
 }
 
@@ -285,7 +288,7 @@ static void trace_left(struct tap_sink *sink, const struct session *s)
 {
 	struct trace *t = container_of(sink, struct trace, sink);
 
-	if (has_source(t, s))
+	if (*place_of(t, s->id))
 		lay_mark(t, s, MOE_TRACE_LEFT, 0);
 }
 
@@ -344,6 +347,7 @@ static void trace_destroy(struct trace *t)
 	free(t->buffers[0]);
 	free(t->buffers[1]);
 	free(t->sources);
+	free(t->places);
 	free(t);
 }
 
@@ -367,6 +371,7 @@ static struct trace *trace_alloc(struct taps *taps, const struct trace_params *p
 	pthread_cond_init(&t->more, NULL);
 	t->buffers[0] = malloc(BUFFER_BYTES);
 	t->buffers[1] = malloc(BUFFER_BYTES);
+	t->places = calloc(PLACES, sizeof *t->places);
 	return t;
 }
 
@@ -387,7 +392,7 @@ int trace_start(struct trace **ret, struct taps *taps, int fd, const struct trac
 	t = trace_alloc(taps, params);
 	if (!t)
 		return moe_error_sys(err, -ENOMEM, "trace");
-	r = t->buffers[0] && t->buffers[1] ? 0 : moe_error_sys(err, -ENOMEM, "trace");
+	r = t->buffers[0] && t->buffers[1] && t->places ? 0 : moe_error_sys(err, -ENOMEM, "trace");
 	if (r == 0) {
 		t->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 		r = t->fd < 0 ? moe_error_sys(err, -errno, "trace: file descriptor") : 0;
