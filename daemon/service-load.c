@@ -130,7 +130,7 @@ static int refuse_path(const struct service *s, uint32_t i, int code, struct moe
 {
 	char place[SETTINGS_PLACE];
 
-	moe_error_sys(err, code, "%.300s: a folder with config.json and safetensors files expected",
+	moe_error_sys(err, code, "%.300s: a folder with config.json and safetensors files, or a GGUF file, expected",
 		      settings_model_place(place, &s->config->settings, i));
 	load_say_who(code, err);
 	return code;

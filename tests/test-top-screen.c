@@ -282,6 +282,9 @@ static void test_colours(const char *socket)
 	run("no-such-terminal", NULL, 80, 24, socket);
 	ok(ends() == 1 && memmem(t.all, t.n_all, "--once", 6), "a terminal that nobody knows: a word, and 1");
 	leave();
+	run("dumb", NULL, 80, 24, socket);
+	ok(ends() == 1 && memmem(t.all, t.n_all, "--once", 6), "one whose cursor stays where it is: the same");
+	leave();
 }
 
 static void test_without_daemon(struct fixture *f, const char *socket)

@@ -40,11 +40,13 @@ static int open_folder(const char *path, struct moe_error *err)
 	struct stat st;
 
 	if (stat(path, &st) < 0)
-		return moe_error_sys(err, -errno, "%s: a model folder with config.json and safetensors files expected",
+		return moe_error_sys(err, -errno,
+				     "%s: a folder with config.json and safetensors files, or a GGUF file, expected",
 				     path);
 	if (!S_ISDIR(st.st_mode))
 		return moe_error_set(err, -ENOTDIR,
-				     "%s: not a folder; expected a model folder with config.json and safetensors files",
+				     "%s: neither a folder with config.json and safetensors files nor a GGUF file (it "
+				     "does not begin with \"GGUF\")",
 				     path);
 	return 0;
 }

@@ -96,7 +96,7 @@ refused() { # CODE WORDS OPTION...
 
 refused 2 'needs --decode' score --text $sample/text.txt --defer 1
 refused 2 'cpu or cache' generate --prompt NAME --experts local --defer 1
-refused 2 'it is for score' generate --prompt NAME --decode
+refused 2 'not an option of generate' generate --prompt NAME --decode
 refused 1 'at most 3' generate --prompt NAME --defer "$topk"
 
 # -- deaths -------------------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ mistake 2 'see moe-expertd --help' "$expertd" --sokcet "$dir/s"
 mistake 2 'expected generate or score' "$worker" generat
 mistake 2 'see moe-worker --help' "$worker" generate --model "$sample" --prompt x --solts 3
 mistake 2 '--model DIR is missing' "$worker" generate --prompt x
-mistake 1 'a folder with config.json and safetensors files expected' "$moectl" --socket "$socket" load "$dir/no-such"
+mistake 1 'a folder with config.json and safetensors files, or a GGUF file, expected' "$moectl" --socket "$socket" load "$dir/no-such"
 mistake 1 '(loaded: tinymoe)' "$moectl" --socket "$socket" unload tiny
 mistake 1 'unload it or give another name (--name)' "$moectl" --socket "$socket" load "$sample"
 mistake 1 'stop it or use --socket' "$expertd" --socket "$socket"
@@ -122,7 +122,7 @@ mistake 1 'does its folder exist?' "$expertd" --socket "$dir/no-such/socket"
 
 # A daemon that is to refuse.
 try=$dir/try
-mistake 1 'a folder with config.json and safetensors files expected' "$expertd" --socket "$try" --model "$dir/no-such"
+mistake 1 'a folder with config.json and safetensors files, or a GGUF file, expected' "$expertd" --socket "$try" --model "$dir/no-such"
 mkdir "$dir/empty"
 mistake 1 'the folder of a model, as published on Hugging Face?' "$expertd" --socket "$try" --model "$dir/empty"
 echo '{"model_type": "llama"}' >"$dir/empty/config.json"

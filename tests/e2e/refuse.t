@@ -221,6 +221,18 @@ for level in ref avx2 avx512 amx; do
 			"$moectl" doctor --isa $level
 	fi
 done
+refused 2 'a worker: an option of the other command' 'text is not an option of generate' -- \
+	"$worker" generate --model "$sample" --prompt a --text "$sample/text.txt"
+refused 2 'a worker: an option of the first command' 'prompt is not an option of score' -- \
+	"$worker" score --model "$sample" --text "$sample/text.txt" --prompt a
+refused 2 'a worker: an option of the daemon that it would start' 'isa is for a private daemon' -- \
+	"$worker" generate --model "$sample" --prompt a --daemon "$socket" --isa ref
+refused 2 'a worker: a socket without a name' 'daemon: found .., expected a socket' -- \
+	"$worker" generate --model "$sample" --prompt a --daemon ''
+refused 2 'a worker: a number of copies' 'cost, stairs or a number' -- \
+	"$worker" generate --model "$sample" --prompt a --n-copy many
+refused 2 'moectl: a socket without a name' 'socket names no socket' -- "$moectl" --socket '' status
+refused 2 'moectl: a number beyond its limits' 'kept' '0 to 1 expected' -- "$moectl" simulate "$dir/nosuch" --param kept=2
 refused 2 'a worker without a verb' 'help|usage' -- "$worker"
 refused 2 'unknown verb' nosuch -- "$moectl" nosuch
 

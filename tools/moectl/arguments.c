@@ -226,6 +226,8 @@ enum arguments_result arguments_parse(struct arguments *ret, int argc, char **ar
 		return ARGUMENTS_HELP;
 	if (!ret->verb)
 		return wrong(ret, "a verb is missing", NULL);
+	if (ret->socket && !*ret->socket)
+		return wrong(ret, "--socket names no socket: left out, the system's daemon is asked", NULL);
 	if (ret->socket && strlen(ret->socket) >= sizeof((struct sockaddr_un *)0)->sun_path)
 		return wrong(ret, "--socket takes a path of at most 107 bytes", ret->socket);
 	if (ret->config && !*ret->config)

@@ -64,7 +64,8 @@ int verb_load(const struct arguments *arg)
 	int r;
 
 	if (!path) {
-		fprintf(stderr, "moectl: %s: a folder with config.json and safetensors files expected: %s\n",
+		fprintf(stderr,
+			"moectl: %s: a folder with config.json and safetensors files, or a GGUF file, expected: %s\n",
 			arg->words[0], strerror(errno));
 		return EXIT_FAILED;
 	}

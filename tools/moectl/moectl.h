@@ -3,7 +3,7 @@
  * moectl - shows and steers moe-expertd from the command line.
  *
  * Law: a shell, no policy: each verb is one file that asks the daemon, prints a table for a person or, with --json, the
- * daemon's document for a script. Exit status: 0 done, 1 failed, 2 usage.
+ * daemon's document for a script. Exit status: 0 done, 1 failed, 2 usage, 77 cannot run here.
  */
 #ifndef TOOLS_MOECTL_H
 #define TOOLS_MOECTL_H

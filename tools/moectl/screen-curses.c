@@ -33,6 +33,11 @@ int screen_open(struct moe_error *err)
 	const char *term = getenv("TERM");
 
 	screen = newterm(NULL, stdout, stdin);
+	if (screen && !tigetstr("cup")) { /* a "dumb" one: the cursor stays where it is */
+		endwin();
+		delscreen(screen);
+		screen = NULL;
+	}
 	if (!screen)
 		return moe_error_set(
 			err, -ENOTTY,

@@ -23,12 +23,21 @@ static json_t *number_of(const char *text)
 	return number != 0 || strpbrk(text, ".eEnN") ? json_real(number) : json_integer(whole);
 }
 
-static bool any_has(const char *key)
+/* What no policy would take: who runs which is not known yet. */
+static int check_number(const char *key, json_t *value, struct moe_error *err)
 {
-	for (size_t i = 0; policy_at(i); i++)
+	const struct trace_at at = {.file = "--param"};
+	json_t *one = json_pack("{sO}", key, value);
+	struct sim_tuning tuning;
+	int r = -ENOENT;
+
+	if (!one)
+		return moe_error_set(err, -ENOMEM, "--param: no memory");
+	for (size_t i = 0; policy_at(i) && r < 0; i++)
 		if (trace_params_has(policy_at(i)->name, key))
-			return true;
-	return false;
+			r = trace_params(&tuning, &at, policy_at(i)->name, one, err);
+	json_decref(one);
+	return r == -ENOENT ? moe_error_set(err, -EINVAL, "--param: %s: no policy has it", key) : r;
 }
 
 int simulate_params(json_t **ret, const char *list, struct moe_error *err)
@@ -51,8 +60,8 @@ int simulate_params(json_t **ret, const char *list, struct moe_error *err)
 					  word);
 		else
 			*equals = '\0';
-		if (r == 0 && !any_has(word))
-			r = moe_error_set(err, -EINVAL, "--param: %s: no policy has it", word);
+		if (r == 0)
+			r = check_number(word, value, err);
 		if (r == 0 && json_object_get(all, word))
 			r = moe_error_set(err, -EINVAL, "--param: %s found twice", word);
 		if (r == 0)

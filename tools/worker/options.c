@@ -75,7 +75,8 @@ static const char usage_text[] =
 	"in "
 	"the\n"
 	"                             next MoE layer if the CPU pool computes them, which so gets more time (default "
-	"0)\n"
+	"0);\n"
+	"                             with slots on a GPU it needs --dense host\n"
 	"  --predict N                N experts of the next MoE layer are guessed and announced to the daemon; never "
 	"changes\n"
 	"                             results (default 0)\n"
@@ -287,10 +288,12 @@ static int parse_n_copy(struct options *o, const char *text)
 		o->n_copy_rule = N_COPY_NUMBER;
 		return parse_u32("--n-copy", text, 0, 1u << 20, &o->n_copy);
 	}
-	r = parse_word("--n-copy", text, n_copy_names);
-	if (r >= 0)
-		o->n_copy_rule = (enum n_copy_rule)r;
-	return MIN(r, 0);
+	for (r = 0; n_copy_names[r] && strcmp(text, n_copy_names[r]) != 0; r++)
+		;
+	if (!n_copy_names[r])
+		return wrong("--n-copy", text, "cost, stairs or a number");
+	o->n_copy_rule = (enum n_copy_rule)r;
+	return 0;
 }
 
 /* Options of the text and of the output. -ENOENT: not one of these. */
@@ -418,7 +421,9 @@ static int parse_experts(struct options *o, int option, const char *name, const 
 		o->warm = true;
 		break;
 	case OPTION_DAEMON:
-		o->daemon = *arg ? arg : NULL; /* names none: a private one */
+		if (!*arg) /* a variable that is not set must not load the model a second time */
+			r = wrong(name, arg, "a socket; without --daemon a private one is started");
+		o->daemon = arg;
 		break;
 	case OPTION_THREADS:
 		r = parse_u32(name, arg, 1, 4096, &o->threads);
@@ -494,6 +499,43 @@ static int check_dense(struct options *o)
 	return 0;
 }
 
+/* The first that was given of a list that 0 ends. */
+static bool any_given(const struct options *o, const int *list, const char **ret_name)
+{
+	for (; *list; list++)
+		for (const struct option *l = long_options; l->name; l++)
+			if (l->val == *list && o->given & 1ull << (*list - OPTION_MODEL)) {
+				*ret_name = l->name;
+				return true;
+			}
+	return false;
+}
+
+/* What would be ignored is a mistake: who gives it expects something of it. */
+static int check_given(const struct options *o)
+{
+	static const int of_generate[] = {
+		OPTION_PROMPT, OPTION_TOKENS, OPTION_TEMPERATURE, OPTION_TOP_P, OPTION_SEED, OPTION_STATS, 0};
+	static const int of_score[] = {OPTION_TEXT, OPTION_WINDOW, OPTION_DECODE, 0};
+	static const int of_private[] = {OPTION_THREADS, OPTION_PAGES, OPTION_ISA, 0};
+	const char *name;
+
+	if (any_given(o, o->command == COMMAND_GENERATE ? of_score : of_generate, &name)) {
+		fprintf(stderr, "moe-worker: --%s is not an option of %s: see moe-worker --help\n", name,
+			o->command == COMMAND_GENERATE ? "generate" : "score");
+		return -EINVAL;
+	}
+	if (o->daemon && any_given(o, of_private, &name)) {
+		fprintf(stderr,
+			"moe-worker: --%s is for a private daemon: the one at --daemon %s was started with its own\n",
+			name, o->daemon);
+		return -EINVAL;
+	}
+	if (o->daemon && o->experts == EXPERTS_LOCAL)
+		return wrong("--experts", "local", "cpu or cache with --daemon");
+	return 0;
+}
+
 static int check(struct options *o, int argc, char **argv)
 {
 	const char *input;
@@ -511,6 +553,8 @@ static int check(struct options *o, int argc, char **argv)
 	} else {
 		return wrong("command", optind < argc ? argv[optind] : "", "generate or score; see --help");
 	}
+	if (check_given(o) < 0)
+		return -EINVAL;
 	if (!o->model) {
 		fprintf(stderr, "moe-worker: --model DIR is missing\n");
 		return -EINVAL;
@@ -518,10 +562,6 @@ static int check(struct options *o, int argc, char **argv)
 	if (!input == !o->ids) {
 		fprintf(stderr, "moe-worker: expected either %s or --ids FILE\n",
 			o->command == COMMAND_GENERATE ? "--prompt TEXT" : "--text FILE");
-		return -EINVAL;
-	}
-	if (o->decode && o->command != COMMAND_SCORE) {
-		fprintf(stderr, "moe-worker: --decode: generate decodes anyway; it is for score\n");
 		return -EINVAL;
 	}
 	choose_fill(o);
@@ -559,6 +599,8 @@ int options_parse(struct options *ret, int argc, char **argv)
 		}
 		snprintf(name, sizeof(name), "--%s", option == 'v' ? "verbose" : long_options[index].name);
 		r = parse_text(&o, option, name, optarg);
+		if (option >= OPTION_MODEL)
+			o.given |= 1ull << (option - OPTION_MODEL);
 		if (r == -ENOENT)
 			r = parse_experts(&o, option, name, optarg);
 		if (r < 0)

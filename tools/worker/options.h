@@ -44,6 +44,7 @@ struct options {
 	double temperature, top_p;
 	bool decode; /* score: a token a step */
 	bool stats, json, verbose;
+	uint64_t given; /* a bit for each option that was, for options.c */
 };
 
 static inline bool options_on_host(const struct options *options)
