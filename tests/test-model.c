@@ -245,7 +245,7 @@ static void test_files(void)
 	check("no folder", in_work("none", NULL), -ENOENT, "none", "No such file");
 	make("files", &spec);
 	check("a file in place of the folder", in_work("files", "config.json"), -ENOTDIR, "config.json",
-	      "not a folder");
+	      "nor a GGUF file");
 	check("the folder", in_work("files", NULL), 0, "", "");
 
 	require(stat(in_work("files", SHARD_2), &st) == 0 && truncate(in_work("files", SHARD_2), st.st_size - 1) == 0,
