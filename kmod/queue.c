@@ -363,7 +363,7 @@ long moe_queue_new(struct moe_call *call)
 	long ret;
 
 	if (arg->flags || !arg->depth || arg->depth > MOE_KMOD_DEPTH_MAX ||
-	    length == sizeof(arg->name) ||
+	    arg->recover_ms > MOE_KMOD_RECOVER_MS_MAX || length == sizeof(arg->name) ||
 	    memchr_inv(arg->name + length, 0, sizeof(arg->name) - length))
 		return -EINVAL;
 	queue = allocate(arg);

@@ -32,17 +32,18 @@
 
 #define MOE_KMOD_DEVICE "/dev/moe-expert"
 #define MOE_KMOD_ABI 1
-#define MOE_KMOD_NAME 64                /* bytes of a pool's name, with its zero */
-#define MOE_KMOD_BLOB_MAX 0x1000000     /* bytes of what lies with a pool: 16 MiB */
-#define MOE_KMOD_POOLS_MAX 1024         /* EMFILE: release one first */
-#define MOE_KMOD_LEASES_MAX 4096        /* of one open device, EMFILE: drop one first */
-#define MOE_KMOD_USER_DEVICES_MAX 1024  /* open devices of one user, EDQUOT from open(2) */
-#define MOE_KMOD_USER_LEASES_MAX 16384  /* of all open devices of one user, EDQUOT: drop one first */
-#define MOE_KMOD_EVENTS_MAX 4096        /* not yet read; of those above only the number is known */
-#define MOE_KMOD_QUEUES_MAX 64          /* EMFILE: end one first */
-#define MOE_KMOD_DEPTH_MAX 1024         /* tags of a queue */
-#define MOE_KMOD_REQUESTS_MAX 256       /* of one open device in flight, EBUSY: take answers first */
-#define MOE_KMOD_USER_REQUESTS_MAX 4096 /* of all open devices of one user, EDQUOT: likewise */
+#define MOE_KMOD_NAME 64                 /* bytes of a pool's name, with its zero */
+#define MOE_KMOD_BLOB_MAX 0x1000000      /* bytes of what lies with a pool: 16 MiB */
+#define MOE_KMOD_POOLS_MAX 1024          /* EMFILE: release one first */
+#define MOE_KMOD_LEASES_MAX 4096         /* of one open device, EMFILE: drop one first */
+#define MOE_KMOD_USER_DEVICES_MAX 1024   /* open devices of one user, EDQUOT from open(2) */
+#define MOE_KMOD_USER_LEASES_MAX 16384   /* of all open devices of one user, EDQUOT: drop one first */
+#define MOE_KMOD_EVENTS_MAX 4096         /* not yet read; of those above only the number is known */
+#define MOE_KMOD_QUEUES_MAX 64           /* EMFILE: end one first */
+#define MOE_KMOD_DEPTH_MAX 1024          /* tags of a queue */
+#define MOE_KMOD_RECOVER_MS_MAX 86400000 /* a day */
+#define MOE_KMOD_REQUESTS_MAX 256        /* of one open device in flight, EBUSY: take answers first */
+#define MOE_KMOD_USER_REQUESTS_MAX 4096  /* of all open devices of one user, EDQUOT: likewise */
 
 /* What this module can do: bits of moe_kmod_features.features. */
 enum moe_kmod_feature {
@@ -242,9 +243,11 @@ struct moe_kmod_event {
  *   SUBMIT             completes when it is answered: res is answer.status; a struct moe_kmod_answer is written to
  *                      sqe.addr, unless that is 0; with CQE32 big_cqe[0] is answer.bytes
  *
- * The end of its ring or task takes back a FETCH that waits and a SUBMIT that is not answered: ECANCELED (up to Linux
- * 6.12, IORING_OP_ASYNC_CANCEL does not). Of a SUBMIT that stays (MOE_KMOD_REQUEST_STAYS) the end of its task is
- * ECANCELED, too, but it goes on as if it had come by ioctl: a process whose threads come and go reaps its answer. As
+ * The end of its ring takes back a FETCH that waits and a SUBMIT that is not answered: ECANCELED (up to Linux 6.12,
+ * IORING_OP_ASYNC_CANCEL does not). The end of the thread that gave it does not, while another holds the ring; what
+ * comes for a thread that has ended is told to nobody: of a SUBMIT that stays (MOE_KMOD_REQUEST_STAYS) res is
+ * ECANCELED, and it goes on as if it had come by ioctl, so that a process whose threads come and go reaps its answer.
+ * Whoever closes a ring while answers arrive may lose those, and a request that a FETCH of it was about to tell. As
  * ioctls none of them waits: FETCH without a request and REAP without an answer are EAGAIN, and poll(2) tells with
  * POLLPRI, to who serves a queue that FETCH has one, or that FETCH is ESTALE, for another has ended the queue; to a
  * client that REAP has one. An answer of a SUBMIT is taken by the way that the SUBMIT came.
@@ -255,7 +258,7 @@ struct moe_kmod_event {
 struct moe_kmod_queue_new {
 	__u32 id;                 /* out: a number that is never used again until the module is unloaded */
 	__u32 depth;              /* tags, 1 to MOE_KMOD_DEPTH_MAX */
-	__u32 recover_ms;         /* how long it stays without anybody who serves it; 0: for ever */
+	__u32 recover_ms;         /* how long it stays without anybody who serves it, a day at most; 0: for ever */
 	__u32 flags;              /* 0 */
 	char name[MOE_KMOD_NAME]; /* only told again; ends with a zero, zeros behind it */
 };

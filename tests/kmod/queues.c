@@ -216,6 +216,7 @@ static void test_refused(int daemon, int client, uint32_t q)
 	ok(queue_new(client, 1, 0) == 0 && errno == EEXIST, "a user has one queue");
 	ok(queue_new(client, 0, 0) == 0 && errno == EINVAL, "a queue without tags");
 	ok(queue_new(client, MOE_KMOD_DEPTH_MAX + 1, 0) == 0 && errno == EINVAL, "a queue with too many");
+	ok(queue_new(client, 1, MOE_KMOD_RECOVER_MS_MAX + 1) == 0 && errno == EINVAL, "one that waits for too long");
 	fails(queue_recover(client, q, &n), EBUSY, "a queue that is served is not recovered");
 	submit(client, q, 7);
 	fails(fetch(daemon, q, 0, NULL), EFAULT, "a request that cannot be told");
