@@ -21,7 +21,8 @@
 #include "base/util.h"
 
 #define USERS_MAX 64
-#define EACH_MAX 8 /* of a user: of each, FDMSG_FDS_ANY descriptors at most */
+#define EACH_MAX                                                                                                       \
+	8 /* threads of a user; and so many batches, of FDMSG_FDS_ANY descriptors at most, before it is refused */
 #define LEFT_MAX 256
 #define STACK_BYTES (64u << 10)
 #define SETTLE_MS 1000
@@ -29,6 +30,7 @@
 #define UNMAP_PIECE (1u << 20)    /* the lock on the address space is let go of between two */
 
 struct batch {
+	struct batch *next;
 	uid_t uid;
 	size_t n;
 	int fds[];
@@ -40,13 +42,15 @@ struct mapping {
 	uint64_t bytes;
 };
 
-/* Of whom how many wait: a place is free where none do. */
+/* Of whom how many batches wait, and how many threads are at them: a place is free where none wait. What has no thread
+ * yet is the next one's that has ended another of the same user. */
 static struct {
 	pthread_mutex_t lock;
 	struct {
 		uid_t uid;
-		uint32_t n;
+		uint32_t n, threads;
 	} users[USERS_MAX];
+	struct batch *first;
 } waiting = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* One thread for all, which ends when there is nothing left: the address space has one lock. */
@@ -116,35 +120,86 @@ void closer_trim(void)
 		atomic_store(&trims, false);
 }
 
-/* False: there are too many users. */
-static bool add(uid_t uid, int one)
+/* With the lock held: the user's place, or a free one; USERS_MAX: there are too many users. */
+static size_t place_of(uid_t uid)
 {
 	size_t at = USERS_MAX;
 
-	pthread_mutex_lock(&waiting.lock);
 	for (size_t i = 0; i < USERS_MAX; i++)
 		if (waiting.users[i].n > 0 && waiting.users[i].uid == uid)
+			return i;
+		else if (waiting.users[i].n == 0)
 			at = i;
-	for (size_t i = 0; i < USERS_MAX && at == USERS_MAX; i++)
-		if (waiting.users[i].n == 0)
-			at = i;
-	if (at < USERS_MAX) {
-		waiting.users[at].uid = uid;
-		waiting.users[at].n += (uint32_t)one;
+	return at;
+}
+
+/* 0: a thread is to be started for it. 1: it waits for one. -EUSERS. */
+static int enter(struct batch *batch)
+{
+	size_t at;
+	int r = 0;
+
+	pthread_mutex_lock(&waiting.lock);
+	at = place_of(batch->uid);
+	if (at == USERS_MAX) {
+		r = -EUSERS;
+	} else {
+		waiting.users[at].uid = batch->uid;
+		waiting.users[at].n++;
+		r = waiting.users[at].threads == EACH_MAX;
+		waiting.users[at].threads += r == 0;
+	}
+	if (r > 0) {
+		batch->next = waiting.first;
+		waiting.first = batch;
 	}
 	pthread_mutex_unlock(&waiting.lock);
-	return at < USERS_MAX;
+	return r;
+}
+
+/* One is closed; the next one of the user, or NULL: the thread ends. */
+static struct batch *leave(uid_t uid)
+{
+	struct batch **at = &waiting.first, *next;
+	size_t place;
+
+	pthread_mutex_lock(&waiting.lock);
+	place = place_of(uid);
+	while (*at && (*at)->uid != uid)
+		at = &(*at)->next;
+	next = *at;
+	if (next)
+		*at = next->next;
+	else
+		waiting.users[place].threads--;
+	waiting.users[place].n--;
+	pthread_mutex_unlock(&waiting.lock);
+	return next;
+}
+
+/* The one that was to be closed had no thread. */
+static void forsake(uid_t uid)
+{
+	size_t place;
+
+	pthread_mutex_lock(&waiting.lock);
+	place = place_of(uid);
+	waiting.users[place].threads--;
+	waiting.users[place].n--;
+	pthread_mutex_unlock(&waiting.lock);
 }
 
 static void *run(void *arg)
 {
 	struct batch *batch = arg;
 
-	const uid_t uid = batch->uid;
+	while (batch) {
+		const uid_t uid = batch->uid;
 
-	fdmsg_close_fds(batch->fds, batch->n);
-	free(batch);
-	add(uid, -1);
+		fdmsg_close_fds(batch->fds, batch->n);
+		free(batch);
+		batch = leave(uid);
+	}
 	ended();
 	return NULL;
 }
@@ -169,20 +224,23 @@ static int start(void *(*work)(void *arg), void *arg)
 static int hand_to_thread(const int *fds, size_t n, uid_t uid)
 {
 	struct batch *batch = malloc(sizeof *batch + n * sizeof *fds);
-	int r = batch ? 0 : -ENOMEM;
+	int r;
 
-	if (batch && !add(uid, 1))
-		r = -EUSERS;
+	if (!batch)
+		return -ENOMEM;
+	batch->uid = uid;
+	batch->n = n;
+	memcpy(batch->fds, fds, n * sizeof *fds);
+	r = enter(batch);
+	if (r > 0)
+		return 0;
 	if (r == 0) {
-		batch->uid = uid;
-		batch->n = n;
-		memcpy(batch->fds, fds, n * sizeof *fds);
 		r = start(run, batch);
-		if (r < 0)
-			add(uid, -1);
+		if (r == 0)
+			return 0;
+		forsake(uid);
 	}
-	if (r < 0)
-		free(batch);
+	free(batch);
 	return r;
 }
 

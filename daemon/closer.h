@@ -3,12 +3,12 @@
  * closer - closes what strangers have sent.
  *
  * Law: closing another's file may wait for ever: close(2) asks the server of a FUSE file (FLUSH) and cannot be killed
- * then, and the last close of a TCP socket waits for SO_LINGER. The reactor therefore closes itself only what has seals
- * (memfds); each other message's descriptors are closed by a thread of their own, which ends with it. A user of whom
- * too many of them wait sends no further ones and makes no connection; others are not held up by that. What waits in a
- * socket and was never taken has no FLUSH, only the last close. Memory waits for nobody, but a gibibyte of it takes a
- * tenth of a second to give back: who holds the last of a large memfd gives it back in a thread, too, and so does who
- * unloads a model.
+ * then, and the last close of a TCP socket waits for SO_LINGER. The reactor therefore closes itself only what has
+ * seals (memfds); each other message's descriptors are closed by a thread, of which each user has a few. A user of
+ * whom too many of them wait sends no further ones and makes no connection; others are not held up by that. What waits
+ * in a socket and was never taken has no FLUSH, only the last close. Memory waits for nobody, but a gibibyte of it
+ * takes a tenth of a second to give back: who holds the last of a large memfd gives it back in a thread, too, and so
+ * does who unloads a model.
  */
 #ifndef DAEMON_CLOSER_H
 #define DAEMON_CLOSER_H
