@@ -17,9 +17,9 @@ struct heat_cell {
 	uint32_t copies; /* FILLs, and leases */
 };
 
-static inline void heat_more(uint32_t *count)
+static inline void heat_more(uint32_t *count, uint32_t n)
 {
-	*count += *count != UINT32_MAX;
+	*count += n < UINT32_MAX - *count ? n : UINT32_MAX - *count;
 }
 
 #endif

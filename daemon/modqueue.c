@@ -308,7 +308,7 @@ static bool enter_all(struct modqueue *m, struct sched *sched)
 		}
 		tag = next;
 	}
-	return any;
+	return any || read > 0;
 }
 
 /* Behind what waits already. */

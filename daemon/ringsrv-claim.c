@@ -56,8 +56,7 @@ const uint64_t *ringsrv_hinted(const struct session *s, uint32_t layer)
 	return hint_bits(s, layer);
 }
 
-/* An expert is asked for: was it announced? Each announcement counts once. */
-static void use_hint(struct session *s, uint32_t layer, uint32_t expert)
+void ringsrv_use_hint(struct session *s, uint32_t layer, uint32_t expert)
 {
 	uint64_t *bits = hint_bits(s, layer) + expert / 64;
 	const uint64_t bit = (uint64_t)1 << expert % 64;
@@ -107,43 +106,24 @@ static uint64_t compute_cost(const struct session *s, const struct pool_compute 
 	       DIV_UP(c->tokens * token_bytes, 1024);
 }
 
-/* Of what a client has written this thread looks only at copies, and it copies by a call: a page of its mapping that
- * the client is just taking away, with a hole of gibibytes, would be waited for until all of that hole is made. */
-static bool read_data(const struct session *s, void *to, uint64_t bytes, uint64_t offset)
+bool ringsrv_read_data(const struct session *s, void *to, uint64_t bytes, uint64_t offset)
 {
 	return pread(s->data_fd, to, bytes, (off_t)offset) == (ssize_t)bytes;
 }
 
-/* Copies ids and weights once; the pool works on the copies. */
+/* The pool works on copies of ids and weights. */
 static int copy_routing(struct session *s, struct request *q, uint64_t pairs)
 {
-	const struct moe_sqe *e = &q->sqe;
-	const int32_t n_experts = (int32_t)s->entry->model->manifest->n_experts;
-	int32_t *ids = malloc(pairs * PAIR_BYTES);
-	float *weights = (float *)(ids + pairs);
-	uint64_t asked = 0;
+	uint64_t asked;
+	int32_t *ids;
+	const int r = routing_take(s, &q->sqe, pairs, &ids, &asked);
 
-	if (!ids)
-		return -ENOMEM;
-	if (!read_data(s, ids, pairs * sizeof *ids, e->compute.ids) ||
-	    !read_data(s, weights, pairs * sizeof *weights, e->compute.weights)) {
-		free(ids);
-		return -EFAULT;
-	}
-	for (uint64_t i = 0; i < pairs; i++) {
-		if (ids[i] < -1 || ids[i] >= n_experts) {
-			free(ids);
-			return -EINVAL;
-		}
-		if (ids[i] < 0)
-			continue;
-		asked++;
-		use_hint(s, e->layer, (uint32_t)ids[i]);
-	}
+	if (r < 0)
+		return r;
 	q->copy = ids;
 	s->copied += pairs * PAIR_BYTES;
 	q->compute.ids = ids;
-	q->compute.weights = weights;
+	q->compute.weights = (float *)(ids + pairs);
 	q->cost = compute_cost(s, &q->compute, asked);
 	return 0;
 }
@@ -158,9 +138,22 @@ void ringsrv_drop_routing(struct session *s, struct request *q)
 
 uint64_t ringsrv_read_bytes(const struct session *s, const struct moe_sqe *e)
 {
+	uint64_t bytes;
+
 	if (e->op == MOE_OP_CANCEL) /* a look at each request takes as long as one at a pair */
 		return s->requests_used * PAIR_BYTES;
-	return ringsrv_routing_bytes(e);
+	bytes = ringsrv_routing_bytes(e);
+	return bytes > ROUTING_PIECE ? 0 : bytes;
+}
+
+bool ringsrv_read_ahead(struct session *s, const struct moe_sqe *e, uint64_t *read)
+{
+	const uint64_t pairs = (uint64_t)e->count * e->compute.topk;
+
+	if (pairs > MOE_PAIRS_MAX || row_of(s, e) < 0)
+		return true; /* it is refused */
+	*read += ROUTING_PIECE;
+	return routing_read(s, e, pairs);
 }
 
 uint64_t ringsrv_routing_bytes(const struct moe_sqe *e)
@@ -268,7 +261,7 @@ static NOINLINE int claim_fill(struct session *s, struct request *q, bool *ret_w
 	if (!fill_flags_good(s, e) || e->count || e->fill.reserved0 || e->fill.reserved1 || e->fill.reserved2)
 		return -EINVAL;
 	if (!(e->flags & MOE_SQE_PREFETCH)) /* that one guesses as well */
-		use_hint(s, e->layer, e->fill.expert);
+		ringsrv_use_hint(s, e->layer, e->fill.expert);
 	if (e->flags & MOE_SQE_LEASE) /* of a tiered model it waits for the record first */
 		return s->entry->tier ? 0 : ringsrv_lend(s, q, row);
 	slice = session_slice(s, (uint32_t)row);
@@ -311,9 +304,9 @@ static int read_hints(struct session *s, const struct moe_sqe *e, uint64_t *bits
 
 	for (uint32_t i = 0, n; i < e->count; i += n) {
 		n = MIN(e->count - i, (uint32_t)PIECE);
-		if (!read_data(s, ids, n * sizeof *ids, e->hint.ids + i * sizeof *ids) ||
+		if (!ringsrv_read_data(s, ids, n * sizeof *ids, e->hint.ids + i * sizeof *ids) ||
 		    (e->hint.weights && s->chances &&
-		     !read_data(s, weights, n * sizeof *weights, e->hint.weights + i * sizeof *weights)))
+		     !ringsrv_read_data(s, weights, n * sizeof *weights, e->hint.weights + i * sizeof *weights)))
 			return -EFAULT;
 		for (uint32_t k = 0; k < n; k++) {
 			if (ids[k] >= s->entry->model->manifest->n_experts)

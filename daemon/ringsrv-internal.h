@@ -8,8 +8,7 @@
 
 #include "daemon/ringsrv.h"
 
-/* MOE_PAIRS_MAX bounds the time for one entry: 1 M pairs are 8 MiB of ids and weights to copy (copied_max bounds a
- * turn). */
+/* MOE_PAIRS_MAX bounds what one entry has: 1 M pairs are 8 MiB of ids and weights (routing.h). */
 #define PAIR_BYTES (sizeof(int32_t) + sizeof(float))
 
 /* The one way from client memory to an ordinary pointer; [offset, offset + bytes) was checked. */
@@ -51,8 +50,20 @@ int ringsrv_claim(struct session *s, struct sched *sched, struct request *q, boo
 /* Of ids and weights that claiming the entry copies, at most. One entry alone never copies more than copied_max. */
 uint64_t ringsrv_routing_bytes(const struct moe_sqe *e);
 
-/* What claiming it reads, at most: ids and weights, or, for a CANCEL, all requests. It bounds a turn. */
+/* What claiming it reads, at most, that was not read ahead: ids and weights, or, for a CANCEL, all requests. It bounds
+ * a turn. */
 uint64_t ringsrv_read_bytes(const struct session *s, const struct moe_sqe *e);
+
+/* Of the data arena. This thread looks only at copies of what a client has written there, and copies by a call: a page
+ * of its mapping that the client is just taking away, with a hole of gibibytes, would be waited for until all of that
+ * hole is made. */
+bool ringsrv_read_data(const struct session *s, void *to, uint64_t bytes, uint64_t offset);
+
+/* Of one whose ids and weights are more than a piece: reads another one. True: it can be claimed. */
+bool ringsrv_read_ahead(struct session *s, const struct moe_sqe *e, uint64_t *read);
+
+/* An expert of a layer that there is is asked for: was it announced? Each announcement counts once. */
+void ringsrv_use_hint(struct session *s, uint32_t layer, uint32_t expert);
 
 /* The pool is done with them, whenever the client retires the request. */
 void ringsrv_drop_routing(struct session *s, struct request *q);

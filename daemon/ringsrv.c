@@ -12,7 +12,7 @@
 #include "daemon/modqueue.h"
 
 /* Of ids, weights and books that are read for one session before the next one, and the sockets, have their turn. */
-#define TURN_BYTES ((uint64_t)1 << 20)
+#define TURN_BYTES ROUTING_PIECE
 /* A look at cq_head takes its cache line from the client, which is about to write it: it waits for so many completions,
  * or so many polls, no more than the loop makes before it may sleep (SPINS_TURN there): else a head that breaks the law
  * would stay unseen. */
@@ -64,27 +64,41 @@ static void count_times(struct session *s, const struct request *q)
 	histogram_add_alone(&layer->part[part], q->cqe.work_ns);
 }
 
+/* Those with an expert. Where there are more of them than experts they were counted when they were read. */
+static uint64_t count_pairs(struct heat_cell *row, const int32_t *ids, uint64_t pairs, uint32_t n_experts)
+{
+	const uint32_t *counts = routing_counts(ids, pairs, n_experts);
+	uint64_t seen = 0;
+
+	for (uint32_t i = 0; counts && i < n_experts; i++) {
+		heat_more(&row[i].pairs, counts[i]);
+		seen += counts[i];
+	}
+	for (uint64_t i = 0; !counts && i < pairs; i++)
+		if (ids[i] >= 0) {
+			heat_more(&row[ids[i]].pairs, 1);
+			seen++;
+		}
+	return seen;
+}
+
 /* Before its ids are dropped. */
 static void count_heat(struct session *s, const struct request *q)
 {
 	const struct resident *model = s->entry->model;
 	const struct moe_sqe *e = &q->sqe;
 	struct heat_cell *row;
-	uint64_t seen = 0;
+	uint64_t seen;
 
 	if (s->dummy || q->cqe.status < 0 || (e->op != MOE_OP_COMPUTE && e->op != MOE_OP_FILL))
 		return;
 	row = &s->entry->heat[(size_t)model->layer_index[e->layer] * model->manifest->n_experts];
 	if (e->op == MOE_OP_FILL) {
 		if (e->fill.from == 0)
-			heat_more(&row[e->fill.expert].copies);
+			heat_more(&row[e->fill.expert].copies, 1);
 		return;
 	}
-	for (uint64_t i = 0, pairs = (uint64_t)e->count * e->compute.topk; i < pairs; i++)
-		if (q->compute.ids[i] >= 0) {
-			heat_more(&row[q->compute.ids[i]].pairs);
-			seen++;
-		}
+	seen = count_pairs(row, q->compute.ids, (uint64_t)e->count * e->compute.topk, model->manifest->n_experts);
 	if (s->entry->mover)
 		mover_saw(s->entry->mover, seen, s->entry->heat);
 }
@@ -349,11 +363,30 @@ static bool reap_retired(struct session *s)
 	return true;
 }
 
+/* For copies of ids and weights: until the pool has given some back. */
+static bool lacks_room(const struct session *s, const struct moe_sqe *e)
+{
+	return s->copied > 0 && s->copied + ringsrv_routing_bytes(e) > s->copied_max;
+}
+
+static bool is_read(struct session *s, const struct moe_sqe *e, uint64_t *read)
+{
+	return ringsrv_routing_bytes(e) <= ROUTING_PIECE || ringsrv_read_ahead(s, e, read);
+}
+
+/* What was read for an entry that was refused, or that the client has changed since. */
+static void forget_routing(struct session *s)
+{
+	if (s->routing.begun)
+		routing_drop(&s->routing);
+}
+
 static bool claim_published(struct session *s, struct sched *sched, uint32_t tail, uint32_t entries,
 			    uint64_t *ret_copied)
 {
 	const uint32_t published = tail - s->sq_head;
 	uint64_t read = 0;
+	bool any = false;
 
 	if (published == 0)
 		return false;
@@ -374,18 +407,20 @@ static bool claim_published(struct session *s, struct sched *sched, uint32_t tai
 			return false;
 		}
 		q = s->free_requests;
-		copy_entry(s, q);
-		if (s->copied > 0 && s->copied + ringsrv_routing_bytes(&q->sqe) > s->copied_max)
-			return i > 0; /* it is copied again when the pool has given some back */
+		copy_entry(s, q); /* again, when it has to wait: */
+		if (lacks_room(s, &q->sqe) || !is_read(s, &q->sqe, &read))
+			break;
 		s->free_requests = q->next;
 		take_entry(s, q);
 		claim(s, sched, q);
+		forget_routing(s);
 		read += ringsrv_read_bytes(s, &q->sqe); /* its entry stays in its place */
+		any = true;
 	}
 	*ret_copied += read;
 	if (read >= TURN_BYTES)
 		loop_look(s->loop);
-	return true;
+	return any || read > 0;
 }
 
 bool ringsrv_enter(struct session *s, struct sched *sched, const struct moe_sqe *sqe, uint32_t tag, uint64_t seq,
@@ -393,8 +428,7 @@ bool ringsrv_enter(struct session *s, struct sched *sched, const struct moe_sqe 
 {
 	struct request *q = next_free(s);
 
-	if (s->broken || !q || *read >= TURN_BYTES ||
-	    (s->copied > 0 && s->copied + ringsrv_routing_bytes(sqe) > s->copied_max))
+	if (s->broken || !q || *read >= TURN_BYTES || lacks_room(s, sqe) || !is_read(s, sqe, read))
 		return false;
 	s->free_requests = q->next;
 	q->session = s;
@@ -406,6 +440,7 @@ bool ringsrv_enter(struct session *s, struct sched *sched, const struct moe_sqe 
 	journal_note(&s->journal, slot_of(q), sqe, seq);
 	crash_at(CRASH_JOURNALLED);
 	claim(s, sched, q);
+	forget_routing(s);
 	return true;
 }
 

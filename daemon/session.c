@@ -77,6 +77,7 @@ static void session_destroy(struct session *s)
 	if (s->requests)
 		munmap(s->requests, used_bytes(s));
 	journal_free(&s->journal);
+	routing_drop(&s->routing);
 	free(s->hinted);
 	free(s->slices);
 	give_regions_back(s);

@@ -26,6 +26,7 @@
 #include "daemon/push.h"
 #include "daemon/registry.h"
 #include "daemon/request.h"
+#include "daemon/routing.h"
 #include "daemon/scheduler.h"
 #include "daemon/times.h"
 #include "uapi/moe_proto.h"
@@ -92,6 +93,7 @@ struct session {
 	struct times *times;                      /* without what steps waited */
 	uint32_t in_flight;                       /* claimed and not reaped */
 	uint64_t copied, copied_max;              /* bytes of ids and weights that they hold, and may hold */
+	struct routing routing;                   /* of the next one, where that takes several turns */
 	uint64_t pool_ns;                         /* that the pool worked on them */
 	struct sched_client sched;
 

@@ -91,6 +91,15 @@ uint64_t ringsrv_routing_bytes(const struct moe_sqe *e)
 	return 0;
 }
 
+void routing_drop(struct routing *routing)
+{
+}
+
+bool ringsrv_read_ahead(struct session *s, const struct moe_sqe *e, uint64_t *read)
+{
+	return true;
+}
+
 /* What only other requests and other sessions reach. */
 static void unreachable(const char *what)
 {
