@@ -58,6 +58,7 @@ static inline const char *options_experts(const struct options *options)
 	return options->experts_from ? options->experts_from : options->model;
 }
 
+extern const char options_help[];
 extern const char *const experts_names[];
 extern const char *const mode_names[];
 extern const char *const dense_names[];
