@@ -162,13 +162,13 @@ void charge_close(struct charge *charge)
 	*charge = (struct charge){0};
 }
 
-void charge_split(struct charge *from, struct charge *ret, enum account_resource resource, uint64_t amount)
+void charge_move(struct charge *from, struct charge *to, enum account_resource resource, uint64_t amount)
 {
-	assert(amount <= from->held[resource]);
-	*ret = (struct charge){.account = from->account};
-	from->account->charges++;
+	assert(amount <= from->held[resource] && (!to->account || to->account == from->account));
+	from->account->charges += !to->account;
+	to->account = from->account;
 	from->held[resource] -= amount;
-	ret->held[resource] = amount;
+	to->held[resource] += amount;
 }
 
 /* Users of the resource when this one has some. */

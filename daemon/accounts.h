@@ -80,8 +80,8 @@ int charge_take(struct charge *charge, enum account_resource resource, uint64_t 
 		struct moe_error *err);
 void charge_give(struct charge *charge, enum account_resource resource, uint64_t amount);
 
-/* A charge of its own for `amount` of what `from` holds, on the same account. */
-void charge_split(struct charge *from, struct charge *ret, enum account_resource resource, uint64_t amount);
+/* `amount` of what `from` holds is held by `to`, which is opened on the same account if it is not open. */
+void charge_move(struct charge *from, struct charge *to, enum account_resource resource, uint64_t amount);
 
 const char *account_resource_name(enum account_resource resource); /* "bytes" */
 int account_resource_from_name(const char *name, size_t length);   /* -EINVAL */

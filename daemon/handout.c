@@ -63,7 +63,7 @@ static void give_back(struct handout *h, struct holes *holes, struct charge *cha
 		holes = NULL;
 	close_readonly(h);
 	if (h->fd >= 0)
-		holes_make(holes, &hole, 1, charge);
+		holes_make(holes, &hole, 1, charge, true);
 	else
 		charge_close(charge);
 	free(h);
@@ -74,7 +74,7 @@ struct handout *handout_drop(struct handout *h, struct holes *holes, struct char
 	struct charge its = {0};
 
 	if (charge)
-		charge_split(charge, &its, ACCOUNT_FDS, HANDOUT_FDS);
+		charge_move(charge, &its, ACCOUNT_FDS, HANDOUT_FDS);
 	if (--h->holders == 0)
 		give_back(h, holes, &its);
 	else

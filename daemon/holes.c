@@ -18,10 +18,12 @@
 #include "daemon/loop.h"
 
 #define STACK_BYTES (64u << 10)
+#define SHARED_THREADS 32 /* beyond them what is shared stands in its last holder's line */
 
-/* In `waiting` until it is made, so that a user's next one finds the thread that is at it. */
+/* In `waiting` until it is made: while one of a line waits there is one thread for that, else none. */
 struct job {
 	struct job *next;
+	const void *line;
 	struct charge charge;
 	bool taken; /* a thread is at it */
 	size_t n;
@@ -40,10 +42,9 @@ struct holes {
 	atomic_bool any_made;
 };
 
-/* What a thread begins with: it goes on with those of the same user. */
 struct digger {
 	struct holes *holes;
-	struct account *account; /* NULL: of nobody */
+	const void *line;
 };
 
 int holes_new(struct holes **ret, struct loop *loop, struct moe_error *err)
@@ -73,11 +74,11 @@ static void dig(const struct hole *list, size_t n)
 	close_files(list, n);
 }
 
-static struct job *job_of(const struct holes *h, const struct account *account)
+static struct job *job_of(const struct holes *h, const void *line)
 {
 	struct job *job = h->waiting;
 
-	while (job && job->charge.account != account)
+	while (job && job->line != line)
 		job = job->next;
 	return job;
 }
@@ -97,25 +98,24 @@ static void move_to_made(struct holes *h, struct job *job)
 	atomic_store(&h->any_made, true);
 }
 
-/* While it counts itself the loop is there. */
+/* The lock is let go of only while the job that is made stands in its line. */
 static void *run(void *arg)
 {
 	struct digger *digger = arg;
 	struct holes *h = digger->holes;
-	struct account *account = digger->account;
+	const void *line = digger->line;
 	struct job *job;
 
 	free(digger);
 	pthread_mutex_lock(&h->lock);
-	while ((job = job_of(h, account))) {
+	while ((job = job_of(h, line))) {
 		job->taken = true;
 		pthread_mutex_unlock(&h->lock);
 		dig(job->list, job->n);
 		pthread_mutex_lock(&h->lock);
 		move_to_made(h, job);
-		pthread_mutex_unlock(&h->lock);
-		loop_wake(h->loop);
-		pthread_mutex_lock(&h->lock);
+		if (!h->ended) /* else the loop may have gone */
+			loop_wake(h->loop);
 	}
 	h->threads--;
 	pthread_cond_signal(&h->ends);
@@ -124,7 +124,7 @@ static void *run(void *arg)
 }
 
 /* False: there is no memory, or no thread. */
-static bool start(struct holes *h, struct account *account)
+static bool start(struct holes *h, const void *line)
 {
 	struct digger *digger = malloc(sizeof *digger);
 	pthread_attr_t attr;
@@ -134,7 +134,7 @@ static bool start(struct holes *h, struct account *account)
 
 	if (!digger)
 		return false;
-	*digger = (struct digger){h, account};
+	*digger = (struct digger){h, line};
 	sigfillset(&all);
 	pthread_attr_init(&attr);
 	pthread_attr_setsigmask_np(&attr, &all);
@@ -148,7 +148,8 @@ static bool start(struct holes *h, struct account *account)
 }
 
 /* False: by nobody. */
-static bool leave_to_thread(struct holes *h, const struct hole *list, size_t n, const struct charge *charge)
+static bool leave_to_thread(struct holes *h, const struct hole *list, size_t n, const struct charge *charge,
+			    bool shared)
 {
 	struct job *job = calloc(1, sizeof *job);
 	bool good = job;
@@ -159,8 +160,9 @@ static bool leave_to_thread(struct holes *h, const struct hole *list, size_t n, 
 	job->n = n;
 	memcpy(job->list, list, n * sizeof *list);
 	pthread_mutex_lock(&h->lock);
-	if (!job_of(h, charge->account)) {
-		good = start(h, charge->account);
+	job->line = shared && h->threads < SHARED_THREADS ? (const void *)job : charge->account;
+	if (!job_of(h, job->line)) {
+		good = start(h, job->line);
 		h->threads += good;
 	}
 	if (good) {
@@ -173,10 +175,10 @@ static bool leave_to_thread(struct holes *h, const struct hole *list, size_t n, 
 	return good;
 }
 
-void holes_make(struct holes *h, const struct hole *list, size_t n, struct charge *charge)
+void holes_make(struct holes *h, const struct hole *list, size_t n, struct charge *charge, bool shared)
 {
 	assert(n <= HOLES_EACH);
-	if (h && !h->ended && leave_to_thread(h, list, n, charge)) {
+	if (h && !h->ended && leave_to_thread(h, list, n, charge, shared)) {
 		*charge = (struct charge){0};
 		h->open++;
 		return;
@@ -188,12 +190,12 @@ void holes_make(struct holes *h, const struct hole *list, size_t n, struct charg
 	charge_close(charge);
 }
 
-void holes_collect(struct holes *h)
+bool holes_collect(struct holes *h)
 {
 	struct job *job, *next;
 
 	if (!atomic_load_explicit(&h->any_made, memory_order_acquire))
-		return;
+		return false;
 	pthread_mutex_lock(&h->lock);
 	job = h->made;
 	h->made = NULL;
@@ -205,6 +207,7 @@ void holes_collect(struct holes *h)
 		free(job);
 		h->open--;
 	}
+	return true;
 }
 
 bool holes_none(const struct holes *h)
@@ -228,13 +231,10 @@ void holes_end(struct holes *h)
 {
 	if (!h)
 		return;
-	h->ended = true;
 	pthread_mutex_lock(&h->lock);
+	h->ended = true;
 	close_waiting(h);
-	while (h->threads > 0)
-		pthread_cond_wait(&h->ends, &h->lock);
 	pthread_mutex_unlock(&h->lock);
-	holes_collect(h);
 }
 
 struct holes *holes_free(struct holes *h)
@@ -242,6 +242,11 @@ struct holes *holes_free(struct holes *h)
 	if (!h)
 		return NULL;
 	holes_end(h);
+	pthread_mutex_lock(&h->lock);
+	while (h->threads > 0)
+		pthread_cond_wait(&h->ends, &h->lock);
+	pthread_mutex_unlock(&h->lock);
+	holes_collect(h);
 	pthread_cond_destroy(&h->ends);
 	pthread_mutex_destroy(&h->lock);
 	free(h);

@@ -31,19 +31,20 @@ struct holes;
 /* `loop` is woken when a charge can be given back. -ENOMEM. */
 int holes_new(struct holes **ret, struct loop *loop, struct moe_error *err);
 
-/* From the reactor: soon, by a thread; at once where there is none. The charge, if it is open, is taken over and closed
- * by a later holes_collect. After holes_end, and with NULL for `holes`, nothing but closing is done, at once. */
-void holes_make(struct holes *holes, const struct hole *list, size_t n, struct charge *charge);
+/* From the reactor: soon, by a thread; at once where there is none. The charge, if it is open, is taken over and
+ * closed by a later holes_collect. `shared`: other users had it mapped as well, and none of theirs waits for it.
+ * After holes_end, and with NULL for `holes`, nothing but closing is done, at once. */
+void holes_make(struct holes *holes, const struct hole *list, size_t n, struct charge *charge, bool shared);
 
-/* The reactor's turn: gives charges back. */
-void holes_collect(struct holes *holes);
+/* The reactor's turn: gives charges back. True: there were some. */
+bool holes_collect(struct holes *holes);
 
 /* Of the reactor: none waits, and no charge of one. */
 bool holes_none(const struct holes *holes);
 
-/* What is being made is waited for, what waits is closed. */
+/* What waits is closed; what is being made goes on, and the loop is not touched any more. Takes NULL. */
 void holes_end(struct holes *holes);
 
-struct holes *holes_free(struct holes *holes); /* ends, too; takes NULL, returns NULL */
+struct holes *holes_free(struct holes *holes); /* ends, and waits for what is being made; takes NULL, returns NULL */
 
 #endif

@@ -117,12 +117,10 @@ static void socket_ready(struct source *source, uint32_t events)
 	const bool left = events & (POLLHUP | POLLERR | POLLRDHUP);
 	const uint64_t begin = now_ns();
 
-	/* What is left makes it ready again, but that of a peer that has left: it is ready once. */
-	for (int i = 0; i < MESSAGES_MAX && (left || now_ns() - begin < MESSAGES_NS); i++)
-		if (peer->closed || !receive_one(peer))
-			break;
-	if (!peer->closed && left)
-		peer_close(peer, NULL);
+	/* What is left makes it ready again, also where the peer has left. */
+	for (int i = 0; i < MESSAGES_MAX && !peer->closed && now_ns() - begin < MESSAGES_NS; i++)
+		if (!receive_one(peer) && left && !peer->closed)
+			peer_close(peer, NULL);
 }
 
 static void pidfd_ready(struct source *source, uint32_t events)

@@ -13,6 +13,7 @@
 
 /* Of ids, weights and books that are read for one session before the next one, and the sockets, have their turn. */
 #define TURN_BYTES ROUTING_PIECE
+#define LITTLE_BYTES 4096 /* of an entry, which is taken all the same */
 /* A look at cq_head takes its cache line from the client, which is about to write it: it waits for so many completions,
  * or so many polls, no more than the loop makes before it may sleep (SPINS_TURN there): else a head that breaks the law
  * would stay unseen. */
@@ -369,6 +370,12 @@ static bool lacks_room(const struct session *s, const struct moe_sqe *e)
 	return s->copied > 0 && s->copied + ringsrv_routing_bytes(e) > s->copied_max;
 }
 
+/* A turn of the module's queue is one for all: who asks for little does not wait for who asks for much. */
+static bool reads_much(const struct moe_sqe *e)
+{
+	return e->op == MOE_OP_CANCEL || ringsrv_routing_bytes(e) > LITTLE_BYTES;
+}
+
 static bool is_read(struct session *s, const struct moe_sqe *e, uint64_t *read)
 {
 	return ringsrv_routing_bytes(e) <= ROUTING_PIECE || ringsrv_read_ahead(s, e, read);
@@ -428,7 +435,7 @@ bool ringsrv_enter(struct session *s, struct sched *sched, const struct moe_sqe 
 {
 	struct request *q = next_free(s);
 
-	if (s->broken || !q || *read >= TURN_BYTES || lacks_room(s, sqe) || !is_read(s, sqe, read))
+	if (s->broken || !q || (*read >= TURN_BYTES && reads_much(sqe)) || lacks_room(s, sqe) || !is_read(s, sqe, read))
 		return false;
 	s->free_requests = q->next;
 	q->session = s;

@@ -123,7 +123,7 @@ static bool service_turn(void *userdata)
 	any |= heat_round_turn(&s->heat_round, busy);
 	any |= drafts_turn(s, busy);
 	any |= bus_turn(s->bus);
-	holes_collect(s->holes);
+	any |= holes_collect(s->holes);
 	if (s->push)
 		any |= serve_opened(s);
 	if (s->trace)

@@ -51,13 +51,27 @@ static size_t used_bytes(const struct session *s)
 	return s->entries * (sizeof *s->requests + sizeof *s->completed) + sizeof *s->times;
 }
 
-/* What the client's last look at the queue needs stays: the page with the queue's sizes and ends. */
+/* Of the client region, what has pages: all but the tap. */
+static uint64_t region_bytes(const struct session *s)
+{
+	return s->client.bytes - (s->tap_offset ? SESSION_TAP_BYTES : 0);
+}
+
+/* What the client's last look at the queue needs stays: the page with the queue's sizes and ends. All but the
+ * regions is off the account at once. */
 static void give_regions_back(struct session *s)
 {
 	const struct hole list[] = {{s->client_fd, 0, s->client.bytes},
 				    {s->daemon_fd, MOE_RING_PAGE, s->daemon_bytes - MOE_RING_PAGE}};
+	struct charge regions = {0};
 
-	holes_make(s->holes, list, ARRAY_LEN(list), &s->charge);
+	if (s->holes) {
+		charge_move(&s->charge, &regions, ACCOUNT_FDS, ARRAY_LEN(list));
+		charge_move(&s->charge, &regions, ACCOUNT_BYTES,
+			    region_bytes(s) + s->daemon_bytes + (s->tap_made ? SESSION_TAP_BYTES : 0));
+	}
+	charge_close(&s->charge);
+	holes_make(s->holes, list, ARRAY_LEN(list), &regions, false);
 }
 
 static void session_destroy(struct session *s)
@@ -139,12 +153,6 @@ static void size_as_before(struct session *s, uint64_t bytes)
 		return;
 	s->client.bytes = s->tap_offset;
 	s->tap_offset = 0;
-}
-
-/* Of the client region, what has pages: all but the tap. */
-static uint64_t region_bytes(const struct session *s)
-{
-	return s->client.bytes - (s->tap_offset ? SESSION_TAP_BYTES : 0);
 }
 
 static int make_client_region(struct session *s, struct moe_error *err)

@@ -84,8 +84,8 @@ static int read_document(int fd, uint64_t bytes, char **ret, struct moe_error *e
 		munmap(map, bytes);
 	}
 	text[bytes] = '\0';
-	if (bytes > 0 && !text[0])
-		return moe_error_set(err, -EPIPE, "document: the daemon has taken it back, since it ends");
+	if (memchr(text, 0, bytes))
+		return moe_error_set(err, -EPIPE, "document: the daemon has closed this connection, and taken it back");
 	*ret = steal_ptr(text);
 	return 0;
 }
@@ -152,32 +152,32 @@ static int call(struct moe_client *client, const void *message, enum moe_msg_typ
 	return note_loss(client, r);
 }
 
-static int query_once(struct moe_client *client, const struct moe_msg_query *query, struct moe_msg_document *reply,
-		      int *fd, struct moe_error *err)
+/* It is read before anybody asks for the next one: with that the daemon takes its pages back. */
+static int query_once(struct moe_client *client, const struct moe_msg_query *query, char **ret, struct moe_error *err)
 {
+	_cleanup_close_ int fd = -1;
+	struct moe_msg_document reply;
 	int r = be_connected(client, err);
 
 	if (r == 0)
 		r = wire_send(client->socket, query, NULL, err);
 	if (r == 0)
-		r = take_reply(client, MOE_MSG_QUERY, reply, sizeof *reply, fd, NULL, NULL, err);
+		r = take_reply(client, MOE_MSG_QUERY, &reply, sizeof reply, &fd, NULL, NULL, err);
+	if (r == 0)
+		r = read_document(fd, reply.bytes, ret, err);
 	return note_loss(client, r);
 }
 
 int moe_query(struct moe_client *client, enum moe_document what, char **ret, struct moe_error *err)
 {
 	struct moe_msg_query query = {.what = what};
-	struct moe_msg_document reply;
-	_cleanup_close_ int fd = -1;
 	int r, tries = 0;
 
 	wire_begin(&query, sizeof query, MOE_MSG_QUERY, 0);
 	pthread_mutex_lock(&client->lock);
 	do
-		r = query_once(client, &query, &reply, &fd, err);
+		r = query_once(client, &query, ret, err);
 	while (r == -EPIPE && ++tries < WIRE_TRIES);
-	if (r == 0) /* before anybody asks for the next one: with that the daemon takes its pages back */
-		r = read_document(fd, reply.bytes, ret, err);
 	pthread_mutex_unlock(&client->lock);
 	return r;
 }

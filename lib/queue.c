@@ -142,14 +142,14 @@ static void drain(struct queue *queue)
 		/* The daemon may end this session at this very moment, and give its memory back: then it is zeros, or
 		 * was before all of it was copied. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
-		if (!given_out(queue, queue->cq_head)) {
+		if (!given_out(queue, queue->cq_head) || !cqe.user_data) {
 			atomic_store(&queue->dead, true);
 			break;
 		}
 		retire(queue, &cqe);
 		step_head(queue);
 	}
-	if (any)
+	if (any || atomic_load(&queue->dead))
 		wake_followers(queue);
 }
 

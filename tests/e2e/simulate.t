@@ -271,7 +271,7 @@ refuses 'no cpu found' 2 "$vectors" --cost expert=1M,link=10,device=100
 refuses "'links=1' found" 2 "$vectors" --cost links=1
 refuses "'link=0' found, a number above 0" 2 "$vectors" --cost link=0
 refuses 'link=2. found, and link before' 2 "$vectors" --cost expert=1M,link=10,device=100,cpu=20,link=2
-refuses 'kept: 2 found, a number from 0 to 1' 1 "$dir/numbers.trace" --param kept=2
+refuses 'kept: 2 found, a number from 0 to 1' 2 "$dir/numbers.trace" --param kept=2
 refuses 'kept: no policy that is run has it' 1 "$dir/numbers.trace" --policy lru --param kept=0.9
 refuses "'kept=x' found, NAME=NUMBER" 2 "$dir/numbers.trace" --param kept=x
 refuses 'kept found twice' 2 "$dir/numbers.trace" --param kept=0.5,kept=0.6
