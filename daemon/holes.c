@@ -83,8 +83,8 @@ static struct job *job_of(const struct holes *h, const void *line)
 	return job;
 }
 
-/* With the lock held. */
-static void move_to_made(struct holes *h, struct job *job)
+/* With the lock held, as the next one. */
+static void remove_waiting(struct holes *h, struct job *job)
 {
 	struct job **at = &h->waiting;
 
@@ -93,6 +93,11 @@ static void move_to_made(struct holes *h, struct job *job)
 	*at = job->next;
 	if (!*at)
 		h->last = at;
+}
+
+static void move_to_made(struct holes *h, struct job *job)
+{
+	remove_waiting(h, job);
 	job->next = h->made;
 	h->made = job;
 	atomic_store(&h->any_made, true);
@@ -152,7 +157,7 @@ static bool leave_to_thread(struct holes *h, const struct hole *list, size_t n, 
 			    bool shared)
 {
 	struct job *job = calloc(1, sizeof *job);
-	bool good = job;
+	bool alone;
 
 	if (!job)
 		return false;
@@ -161,18 +166,19 @@ static bool leave_to_thread(struct holes *h, const struct hole *list, size_t n, 
 	memcpy(job->list, list, n * sizeof *list);
 	pthread_mutex_lock(&h->lock);
 	job->line = shared && h->threads < SHARED_THREADS ? (const void *)job : charge->account;
-	if (!job_of(h, job->line)) {
-		good = start(h, job->line);
-		h->threads += good;
-	}
-	if (good) {
-		*h->last = job;
-		h->last = &job->next;
-	}
+	alone = !job_of(h, job->line);
+	h->threads += alone;
+	*h->last = job;
+	h->last = &job->next;
 	pthread_mutex_unlock(&h->lock);
-	if (!good)
-		free(job);
-	return good;
+	if (!alone || start(h, job->line))
+		return true;
+	pthread_mutex_lock(&h->lock); /* nobody has seen it */
+	remove_waiting(h, job);
+	h->threads--;
+	pthread_mutex_unlock(&h->lock);
+	free(job);
+	return false;
 }
 
 void holes_make(struct holes *h, const struct hole *list, size_t n, struct charge *charge, bool shared)
