@@ -63,10 +63,17 @@ static void give_back(struct handout *h, struct holes *holes, struct charge *cha
 		holes = NULL;
 	close_readonly(h);
 	if (h->fd >= 0)
-		holes_make(holes, &hole, 1, charge, true);
+		holes_make(holes, &hole, 1, charge, h->shared);
 	else
 		charge_close(charge);
 	free(h);
+}
+
+void handout_take(struct handout *h, const struct account *account)
+{
+	h->shared |= h->last && h->last != account;
+	h->last = account;
+	h->holders++;
 }
 
 struct handout *handout_drop(struct handout *h, struct holes *holes, struct charge *charge)

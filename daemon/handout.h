@@ -10,11 +10,13 @@
 #ifndef DAEMON_HANDOUT_H
 #define DAEMON_HANDOUT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #define HANDOUT_FDS 2 /* the file, and the read-only one of it */
 
+struct account;
 struct charge;
 struct holes;
 
@@ -23,6 +25,8 @@ struct handout {
 	int readonly; /* that others get; without /proc fd itself, which is sealed then */
 	uint64_t bytes;
 	uint32_t holders;
+	const struct account *last; /* who came last, to compare with; NULL: nobody did */
+	bool shared;                /* users have it that are not the same */
 };
 
 struct handout *handout_new(void); /* empty, and the caller's; NULL: there is no memory */
@@ -34,6 +38,9 @@ int handout_publish(struct handout *handout);
 
 /* There is none, and why: r, which it returns. */
 int handout_fail(struct handout *handout, int r);
+
+/* One holder more, of a user. */
+void handout_take(struct handout *handout, const struct account *account);
 
 /* One holder less, whose `charge` (NULL: nobody's) has HANDOUT_FDS for it. Returns NULL. */
 struct handout *handout_drop(struct handout *handout, struct holes *holes, struct charge *charge);

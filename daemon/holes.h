@@ -3,9 +3,10 @@
  * holes - pages that are given back although a client may still have them mapped.
  *
  * Law: a hole in a file walks every mapping of it, in every process, and a client makes as many of those as it likes:
- * none is made by the reactor. A thread makes the holes of one user, one after the other, and ends with the last:
- * nobody waits for another user's. What they are of stays on its account until they are made, so who makes them slow
- * has less meanwhile. When the daemon ends what was answered may be read still: then files are closed as they are.
+ * none is made by the reactor. A thread makes the holes of one user, one after the other, and ends with the last; what
+ * several users had has one of its own, while there are few threads: nobody waits for what another user has mapped.
+ * What they are of stays on its account until they are made, so who makes them slow has less meanwhile. When the
+ * daemon ends what was answered may be read still: then files are closed as they are.
  */
 #ifndef DAEMON_HOLES_H
 #define DAEMON_HOLES_H

@@ -376,7 +376,7 @@ static int take_document(struct peer *peer, struct handout *h, struct moe_error 
 
 	if (r < 0)
 		return r;
-	h->holders++;
+	handout_take(h, peer->charge.account);
 	peer->document = h;
 	return 0;
 }

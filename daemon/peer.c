@@ -119,8 +119,11 @@ static void socket_ready(struct source *source, uint32_t events)
 
 	/* What is left makes it ready again, also where the peer has left. */
 	for (int i = 0; i < MESSAGES_MAX && !peer->closed && now_ns() - begin < MESSAGES_NS; i++)
-		if (!receive_one(peer) && left && !peer->closed)
-			peer_close(peer, NULL);
+		if (!receive_one(peer)) {
+			if (left)
+				peer_close(peer, NULL); /* or is closed */
+			break;
+		}
 }
 
 static void pidfd_ready(struct source *source, uint32_t events)
